@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,17 +124,58 @@ def another_statement(export: SealedFolder, at: Path) -> None:
 
 
 def stated_anew(export: SealedFolder, at: Path) -> None:
-    def forge(envelope: dict[str, object]) -> None:
-        payload = base64.b64decode(str(envelope["payload"])).replace(b'"demo/2"', b'"demo/3"')
+    def forge(envelope: dict[str, Any]) -> None:
+        payload = base64.b64decode(envelope["payload"]).replace(b'"demo/2"', b'"demo/3"')
         envelope["payload"] = base64.b64encode(payload).decode()
 
     rewrite(at, forge)
 
 
-def rewrite(at: Path, change: Callable[[dict[str, object]], object]) -> None:
+def rewrite(at: Path, change: Callable[[dict[str, Any]], object]) -> None:
     envelope = json.loads((at / "EXPORT.json").read_bytes())
     change(envelope)
     (at / "EXPORT.json").write_text(json.dumps(envelope, indent=1, sort_keys=True))
+
+
+def restated(change: Callable[[dict[str, Any]], object]) -> Attack:
+    """Another statement, signed with the promoter's key."""
+
+    def attack(export: SealedFolder, at: Path) -> None:
+        content = dsse.unverified(dsse.envelope_of(at / "EXPORT.json"), "export")
+        change(content)
+        dsse.write(at / "EXPORT.json", content, Trust.of(export.ctx.workspace).signer("promoter"))
+
+    return attack
+
+
+def outside(export: SealedFolder, at: Path) -> None:
+    """Evidence that would be read beside the directory."""
+    shutil.copy(at / "evidence" / "release.json", at.parent / "beside.json")
+    restated(lambda content: content["predicate"]["evidence"].update({"../beside.json": "promoter"}))(export, at)
+
+
+def noted(envelope: dict[str, Any]) -> None:
+    envelope["signatures"][0]["note"] = "trust me"
+
+
+def spare_bits(envelope: dict[str, Any]) -> None:
+    """Another text in base64 of the same bytes: the bits that the end of one does not use."""
+    given = envelope["payload"]
+    assert given.endswith("=")
+    envelope["payload"] = next(
+        other
+        for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+        if (other := given.rstrip("=")[:-1] + letter + "=" * given.count("=")) != given
+        and base64.b64decode(other) == base64.b64decode(given)
+    )
+
+
+def coded_anew(export: SealedFolder, at: Path) -> None:
+    for length in range(3):
+        resealed("promoter", policy="p" * length)(export, at)
+        if json.loads((at / "EXPORT.json").read_bytes())["payload"].endswith("="):
+            break
+    rewrite(at, spare_bits)
 
 
 def resealed(role: str, **claim: object) -> Attack:
@@ -150,10 +192,22 @@ def resealed(role: str, **claim: object) -> Attack:
     return attack
 
 
-def foreign_evidence(export: SealedFolder, at: Path) -> None:
+def foreign_evidence(named_as: str) -> Attack:
     """An approval that the promoter signed in place of a person."""
-    path = at / "evidence" / "approvals" / "anna.json"
-    content = dsse.unverified(dsse.envelope_of(path), "approval")
+    own = "evidence/approvals/anna.json"
+
+    def attack(export: SealedFolder, at: Path) -> None:
+        content = dsse.unverified(dsse.envelope_of(at / own), "approval")
+        dsse.write(at / own, content, Trust.of(export.ctx.workspace).signer("promoter"))
+        resealed("promoter", evidence={**CLAIM.evidence, own: named_as})(export, at)
+
+    return attack
+
+
+def another_type(export: SealedFolder, at: Path) -> None:
+    """A statement with the fields of a release record that is none."""
+    path = at / "evidence" / "release.json"
+    content = dsse.unverified(dsse.envelope_of(path), "release") | {"predicateType": "urn:plinth:release-head:v1"}
     dsse.write(path, content, Trust.of(export.ctx.workspace).signer("promoter"))
     resealed("promoter")(export, at)
 
@@ -179,8 +233,12 @@ ATTACKS: dict[str, Attack] = {
     "no release record": resealed("promoter", evidence={}),
     "another checkpoint": resealed("promoter", checkpoint="d" * 64),
     "another number": resealed("promoter", number=8), "another name": resealed("promoter", name="demo/3"),
-    "an approval of the promoter's": foreign_evidence, "the record of another version": other_record,
-    "evidence that is not in the seal": resealed("promoter", evidence={**CLAIM.evidence, "../x.json": "promoter"}),
+    "an approval of the promoter's": foreign_evidence("approver"), "named so": foreign_evidence("promoter"),
+    "the record of another version": other_record,
+    "evidence that is not in the seal": outside, "a record of another type": another_type,
+    "a statement of another type": restated(lambda content: content.update(predicateType="urn:plinth:approval:v1")),
+    "of another root": restated(lambda content: content["predicate"]["root"].update(name="other", version=0)),
+    "a field added to a signature": lambda export, at: rewrite(at, noted), "coded anew": coded_anew,
 }  # fmt: skip
 
 
@@ -283,6 +341,32 @@ def test_a_revoked_key_is_refused_and_what_it_signed_before_is_not(export: Seale
     with pytest.raises(SignatureError, match="a key of promoter that was revoked"):
         verify(export.directory, export.root)
     assert alone(export.root, export.directory)[0] == [1]
+
+
+def test_a_key_that_was_revoked_after_the_release_still_counts_for_its_evidence(
+    export: SealedFolder, tmp_path: Path
+) -> None:
+    trust = Trust.of(export.ctx.workspace)
+    about = dsse.statement("https://slsa.dev/provenance/v1", {"checkpoint": CHECKPOINT}, {"no": "time"})
+    at = export.copy(tmp_path / "copy")
+    dsse.write(at / "evidence" / "slsa.json", about, trust.signer("trainer"))
+    resealed("promoter", evidence={**CLAIM.evidence, "evidence/slsa.json": "trainer"})(export, at)
+    (key_id,) = trust.root.roles["trainer"].keys
+    enrolment.revoke(export.ctx.workspace, key_id, datetime(2026, 11, 2, tzinfo=UTC))
+    assert verify(at, export.root)["evidence"]["evidence/slsa.json"] == "trainer: trainer"
+    enrolment.revoke(export.ctx.workspace, key_id, datetime(2026, 10, 31, tzinfo=UTC))
+    with pytest.raises(SignatureError, match="a key of trainer that was revoked"):
+        verify(at, export.root)
+
+
+def test_as_many_keys_sign_as_the_root_asks_for(export: SealedFolder) -> None:
+    workspace = export.ctx.workspace
+    folder = export.root.parent
+    enrolment.enrol(workspace, "promoter", "second", enrolment.new_key(folder, "promoter", "second"))
+    verify(export.directory, export.root)
+    enrolment.threshold(workspace, "promoter", 2)
+    with pytest.raises(SignatureError, match=r"EXPORT\.json has 1 signatures as promoter, 2 are needed"):
+        verify(export.directory, export.root)
 
 
 def test_an_old_root_does_not_prove_what_a_newer_one_did(export: SealedFolder, tmp_path: Path) -> None:
