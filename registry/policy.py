@@ -102,7 +102,7 @@ def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPo
         prior = earlier[-1].digest if earlier else None
         predicate = {"at": now(), "prior": prior, "policy": policy.model_dump(mode="json")}
         content = dsse.statement(PREDICATE, {policy.release: digest(policy)}, predicate)
-        dsse.write(folder / f"{policy.version:05d}.json", content, trust.signer(POLICY, owner))
+        dsse.write(path_of(ctx, policy.release, policy.version), content, trust.signer(POLICY, owner))
         return history(ctx, policy.release)[-1]
 
 
@@ -217,6 +217,11 @@ def _problem(lined: yaml_lines.Lined, path: Path, detail: Any) -> str:
     key = tuple(step for step in detail["loc"] if step != "[key]")
     mark = lined.mark(key, yaml_lines.Position(str(path), 1))
     return f"{mark}  {yaml_lines.dotted(key)}: {detail['msg']}"
+
+
+def path_of(ctx: Context, release: str, version: int) -> Path:
+    """The file of a signed version."""
+    return _folder(ctx, release) / f"{version:05d}.json"
 
 
 def _folder(ctx: Context, release: str) -> Path:

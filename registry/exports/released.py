@@ -19,7 +19,7 @@ from plinth.trust.authority import APPROVER, ROLES, ROOT, TRAINER
 from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import RELEASE
 from plinth.trust.standalone_verify import ROLES as ROLE_OF
-from registry import approval, candidate, promotion, releases, signing
+from registry import approval, candidate, policy, promotion, releases, signing, waivers
 from registry.candidate import Candidate
 from registry.exports.sealed import ExportClaim
 from registry.papers import papers
@@ -83,7 +83,7 @@ def add_papers(ctx: Context, found: ReleasedModel, directory: Path) -> ExportCla
         status="released",
         checkpoint=found.candidate.checkpoint,
         number=found.record.number,
-        policy=getattr(found.record, "policy", None),
+        policy=found.record.policy or None,
         released_at=found.record.at,
         evidence={name: role for name, (role, _) in sorted(evidence.items())},
     )
@@ -99,12 +99,24 @@ def _statements(ctx: Context, found: ReleasedModel) -> Iterator[tuple[str, tuple
         files[f"{EVIDENCE}/{path.name.removeprefix(f'{beside}.{own.key[:12]}.')}"] = path
     for path in sorted((ctx.workspace.approvals / own.key[:12]).glob("*.json")):
         files[f"{EVIDENCE}/approvals/{path.name}"] = path
+    for path in waivers.paths(ctx, found.record.model, own.key):
+        files[f"{EVIDENCE}/waivers/{path.name}"] = path
+    for path in attestations(ctx, own.checkpoint):
+        files[f"{EVIDENCE}/attestations/{path.name}"] = path
+    governed = (one for one in policy.history(ctx, found.record.model) if one.digest == found.record.policy)
+    for one in governed:
+        files[f"{EVIDENCE}/policy.json"] = policy.path_of(ctx, found.record.model, one.policy.version)
     envelopes = {RELEASE: record} | {name: dsse.envelope_of(path) for name, path in files.items()}
     head = ctx.workspace.releases / releases.HEAD
     envelopes |= {f"{EVIDENCE}/head.json": dsse.envelope_of(head)} if head.exists() else {}
     for name, envelope in envelopes.items():
         role = _role(trust, envelope, name, found.record.at)
         yield name, (role, json.dumps(envelope, indent=1, sort_keys=True).encode())
+
+
+def attestations(ctx: Context, checkpoint: str) -> list[Path]:
+    """Statements of what was found out about a checkpoint."""
+    return sorted((ctx.workspace.attestations / checkpoint[:16]).glob("*.json"))
 
 
 def _role(trust: Trust, envelope: Mapping[str, Any], where: str, at: str) -> str:
@@ -127,6 +139,7 @@ def _subject(ctx: Context, found: ReleasedModel, release: str) -> PaperSubject:
     own = found.candidate
     stated = hashlib.sha256(candidate.evidence_path(own.directory, own.key).read_bytes()).hexdigest()
     facts = AttestedFacts(kind="candidate", sha256=stated, role=TRAINER, facts=own.facts.model_dump(mode="json"))
+    attested = [_attested(Trust.of(ctx.workspace), path, found.record.at) for path in attestations(ctx, own.checkpoint)]
     provenance = (own.directory / signing.PROVENANCE_FILE).read_bytes()
     return PaperSubject(
         name=found.name,
@@ -134,9 +147,19 @@ def _subject(ctx: Context, found: ReleasedModel, release: str) -> PaperSubject:
         provenance=found.provenance,
         provenance_sha256=hashlib.sha256(provenance).hexdigest(),
         evaluation=own.evaluation,
-        attested=(facts,),
+        attested=(facts, *attested),
         said=tuple(_said(ctx, own)),
     )
+
+
+def _attested(trust: Trust, path: Path, at: str) -> AttestedFacts:
+    """The facts of an attestation; of a measurement, the digest of its manifest."""
+    envelope = dsse.envelope_of(path)
+    role, stated = _role(trust, envelope, path.name, at), dsse.unverified(envelope, path.name)["predicate"]
+    asset = str(stated.get("asset", path.stem))
+    measured = {"manifest": stated["materials"][asset]} if asset in stated.get("materials", {}) else {}
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return AttestedFacts(kind=asset, sha256=digest, role=role, facts={**measured, **stated.get("facts", {})})
 
 
 def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:

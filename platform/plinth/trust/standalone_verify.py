@@ -32,13 +32,13 @@ ROOT_TYPE, EXPORT_TYPE, RELEASE_TYPE = "urn:plinth:root:v1", "urn:plinth:export:
 PAYLOAD_TYPE, STATEMENT_TYPE = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
 #: Who may state what. A statement of another type is signed by the role that the export names for it.
 ROLES = {
-    RELEASE_TYPE: "promoter",
-    "urn:plinth:release-head:v1": "promoter",
-    "https://slsa.dev/verification_summary/v1": "promoter",
-    "https://slsa.dev/provenance/v1": "trainer",
-    "urn:plinth:approval:v1": "approver",
-    "urn:plinth:gate-policy:v1": "policy",
-}
+    RELEASE_TYPE: "promoter", "urn:plinth:release-head:v1": "promoter",
+    "https://slsa.dev/verification_summary/v1": "promoter", "https://slsa.dev/provenance/v1": "trainer",
+    "urn:plinth:gate-policy:v1": "policy", "urn:plinth:gate-waiver:v1": "policy", "urn:plinth:approval:v1": "approver",
+    "urn:plinth:evidence:v1": "trainer", "urn:plinth:attestation:stability:v1": "trainer",
+    **{f"urn:plinth:attestation:{kind}:v1": "evaluator" for kind in ("measurement", "contamination", "resume")},
+    "urn:plinth:attestation:cost:v1": "trainer", "urn:plinth:attestation:licences:v1": "compliance",
+}  # fmt: skip
 
 
 class RefusedExport(Exception):
@@ -121,6 +121,8 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
     found = _statement(sealed)
     role = ROLES.get(found["predicateType"], role)
     signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
+    about = [one["digest"]["sha256"] for one in found["subject"] if one["name"] == "checkpoint"]
+    _require(about in ([], [stated["checkpoint"]]), f"{name} is about another checkpoint")
     if name == RELEASE:
         record, (model, _, version) = found["predicate"], stated["name"].rpartition("/")
         _require(found["predicateType"] == RELEASE_TYPE, f"{name} is no release record")
@@ -162,8 +164,7 @@ def _statement(sealed: dict[str, Any], kind: str | None = None) -> dict[str, Any
 
 def _exact(path: Path) -> dict[str, Any]:
     """An envelope in the one form that its writer gives it, so that no byte of the file is free to change."""
-    content = path.read_bytes()
-    found: dict[str, Any] = json.loads(content)
+    found: dict[str, Any] = json.loads(content := path.read_bytes())
     coded = [found["payload"], *(one["sig"] for one in found["signatures"])]
     same = all(base64.b64encode(base64.b64decode(each)).decode() == each for each in coded)
     same = same and all(set(one) == {"keyid", "sig"} for one in found["signatures"])
@@ -184,7 +185,7 @@ def _require(holds: bool, reason: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Verify an exported model against a pinned root of trust.")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--root", type=Path, required=True, help="pinned root of trust, from its owner, not the export")
+    parser.add_argument("--root", type=Path, required=True, help="root of trust, from its owner, never from an export")
     parser.add_argument("--unreleased", action="store_true", help="accept a model that no history released")
     given = parser.parse_args(arguments)
     try:

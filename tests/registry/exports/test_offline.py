@@ -17,8 +17,11 @@ import pytest
 
 from jobs.cli.root import call
 from plinth.errors import SignatureError
+from plinth.provenance.statements import SLSA_PREDICATE
 from plinth.trust import dsse, enrolment, standalone_verify
 from plinth.trust.pin import Trust
+from registry import approval, policy, releases, verdict, waivers
+from registry.candidate import EVIDENCE_PREDICATE
 from registry.exports.sealed import ExportClaim, seal, verify
 from tests.registry.exports.conftest import CHECKPOINT, CLAIM, Attack, SealedFolder, make_root
 
@@ -204,6 +207,14 @@ def foreign_evidence(named_as: str) -> Attack:
     return attack
 
 
+def about_another(export: SealedFolder, at: Path) -> None:
+    """An approval of another checkpoint."""
+    path = at / "evidence" / "approvals" / "anna.json"
+    content = dsse.statement("urn:plinth:approval:v1", {"checkpoint": "e" * 64}, {"at": CLAIM.released_at})
+    dsse.write(path, content, Trust.of(export.ctx.workspace).signer("approver"))
+    resealed("promoter")(export, at)
+
+
 def another_type(export: SealedFolder, at: Path) -> None:
     """A statement with the fields of a release record that is none."""
     path = at / "evidence" / "release.json"
@@ -233,6 +244,7 @@ ATTACKS: dict[str, Attack] = {
     "no release record": resealed("promoter", evidence={}),
     "another checkpoint": resealed("promoter", checkpoint="d" * 64),
     "another number": resealed("promoter", number=8), "another name": resealed("promoter", name="demo/3"),
+    "an approval of another checkpoint": about_another,
     "an approval of the promoter's": foreign_evidence("approver"), "named so": foreign_evidence("promoter"),
     "the record of another version": other_record,
     "evidence that is not in the seal": outside, "a record of another type": another_type,
@@ -395,6 +407,13 @@ def test_a_demo_root_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     made.write(made.directory, CLAIM)
     assert verify(made.directory, made.root)["root"] == "demo root try version 1"
     assert "demo root" in alone(made.root, made.directory)[1]
+
+
+def test_roles_are_those_of_the_registry() -> None:
+    known = {approval.PREDICATE: "approver", releases.PREDICATE: "promoter", releases.HEAD_PREDICATE: "promoter",
+             policy.PREDICATE: "policy", waivers.PREDICATE: "policy", verdict.PREDICATE: "promoter",
+             SLSA_PREDICATE: "trainer", EVIDENCE_PREDICATE: "trainer"}  # fmt: skip
+    assert known.items() <= standalone_verify.ROLES.items()
 
 
 def test_one_file_of_at_most_200_lines() -> None:

@@ -16,15 +16,17 @@ from plinth.model.parameters import Model
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
-from registry import approval, releases, taint
+from registry import approval, policy, releases, taint
 from registry.candidate import Candidate
 from registry.exports.sealed import verify
+from registry.gates.settings import GatePolicy
 from tests.model_folder import byte_level, save_folder
 from tests.registry.conftest import Line, make_recipe, sign_candidate
 from tests.registry.exports.test_offline import alone
 
 MODEL = Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48)
 TOKENS = 32
+PROBES = "9" * 64
 
 
 class ModelLine(Line):
@@ -44,16 +46,28 @@ def released(tmp_path: Path) -> Context:
     line = ModelLine(ctx, make_recipe("demo"))
     found = sign_candidate(ctx, line)
     approval.sign(ctx, found, "anna@example.org", "better on every slice")
+    governs = policy.sign(ctx, GatePolicy(release="demo", without={"max_bits_per_byte": "a tiny model has no bound"}))
+    attest(ctx, found.checkpoint)
     move(ctx, found, "champion", "1", None)
     move(ctx, found, "withdrawn", None, "1")
-    move(ctx, found, "champion", "2", None)
+    move(ctx, found, "champion", "2", None, policy=governs.digest)
     return ctx
 
 
-def move(ctx: Context, found: Candidate, action: str, version: str | None, previous: str | None) -> None:
+def attest(ctx: Context, checkpoint: str) -> None:
+    """What the evaluator says was measured."""
+    facts = {"kind": "measurement", "asset": "probes", "materials": {"probes": PROBES}, "facts": {"bpb": 0.5}}
+    content = dsse.statement("urn:plinth:attestation:measurement:v1", {"checkpoint": checkpoint}, facts)
+    path = ctx.workspace.attestations / checkpoint[:16] / "probes.json"
+    dsse.write(path, content, Trust.of(ctx.workspace).signer("evaluator"))
+
+
+def move(
+    ctx: Context, found: Candidate, action: str, version: str | None, previous: str | None, **more: str
+) -> None:
     about = {"candidate": found.subjects, "candidate_version": "1", "at": "2026-11-20T10:00:00+00:00"}
     to = {"action": action, "goal": action, "model": "demo", "version": version, "previous": previous}
-    releases.append(ctx, by="tests", reason="a reason", **to, **about)
+    releases.append(ctx, by="tests", reason="a reason", **to, **about, **more)
 
 
 def root_of(ctx: Context) -> Path:
@@ -74,12 +88,15 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
     assert proved["checkpoint"] == record["candidate"]["checkpoint"]
     roles = {name.removeprefix("evidence/"): role.partition(":")[0] for name, role in proved["evidence"].items()}
     assert roles == {"release.json": "promoter", "head.json": "promoter", "provenance.slsa.json": "trainer",
-                     "evidence.json": "trainer", "approvals/anna@example.org.json": "approver"}  # fmt: skip
+                     "evidence.json": "trainer", "approvals/anna@example.org.json": "approver",
+                     "attestations/probes.json": "evaluator", "policy.json": "policy"}  # fmt: skip
+    assert proved["policy"] == record["policy"] != ""
     statuses, printed = alone(root, to)
     assert statuses == [0], printed
     card = (to / "README.md").read_text()
     assert "UNRELEASED" not in card
     assert "better on every slice" in card
+    assert f"| probes.manifest | {PROBES} |" in card
     assert {path.name for path in (to / "papers").iterdir()} == {"DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json"}
     bom = json.loads((to / "papers" / "bom.cdx.json").read_bytes())
     assert bom["metadata"]["component"]["version"] == "2"
@@ -90,7 +107,7 @@ def test_the_digests_that_papers_name_lie_beside_them(released: Context, tmp_pat
     evidence = tmp_path / "out" / "evidence"
     found = {digest_of(path) for path in evidence.rglob("*.json")}
     named = [line for line in (tmp_path / "out" / "README.md").read_text().splitlines() if "` attestation: " in line]
-    assert len(named) == 2
+    assert len(named) == 3
     assert {line[3:67] for line in named} <= found
 
 
