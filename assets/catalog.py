@@ -43,6 +43,7 @@ from assets import (
     trace_index,
     training,
 )
+from assets.framework.attested import attested
 from assets.framework.stage import Stage
 from plinth.errors import MissingError
 from plinth.recipe.recipe import Recipe
@@ -98,7 +99,7 @@ FOLLOWS_MIXTURE = (
 def stages(recipe: Recipe) -> tuple[Stage, ...]:
     """All stages of the recipe, upstream first; a section that the recipe lacks has none."""
     stems = STEMS if recipe.mixture is not None else [stem for stem in STEMS if stem not in FOLLOWS_MIXTURE]
-    return tuple(stage for stem in stems for stage in stem.stages(recipe))
+    return tuple(attested(recipe, stage) for stem in stems for stage in stem.stages(recipe))
 
 
 def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Stage, ...]:

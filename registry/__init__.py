@@ -19,6 +19,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     materialise   checkpoint manifest -> signed directory
     mlflow_client connection to MLflow, named failures, source URIs
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
+    attestations  statements about a checkpoint, each signed by the role that may state it
     gates/        pure functions: policy and evidence -> passed, reason
     policy        the signed policy that governs a release: numbered, chained, the newest holds
     waivers       the owner lets one candidate pass one gate until a date

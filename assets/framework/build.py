@@ -91,6 +91,8 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
             expected="every critical expectation to hold",
             remedy="look at the asset's check and its Data Docs; correct the input or the recipe",
         )
+    if stage.statement and not stage.statement.holds(ctx, digests, manifest):
+        stage.statement.sign(ctx, digests, manifest)
     ctx.refs.publish(manifest, stage.key(ctx, digests))
     yield dg.MaterializeResult(
         asset_key=dg.AssetKey(stage.asset.split("/")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -15,6 +15,20 @@ from plinth.compute.context import Context
 from plinth.records import Manifest
 
 Inputs = Mapping[str, Manifest]
+
+
+class Statement(Protocol):
+    """What must be signed about an asset when it is made, and hold for as long as it is published."""
+
+    def holds(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> bool:
+        """Whether it was signed about this manifest, made of inputs with these digests."""
+        ...
+
+    def sign(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> None:
+        """Sign it."""
+        ...
+
+
 #: Called with lines worth reading while a stage works (a training run's steps, for one).
 Say = Callable[[str], None]
 
@@ -34,6 +48,7 @@ class Stage:
         schema: columns of its parts, where they are tables.
         outside: identity of what the work reads beside its inputs (source files, the exclusion list); None for nothing.
         suite: expectations on its statistics; blocking ones stop publication.
+        statement: what is signed about it in the process that makes it; without it the asset is made again.
         present: further metadata for the UI.
         pool: concurrency pool.
         priority: of stages that are ready at the same time, the greater go first.
@@ -52,6 +67,7 @@ class Stage:
     schema: pa.Schema | None = None
     outside: Callable[[Context], str | None] | None = None
     suite: Callable[[Manifest, Inputs], Suite] | None = None
+    statement: Statement | None = None
     present: Callable[[Context, Manifest], dict[str, Any]] | None = None
     pool: str = "corpus"
     priority: int = 0

@@ -1,9 +1,9 @@
 """The one decision of what is up to date.
 
 An asset is up to date when its reference holds the key that its stage has now (`Stage.key`: code version, parameters,
-digests of the inputs, identity of what is read from outside) and the store has every blob of its manifest. The Dagster
-asset, `plinth run`, `plinth status` and the arrival sensor read the decision here. The step cache below it
-only spares the finished items of a stage that has to run.
+digests of the inputs, identity of what is read from outside), the store has every blob of its manifest, and what must
+be signed about it holds. The Dagster asset, `plinth run`, `plinth status` and the arrival sensor read the decision
+here. The step cache below it only spares the finished items of a stage that has to run.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
     if ref is None or ref.key != key:
         return None
     manifest = ctx.refs.load(ref.digest)
+    if stage.statement and not stage.statement.holds(ctx, digests, manifest):
+        return None
     return manifest if ctx.store.has_all(part.blob for part in manifest.parts) else None
 
 

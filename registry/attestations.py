@@ -1,0 +1,169 @@
+"""Attestations: what was found out about a checkpoint, signed by the role that may state it.
+
+    attestations/<checkpoint 16>/<asset>.json     an in-toto statement in a DSSE envelope; `/` in the name is `.`
+
+A measurement is attested in the process that made it, before it is published: a manifest that somebody puts in its
+place has no statement. Gates read only what is attested here about the checkpoint they judge; a statement that does not
+hold is reported and counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import SignatureError
+from plinth.provenance.statements import code_version
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen, Manifest
+from plinth.trust import dsse
+from plinth.trust.authority import COMPLIANCE, EVALUATOR, TRAINER
+from plinth.trust.pin import Trust
+from registry.clock import now
+
+#: Who may state what; measured assets are the evaluator's, facts of a run and its data have kinds of their own.
+KINDS: Final[Mapping[str, str]] = {
+    "measurement": EVALUATOR,
+    "contamination": EVALUATOR,
+    "resume": EVALUATOR,
+    "licences": COMPLIANCE,
+    "stability": TRAINER,
+    "cost": TRAINER,
+}
+
+
+class Attestation(Frozen):
+    """A statement about a checkpoint. `materials` are digests of what it was found out from, by name."""
+
+    kind: str
+    asset: str
+    checkpoint: str
+    recipe: str
+    code: str
+    materials: Mapping[str, str]
+    facts: Mapping[str, Any]
+    at: str
+
+    @property
+    def manifest(self) -> str | None:
+        """Digest of the measurement's manifest, for the kind `measurement`."""
+        return self.materials.get(self.asset)
+
+    def same_as(self, other: Attestation) -> bool:
+        """Whether two statements say the same, at whatever time."""
+        return self.model_copy(update={"at": other.at}) == other
+
+
+class Attested(NamedTuple):
+    """What holds about a checkpoint, by asset; and what does not, a sentence each."""
+
+    valid: dict[str, Attestation]
+    faults: tuple[str, ...]
+
+
+def predicate_type(kind: str) -> str:
+    """The predicate type of a kind."""
+    return f"urn:plinth:attestation:{kind}:v1"
+
+
+def attest(
+    ctx: Context,
+    recipe: Recipe,
+    kind: str,
+    asset: str,
+    checkpoint: str,
+    *,
+    materials: Mapping[str, str],
+    facts: Mapping[str, Any] | None = None,
+) -> Attestation:
+    """Sign a statement, unless the same one is there already.
+
+    Raises:
+        SignatureError: this machine has no key of the role that may state it.
+    """
+    made = Attestation(
+        kind=kind,
+        asset=asset,
+        checkpoint=checkpoint,
+        recipe=fingerprint.digest(recipe),
+        code=code_version()["sha256"],
+        materials=dict(materials),
+        facts=dict(facts or {}),
+        at=now(),
+    )
+    trust, path = Trust.of(ctx.workspace), path_of(ctx, checkpoint, asset)
+    if path.exists():
+        try:
+            known = _read(trust, path, checkpoint)
+        except SignatureError:
+            known = None
+        if known is not None and known.same_as(made):
+            return known
+    subjects = {"checkpoint": checkpoint} | ({asset: made.manifest} if made.manifest else {})
+    statement = dsse.statement(predicate_type(kind), subjects, made.model_dump(mode="json"))
+    dsse.write(path, statement, trust.signer(KINDS[kind]))
+    return made
+
+
+def attest_measurement(ctx: Context, recipe: Recipe, checkpoint: str, made: Manifest) -> Attestation:
+    """Sign that this manifest is what was measured of a checkpoint."""
+    materials = {made.asset: made.digest, **made.inputs}
+    return attest(ctx, recipe, "measurement", made.asset, checkpoint, materials=materials)
+
+
+def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
+    """Whether the evaluator's statement about this very manifest holds."""
+    try:
+        found = _read(Trust.of(ctx.workspace), path_of(ctx, checkpoint, made.asset), checkpoint)
+    except SignatureError:
+        return False
+    return (found.kind, found.manifest) == ("measurement", made.digest)
+
+
+def about(ctx: Context, checkpoint: str) -> Attested:
+    """Every statement about a checkpoint.
+
+    Raises:
+        SignatureError: no root of trust is pinned.
+    """
+    trust, valid, faults = Trust.of(ctx.workspace), {}, []
+    for path in sorted(path_of(ctx, checkpoint, "x").parent.glob("*.json")):
+        try:
+            found = _read(trust, path, checkpoint)
+        except SignatureError as error:
+            faults.append(f"{path.name}: {error.what}")
+        else:
+            valid[found.asset] = found
+    return Attested(valid, tuple(faults))
+
+
+def path_of(ctx: Context, checkpoint: str, asset: str) -> Path:
+    """The file of a statement."""
+    return ctx.workspace.attestations / checkpoint[:16] / f"{asset.replace('/', '.')}.json"
+
+
+def _read(trust: Trust, path: Path, checkpoint: str) -> Attestation:
+    envelope = dsse.envelope_of(path)
+    kind = str(dsse.unverified(envelope, str(path)).get("predicate", {}).get("kind"))
+    if kind not in KINDS:
+        raise SignatureError(f"{path} states an unknown kind of evidence", found=kind, expected=", ".join(KINDS))
+    content = dsse.opened(envelope, trust.authority(KINDS[kind]), predicate_type(kind), str(path))
+    try:
+        found = Attestation.model_validate(content["predicate"])
+    except ValidationError as error:
+        raise SignatureError(f"{path} is not an attestation", found=error) from error
+    expected = {"checkpoint": found.checkpoint} | ({found.asset: found.manifest} if found.manifest else {})
+    name = path.name == f"{found.asset.replace('/', '.')}.json"
+    if found.checkpoint != checkpoint or dsse.subjects(content) != expected or not name:
+        raise SignatureError(
+            f"{path} is about something else",
+            found=f"{found.asset} of checkpoint {found.checkpoint[:12]}",
+            expected=f"checkpoint {checkpoint[:12]}",
+            remedy="run the evaluation of this checkpoint again",
+        )
+    return found
