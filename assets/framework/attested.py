@@ -15,7 +15,7 @@ GROUP = "evaluation"
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasurementStatement:
     """The statement that a manifest is what was measured of the checkpoint among its inputs."""
 
     recipe: Recipe
@@ -34,4 +34,4 @@ class Measured:
 def attested(recipe: Recipe, stage: Stage) -> Stage:
     """The stage with its statement, where it measures a checkpoint that may be released."""
     measures = recipe.release is not None and stage.group == GROUP and CHECKPOINT in stage.deps
-    return replace(stage, statement=Measured(recipe)) if measures else stage
+    return replace(stage, statement=MeasurementStatement(recipe)) if measures else stage
