@@ -75,24 +75,37 @@ def measure(
     ctx.refs.save(checkpoint)
     made = {}
     for stage in measuring(recipe):
-        if not set(stage.deps) - {"checkpoint"} <= set(given):
+        if not reads(stage) <= set(given):
             continue
         inputs = _own_run(ctx, stage, checkpoint, given) if "run" in stage.deps else given
-        if "run" not in inputs and stage.asset == EXTRACTION:
-            say(f"without {stage.asset}: {checkpoint.digest[:12]} was not trained on the shards of this workspace")
+        if inputs is None:
+            say(f"without {stage.asset}: no run of {checkpoint.digest[:12]} on the shards of this workspace is here")
             continue
         made[stage.asset] = stage.make(ctx, {**inputs, "checkpoint": checkpoint}, say)
         ctx.refs.save(made[stage.asset])
     return MeasuredModel(checkpoint, made)
 
 
-def _own_run(ctx: Context, stage: Stage, checkpoint: Manifest, given: Mapping[str, Manifest]) -> dict[str, Manifest]:
-    """What a stage reads, with the run that the checkpoint came of; without a run, where that read other shards."""
+def reads(stage: Stage) -> set[str]:
+    """What a stage reads beside a checkpoint and the run of that."""
+    return set(stage.deps) - {"checkpoint", "run", "mixture"}
+
+
+def _own_run(
+    ctx: Context, stage: Stage, checkpoint: Manifest, given: Mapping[str, Manifest]
+) -> dict[str, Manifest] | None:
+    """What a stage reads, with the run that the checkpoint came of.
+
+    A checkpoint that was not trained on these shards is asked for planted texts as one that never saw them, and cannot
+    be asked for training text; nor can one whose run is gone: None.
+    """
     own = ancestry(ctx.refs, checkpoint)
     same = [name for name in stage.deps if name.endswith("/shards") or name == "tokenizer"]
-    if "run" in own and all(name in own and own[name].digest == given[name].digest for name in same):
-        return {**given, "run": own["run"], "mixture": own["mixture"]}
-    return {name: one for name, one in given.items() if name != "run"}
+    trained = {"run", "mixture"} <= set(own)
+    if trained and all(name in own and own[name].digest == given[name].digest for name in same):
+        kept = Path(ctx.workspace.runs / own["run"].stats["run_id"] / "config.json").exists()
+        return {**given, "run": own["run"], "mixture": own["mixture"]} if kept else None
+    return None if stage.asset == EXTRACTION else {name: one for name, one in given.items() if name != "run"}
 
 
 def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

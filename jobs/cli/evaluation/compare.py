@@ -65,7 +65,7 @@ def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -
     found = {name: ctx.refs.ref(name) for stage in stages for name in stage.deps if name != "checkpoint"}
     given = {name: ctx.refs.load(ref.digest) for name, ref in found.items() if ref}
     for stage in stages:
-        lacking = sorted(set(stage.deps) - {"checkpoint"} - set(given))
+        lacking = sorted(comparison.reads(stage) - set(given))
         if lacking and not as_json:
             output.say(f"without {stage.asset}: {', '.join(lacking)} not made yet")
     models = [targets.model(ctx, one, lambda: recipe.required_release().name) for one in (a, b)]

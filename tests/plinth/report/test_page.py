@@ -8,7 +8,7 @@ import pytest
 
 from plinth.report import page
 from plinth.report.data import Fact, GateOutcome, Next, ReleaseCard, ReportData
-from plinth.report.page import reasons
+from plinth.report.page import reasons, safe_link
 
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use"}
 
@@ -106,6 +106,9 @@ def test_links_that_would_run_are_dropped() -> None:
     )
     assert "javascript" not in html
     assert 'href="http://x"' in html
+    assert safe_link("tiny-comparison.html") == "tiny-comparison.html"  # beside this page
+    for link in ("../up.html", "javascript:x.html", "//host/x.html", "a b.html", "x.html#y", ".html", "x.svg"):
+        assert safe_link(link) == "", link
 
 
 def test_not_released_is_said() -> None:

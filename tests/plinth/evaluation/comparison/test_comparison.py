@@ -19,7 +19,7 @@ from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.records import Manifest
-from plinth.report.comparison import page
+from plinth.report.comparison import page, section
 from plinth.storage.parts import read_table, write_table
 
 SIZES = [400, 1200, 900, 2500, 600, 800, 1500, 300, 700, 1100, 950, 450, 3000, 820, 640]
@@ -304,6 +304,17 @@ def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, Measure
                   "plinth explain", "no difference found", "Seed 0", "The tokenizers differ"):  # fmt: skip
         assert said_ in text, said_
     assert "http" not in text.replace("http://www.w3.org", "")  # nothing is loaded
+
+
+def test_the_evaluation_page_has_the_wholes(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
+    found = section(job.run(ctx, *models).stats, "baseline")
+    assert found.title == "Beside baseline"
+    (table,) = found.tables
+    assert [row[1] for row in table.rows] == [
+        "bits per byte", "quiz", "quiz: bits per byte of the right answer", "quiz: acc",
+    ]  # fmt: skip
+    assert table.rows[0][-1] == "B is better"
+    assert table.rows[2][-1].startswith("not known")
 
 
 def test_nothing_measured_is_no_comparison(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:

@@ -1,0 +1,75 @@
+"""What a model is measured with beside the newest checkpoint: its own run, or none; and where the pages lead."""
+
+from pathlib import Path
+
+import pytest
+
+from assets import comparison, evaluation_page
+from assets.framework.stage import Stage
+from jobs.recipes import load
+from plinth.compute.context import Context
+from plinth.evaluation.memorisation import canaries, extraction
+from plinth.records import Manifest
+from plinth.report.page import safe_link
+from plinth.storage.workspace import Workspace
+
+RECIPE = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "workspace").ensure())
+
+
+def stage(asset: str) -> Stage:
+    deps = ("checkpoint", "run", "mixture", "canaries/shards")
+    made = comparison.stages  # any function: nothing is made here
+    return Stage(asset=asset, deps=deps, make=made, version="1", params={}, group="", description="", owner="")  # type: ignore[arg-type]
+
+
+def saved(ctx: Context, asset: str, stats: dict[str, str] | None = None, **inputs: Manifest) -> Manifest:
+    digests = {name.replace("_", "/"): made.digest for name, made in inputs.items()}
+    made = Manifest(
+        asset=asset, step=asset, version="1", params={}, inputs=digests, parts=(), stats={"of": asset, **(stats or {})}
+    )
+    ctx.refs.save(made)
+    return made
+
+
+def trained(ctx: Context, shards: Manifest, run_id: str, kept: bool = True) -> Manifest:
+    mixture = saved(ctx, "mixture", {"run_id": run_id}, canaries_shards=shards)
+    run = saved(ctx, "run", {"run_id": run_id}, mixture=mixture)
+    if kept:
+        (ctx.workspace.runs / run_id).mkdir(parents=True)
+        (ctx.workspace.runs / run_id / "config.json").write_text("{}")
+    return saved(ctx, "checkpoint", {"run_id": run_id}, run=run)
+
+
+def test_a_checkpoint_is_measured_with_its_own_run(ctx: Context) -> None:
+    shards, others = saved(ctx, "canaries/shards"), saved(ctx, "canaries/shards", {"seed": "other"})
+    newest = trained(ctx, shards, "newest")
+    run = ctx.refs.load(newest.inputs["run"])
+    given = {"run": run, "mixture": ctx.refs.load(run.inputs["mixture"]), "canaries/shards": shards}
+
+    def found(asset: str, checkpoint: Manifest) -> str | None:
+        inputs = comparison._own_run(ctx, stage(asset), checkpoint, given)
+        return None if inputs is None else inputs["run"].stats["run_id"] if "run" in inputs else "unseen"
+
+    early = trained(ctx, shards, "early")
+    elsewhere, foreign = trained(ctx, others, "elsewhere"), saved(ctx, "weights")
+    gone = trained(ctx, shards, "gone", kept=False)
+    models = (newest, early, elsewhere, foreign, gone)
+    assert [found(canaries.ASSET, one) for one in models] == ["newest", "early", "unseen", "unseen", None]
+    assert [found(extraction.ASSET, one) for one in models] == ["newest", "early", None, None, None]
+
+
+def test_the_pages_lead_to_the_comparison(ctx: Context) -> None:
+    plain = load(RECIPE)
+    against = plain.model_copy(update={"evaluation": plain.evaluation.model_copy(update={"against": "models/theirs"})})
+    for recipe, there in ((plain, False), (against, True)):
+        (asked,) = evaluation_page.stages(recipe)
+        links = [one.link for one in evaluation_page._next(recipe) if one.link]
+        assert ("comparison" in asked.deps) == there
+        assert links == ["tiny-comparison.html"] * there
+    assert comparison.path(ctx, against) == ctx.workspace.reports / "tiny-comparison.html"
+    assert safe_link("tiny-comparison.html")
