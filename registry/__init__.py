@@ -34,7 +34,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     taint         marks and their lifting, signed; everything downstream of them
     standing      which version is champion, on trial or gone: a pure function of those records
     mirror        MLflow's aliases after them, repaired and reported
-    held_models   checkpoints to candidates and releases, for takedowns
+    held_models   checkpoints to candidates, releases and exports, for takedowns
     promotion     copy, record, rollback
     consumers     services that use a release and models made of one, with who answers for each
     impact        everything that came of something: manifests, runs, versions, consumers

@@ -28,6 +28,9 @@ from registry.clock import now
 
 MODEL_SIGNATURE = "model.sig"
 
+#: Folder of a workspace with a note for every export.
+EXPORT_NOTES = "exports"
+
 
 class ExportClaim(Frozen):
     """What an export states beside its files.
@@ -79,7 +82,7 @@ def record(ctx: Context, claim: ExportClaim, to: str, sealed: str | None) -> Pat
     Args:
         sealed: SHA-256 of the export's statement; None where it has none.
     """
-    folder = ctx.workspace.root / "exports"
+    folder = ctx.workspace.root / EXPORT_NOTES
     folder.mkdir(parents=True, exist_ok=True)
     note = {
         "name": claim.name,

@@ -15,5 +15,6 @@ explain     `plinth explain`: one document through every stage
 trace       `plinth trace`: verbatim spans of a text, their documents, and the steps that saw them
 ledger      `plinth ledger export`: one row per document, as Parquet
 takedown    `plinth takedown`: what holds a document, its removal, and the proof
+takedown_report   `plinth takedown report`: the signed proof of a removal
 export_text `plinth export text`, `plinth export verify`: curated text for others
 """

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from jobs.cli.corpus.takedown_report import report
 from jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.corpus.exclusions.entries import Kind
     from plinth.provenance.takedown.exposed_runs import ExposedRun, Holdings
+    from registry.held_models import HeldModel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,10 +67,11 @@ def find(settings: Settings, as_json: bool, **given: str | None) -> None:
     ctx = settings.context()
     held = holdings(ctx, search.find(ctx, kind, value))
     models, notes = _models(ctx, held)
+    notes = [*held.found.notes, *notes]
     if as_json:
-        output.emit_json({**asdict(held), "models": models, "notes": [*held.found.notes, *notes]})
+        output.emit_json({**asdict(held), "models": [one.model_dump() for one in models], "notes": notes})
     else:
-        show(held, models, [*held.found.notes, *notes])
+        show(held, models, notes)
 
 
 def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
@@ -100,19 +103,18 @@ def _text(value: str) -> str:
         return value
 
 
-def _models(ctx: Context, held: Holdings) -> tuple[list[dict[str, Any]], list[str]]:
-    """Candidates and releases of the checkpoints, and why they are unknown where they are."""
-    from plinth.errors import SignatureError
+def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
+    """Candidates, releases and exports of the checkpoints, and why they are unknown where they are."""
+    from plinth.errors import PlinthError
     from registry.held_models import models_of
 
-    digests = [digest for run in held.runs for one in run.checkpoints for digest in one.digests]
     try:
-        return [one.model_dump() for one in models_of(ctx, digests)], []
-    except SignatureError as error:
-        return [], [f"releases are unknown: {error.what}"]
+        return models_of(ctx, held.runs), []
+    except PlinthError as error:
+        return [], [f"candidates, releases and exports are unknown: {error.what}"]
 
 
-def show(held: Holdings, models: list[dict[str, Any]], notes: list[str]) -> None:
+def show(held: Holdings, models: list[HeldModel], notes: list[str]) -> None:
     """The holdings for a person."""
     from jobs.cli import output
 
@@ -131,9 +133,8 @@ def show(held: Holdings, models: list[dict[str, Any]], notes: list[str]) -> None
     for run in held.runs:
         output.say(_run(run))
     for model in models:
-        state = "" if model["now"] else ", replaced since"
-        name = output.plain_markup(model["name"])
-        output.say(f"{model['kind']} {name} of checkpoint {model['checkpoint'][:12]}{state}")
+        now = f" ({model.now})" if model.now else ""
+        output.say(output.plain_markup(f"{model.kind} {model.name}{now} of checkpoint {model.checkpoint[:12]}"))
     for note in notes:
         output.say(f"[yellow]{output.plain_markup(note)}[/yellow]")
 
@@ -204,7 +205,7 @@ def exclude(
         output.emit_json({**counts, "entry": entry.number if entry else None, "notes": list(proposed.found.notes)})
         return
     for note in proposed.found.notes:
-        output.say(f"[yellow]{output.plain_markup(output.visible(note))}[/yellow]")
+        output.say(f"[yellow]{output.plain_markup(note)}[/yellow]")
     done = f"entry {entry.number} takes" if entry else "this would take"
     output.say(f"{done} {took}; {proposed.parts:,} of {proposed.of_parts:,} parts are written anew by `plinth run`")
 
@@ -225,5 +226,7 @@ def listed(settings: Settings, as_json: bool) -> None:
     rows = [
         (one.number, one.kind, one.value, len(one.texts), one.found, one.by, one.at, one.reason) for one in entries
     ]
-    safe = [tuple(output.visible(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
-    output.table(columns, safe, right=("entry", "texts", "found"))
+    output.table(columns, rows, right=("entry", "texts", "found"))
+
+
+takedown.add_command(report)

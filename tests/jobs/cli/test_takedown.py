@@ -14,7 +14,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.provenance.ledger.columns import BASE
 from plinth.records import DOCUMENT_SCHEMA, Manifest
-from plinth.storage.parts import write_table
+from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 
 HOSTILE = "https://example.org/\x1b]0;owned\x07[red]x"
@@ -106,3 +106,26 @@ def test_a_list_edited_by_hand_is_refused_by_name(plinth: Callable[..., Any], wo
         shown = plinth("takedown", *command, "-w", workspace)
         assert shown.code == 8
         assert "00001.json does not hold" in shown.err
+
+
+def test_a_report_waits_for_the_corpus_and_is_then_signed(plinth: Callable[..., Any], workspace: Path) -> None:
+    shown = plinth("takedown", "report", "-w", workspace)
+    assert (shown.code, "no such entry" in shown.err) == (3, True)
+    plinth("takedown", "exclude", "--domain", "example.org", "--reason", "a letter", "--yes", "-w", workspace)
+    shown = plinth("takedown", "report", "-w", workspace)
+    assert (shown.code, "2 documents" in shown.err) == (6, True)
+    ctx = Context(Workspace(workspace))
+    for asset in ("web/documents", "ledger"):  # as `plinth run` makes them again: without both
+        made = ctx.refs.current(asset)
+        table = read_table(ctx.store, made.parts[0]).slice(2)
+        inputs = {"web/documents": ctx.refs.current("web/documents").digest} if asset == "ledger" else {}
+        facts = {**made.model_dump(), "inputs": inputs, "parts": (write_table(ctx.store, made.parts[0].name, table),)}
+        ctx.refs.publish(again := Manifest.model_validate(facts), again.digest)
+    shown = plinth("takedown", "report", "-w", workspace)
+    assert shown.code == 0, shown.err
+    assert "1 published documents looked at, 0 hits" in shown.out
+    assert "copies that Plinth has no record of" in shown.out
+    folder = workspace / "takedown" / "00001"
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.json", "report.md"]
+    shown = plinth("takedown", "report", "1", "--checkpoint", "0" * 64, "-w", workspace)
+    assert shown.code == 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,27 +11,7 @@ from plinth.corpus.exclusions import exclusion_list
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.takedown import removal, search
 from plinth.provenance.takedown.removal import propose
-from plinth.storage.workspace import Workspace
-from tests.taken_corpus import FILES, LINES, Corpus, copied, essay
-
-PAGE, COPY, QUOTE = (f"https://{place}" for place in ("h0.example.org/0", "h3.example.org/1", "h4.example.org/2"))
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    made = Corpus(tmp_path_factory.mktemp("taken"))
-    made.build()
-    return made
-
-
-@pytest.fixture
-def corpus(built: Corpus, tmp_path: Path) -> Corpus:
-    """A copy that a test may change."""
-    made = object.__new__(Corpus)
-    made.root = tmp_path / "copy"
-    shutil.copytree(built.root, made.root)
-    made.ctx = Context(Workspace(made.root / "workspace"))
-    return made
+from tests.taken_corpus import COPY, FILES, LINES, PAGE, QUOTE, Corpus, copied, essay
 
 
 def excluded(corpus: Corpus, *args: Any, **options: Any) -> removal.Proposal:

@@ -1,0 +1,193 @@
+"""The signed report on a removal: the proof that the corpus is free of it, and what still holds it.
+
+    proof     every published document of every bucket is looked at by every rule, near duplicates included: no hit; and
+              no published text, tokens or index was made of a snapshot that held one
+    remains   what holds it still, where and until when (`remaining`)
+    models    extraction and exposure of the removed text, checkpoint by checkpoint (`measured`)
+
+It is made only when the proof holds. It is a DSSE envelope by `compliance` over an in-toto statement whose subjects are
+the documents' manifests and the exclusions; the pages beside it are projections of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus.exclusions.entries import Exclusion, numbers
+from plinth.errors import CheckFailedError, MissingError
+from plinth.provenance.document_rows import DOCUMENTS, published
+from plinth.provenance.takedown import page
+from plinth.provenance.takedown.exposed_runs import ExposedRun, runs_that_read
+from plinth.provenance.takedown.measured import TakedownMeasure
+from plinth.provenance.takedown.remaining import (
+    Remaining,
+    descendants_of,
+    near_duplicates_left,
+    not_rebuilt,
+    remaining,
+    snapshots_with,
+)
+from plinth.provenance.takedown.removal import hits
+from plinth.provenance.takedown.search import FoundDocuments, of_entry
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.trust import dsse
+from plinth.trust.authority import COMPLIANCE
+from plinth.trust.pin import Trust
+
+PREDICATE = "urn:plinth:takedown:v1"
+FOLDER = "takedown"
+_RULE = {"number", "kind", "value", "found", "by", "reason", "at"}
+
+
+class BucketProof(Frozen):
+    """A published bucket that was looked at. `taken` counts rejects by entry, `hits` documents that an entry takes."""
+
+    bucket: str
+    manifest: str
+    parts: int
+    documents: int
+    hits: int
+    taken: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RemovalProof:
+    """The entries that a report is about, and what was found of them."""
+
+    entries: tuple[Exclusion, ...]
+    found: tuple[FoundDocuments, ...]
+    buckets: tuple[BucketProof, ...]
+    runs: tuple[ExposedRun, ...]
+    remains: tuple[Remaining, ...]
+
+    @property
+    def removed(self) -> list[str]:
+        """Ids of documents that earlier snapshots had, as far as they are listed."""
+        return sorted({one.id for each in self.found for one in each.documents if not one.published})
+
+
+def prove(ctx: Context, only: Sequence[int] = ()) -> RemovalProof:
+    """Look for everything that the list takes in the published corpus.
+
+    Args:
+        only: numbers of the entries that the report is about; all of them by default.
+
+    Raises:
+        MissingError: the list has no such entry, or none.
+        CheckFailedError: the corpus holds some of it still, or text that was made of it is published.
+        SignatureError: the list does not verify.
+    """
+    listed = exclusion_list.read(ctx)
+    entries = tuple(entry for entry in listed if not only or entry.number in only)
+    if not entries or len(entries) < len(set(only)):
+        raise MissingError(
+            "the exclusion list has no such entry",
+            found=numbers(listed),
+            expected=", ".join(map(str, only)) or "at least one entry",
+            remedy="`plinth takedown list` shows them",
+        )
+    buckets = _looked_at(ctx, listed)
+    if found := sum(one.hits for one in buckets):
+        raise _not_removed(f"{found:,} documents that the exclusion list takes are in the published corpus")
+    known = tuple(of_entry(ctx, entry) for entry in entries)
+    snapshots = snapshots_with(ctx, known)
+    descendants = descendants_of(ctx, snapshots)
+    if behind := not_rebuilt(descendants):
+        raise _not_removed(f"{', '.join(behind)}: made of a snapshot that held what was taken down")
+    documents = {(one.bucket, one.id): one for each in known for one in each.documents if not one.published}
+    runs = tuple(runs_that_read(ctx, list(documents.values()), sum(each.earlier for each in known)))
+    left = [*near_duplicates_left(known), *remaining(ctx, snapshots, descendants, runs)]
+    return RemovalProof(entries, known, buckets, runs, tuple(left))
+
+
+def facts(
+    ctx: Context, proof: RemovalProof, models: Sequence[Remaining] = (), measured: Sequence[TakedownMeasure] = ()
+) -> dict[str, Any]:
+    """The predicate of the statement.
+
+    Args:
+        models: candidates, releases and exports of the checkpoints that read it.
+    """
+    root, last = Trust.of(ctx.workspace).root, proof.remains[-1:]
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "root": {"name": root.name, "version": root.version, "demo": root.demo},
+        "list": exclusion_list.digest(ctx),
+        "entries": [entry.model_dump(mode="json", include=_RULE) | _texts(entry) for entry in proof.entries],
+        "documents": {"count": sum(len(each.documents) for each in proof.found), "ids": proof.removed},
+        "corpus": [one.model_dump(mode="json") for one in proof.buckets],
+        "runs": [_run(run) for run in proof.runs],
+        "remains": [one.model_dump(mode="json") for one in (*proof.remains[:-1], *models, *last)],
+        "measured": [one.model_dump(mode="json") for one in measured],
+    }
+
+
+def write(ctx: Context, proof: RemovalProof, content: dict[str, Any]) -> Path:
+    """Sign the report, and write it with its pages; returns the folder, with `report.json`, `.md` and `.html`.
+
+    Raises:
+        SignatureError: there is no key of `compliance` on this machine.
+    """
+    signer = Trust.of(ctx.workspace).signer(COMPLIANCE)
+    subjects = {f"{one.bucket}{DOCUMENTS}": one.manifest for one in proof.buckets}
+    subjects |= {f"exclusion-{entry.number}": entry.digest for entry in proof.entries}
+    folder = ctx.workspace.root / FOLDER
+    earlier = [int(path.name) for path in folder.glob("*") if re.fullmatch(r"\d{5}", path.name)]
+    target = folder / f"{max(earlier, default=0) + 1:05d}"
+    write_bytes(target / "report.md", page.markdown(content).encode())
+    write_bytes(target / "report.html", page.html(content).encode())
+    dsse.write(target / "report.json", dsse.statement(PREDICATE, subjects, content), signer)
+    return target
+
+
+def read(ctx: Context, path: Path) -> dict[str, Any]:
+    """The facts of a signed report.
+
+    Raises:
+        SignatureError: absent, changed, or not signed by `compliance`.
+    """
+    content: dict[str, Any] = dsse.read(path, Trust.of(ctx.workspace).authority(COMPLIANCE), PREDICATE)["predicate"]
+    return content
+
+
+def _looked_at(ctx: Context, listed: Sequence[Exclusion]) -> tuple[BucketProof, ...]:
+    counts = hits(ctx, listed)
+    return tuple(
+        BucketProof(
+            bucket=bucket,
+            manifest=made.digest,
+            parts=len(made.named("part-")),
+            documents=sum(part.rows for part in made.named("part-")),
+            hits=sum(counts[bucket]),
+            taken=dict(made.stats.get("takedown", {})),
+        )
+        for bucket, made in published(ctx, DOCUMENTS)
+    )
+
+
+def _texts(entry: Exclusion) -> dict[str, Any]:
+    return {"texts": len(entry.texts), "rule": entry.digest, "identity": fingerprint.digest(entry)}
+
+
+def _run(run: ExposedRun) -> dict[str, Any]:
+    held = [{"step": one.step, "places": list(one.places)} for one in run.checkpoints]
+    counts = {"documents": run.documents, "times_seen": run.times_seen, "exact": run.exact, "unknown": run.unknown}
+    return {"run": run.run, **counts, "first_step": min(run.steps, default=None), "checkpoints": held}
+
+
+def _not_removed(what: str) -> CheckFailedError:
+    return CheckFailedError(
+        "nothing can be reported as removed yet",
+        found=what,
+        expected="none",
+        remedy="`plinth run` makes the corpus again without it; then ask for the report again",
+    )
