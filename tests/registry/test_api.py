@@ -11,7 +11,7 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
-from registry import api, mirror, mlflow_client, registration, releases, signing, verified
+from registry import api, consumers, feed, impact, mirror, mlflow_client, registration, releases, signing, verified
 from registry import materialise as directories
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]
@@ -445,6 +445,41 @@ def test_taint_freezes_tells_who_is_concerned_and_rollback_avoids_it(ctx: Contex
     assert aliases(mlflow, first) == {"champion": "1"}
     with pytest.raises(GateError, match="poisoned"):
         api.promote(ctx, first.recipe, "3", "eve", "again")
+
+
+def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line: Any, mlflow: Any) -> None:
+    release(ctx, line)
+    name = line.recipe.release.name
+    consumers.enrol(ctx, "search", "search@example.org", model=name, canary=True)
+    chat = f"{name}-chat"
+    mlflow.create_registered_model(chat)
+    mlflow.create_model_version(chat, "s3://bucket/chat", tags={"parent": line.checkpoint.digest})
+    mlflow.create_model_version(chat, "s3://bucket/chat", tags={"parent": "0" * 64})
+    child = consumers.enrol(ctx, "chat", "chat@example.org", child=f"{chat}/1")
+    assert (child.parent, child.uses) == (line.checkpoint.digest, f"{chat}/1 of {line.checkpoint.digest[:12]}")
+    after = consumers.seconds_after_release(ctx, child)
+    assert after is not None
+    assert -1 <= after < 3600  # MLflow counts milliseconds, the record whole seconds
+    for wrong, match in ((f"{chat}/2", "no parent that was released"), (f"{chat}/9", "no model"), ("chat", "no model")):
+        with pytest.raises(MissingError, match=match):
+            consumers.enrol(ctx, "other", "chat@example.org", child=wrong)
+    told = api.mark_tainted(ctx, line.curated.digest, ADA, "poisoned")
+    assert [(row.name, row.owner, row.uses) for row in told.consumers] == [
+        ("chat", "chat@example.org", child.uses + ", affected"),
+        ("search", "search@example.org", f"{name}@champion, now version 1, affected"),
+    ]
+    assert told.gaps == ()
+    entry = feed.entries(ctx)[0]
+    assert (entry.event, entry.versions) == ("tainted", (f"{name}/1",))
+    assert dict(entry.consumers) == {"chat": "chat@example.org", "search": "search@example.org"}
+    seen = impact.impact(ctx, line.curated.digest)
+    assert seen.consumers == told.consumers
+    assert seen.marks == (f"manifest {line.curated.digest[:16]} is marked by {ADA}: poisoned",)
+    assert ("champion",) in [row.aliases for row in seen.versions]
+    api.lift_taint(ctx, line.curated.digest, ADA, "it was not")
+    assert "taint" not in mlflow.get_model_version(name, "1").tags
+    assert feed.entries(ctx)[-1].event == "lifted"
+    assert verified.verify_model(ctx, f"{name}@champion").checkpoint == line.checkpoint.digest
 
 
 def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:

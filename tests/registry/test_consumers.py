@@ -223,7 +223,7 @@ def receiver() -> Iterator[Receiver]:
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     known.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield known
     server.shutdown()

@@ -2,7 +2,7 @@
 
     columns   the longest way from the origin, so that every link leads to the right
     boxes     an asset with its manifests; many assets are drawn as one box by stage
-    links     as thick as the number of manifests that they join, by its logarithm
+    links     as thick as the number of manifests that they join, by its logarithm; those that pass columns by, as arcs
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Inches.
 COLUMN, ROW, BOX, HEIGHT, MARGIN = 2.05, 0.52, 1.55, 0.36, 0.25
+ARC, HIGHEST = 0.3, 0.9  # how far a link rises for each column that it passes, and at most
 MOST_BOXES = 40
 LABEL = 24  # characters of a name inside a box
 
@@ -95,11 +96,12 @@ def figure(boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow], most: int 
     drawn, links = grouped(boxes, arrows, most)
     spots = _spots(drawn, columns(drawn, links))
     width = MARGIN * 2 + max((x for x, _ in spots.values()), default=0) + BOX
-    height = MARGIN * 2 + max((y for _, y in spots.values()), default=0) + HEIGHT
+    top = MARGIN + HIGHEST / 2
+    height = top + max((y for _, y in spots.values()), default=0) + HEIGHT + MARGIN
     fig = Figure(figsize=(width, height))
     ax = fig.add_axes((0, 0, 1, 1))
     ax.set_xlim(-MARGIN, width - MARGIN)
-    ax.set_ylim(height - MARGIN, -MARGIN)
+    ax.set_ylim(height - top, -top)
     ax.axis("off")
     for arrow in links:
         if arrow.source != arrow.target and arrow.source in spots and arrow.target in spots:
@@ -149,5 +151,7 @@ def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], width
 
     x0, y0, x1, y1 = start[0] + BOX, start[1] + HEIGHT / 2, end[0], end[1] + HEIGHT / 2
     bend = max(0.25, (x1 - x0) / 2)
-    path = Path([(x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1)], [Path.MOVETO, *[Path.CURVE4] * 3])
+    rise = min(HIGHEST, ARC * max(0, round((x1 - start[0]) / COLUMN) - 1))
+    points = [(x0, y0), (x0 + bend, y0 - rise), (x1 - bend, y1 - rise), (x1, y1)]
+    path = Path(points, [Path.MOVETO, *[Path.CURVE4] * 3])
     ax.add_patch(PathPatch(path, facecolor="none", edgecolor=FAINT, linewidth=width, zorder=0))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from plinth.records import Frozen
-from plinth.report.impact_figure import ImpactArrow, ImpactBox, figure
+from plinth.report.impact_figure import ImpactArrow, ImpactBox, columns, figure, grouped
 from plinth.report.page import template
 from plinth.report.render import svg
 
 #: Manifests listed one by one; the command's JSON has all.
 LISTED = 500
+#: A column of the graph at the size at which its labels can be read; wider graphs scroll.
+COLUMN_PIXELS = 165
 
 
 class ImpactRow(Frozen):
@@ -58,4 +60,6 @@ def page(data: ImpactData) -> str:
     """The page as HTML. The same data gives the same bytes."""
     title = f"What came of {data.kind} {data.target}"
     plot = svg(figure, data.boxes, data.arrows, title=title) if data.boxes else ""
-    return template("impact_page.html.j2").render(data=data, title=title, plot=plot)
+    shown, links = grouped(data.boxes, data.arrows)
+    across = 1 + max(columns(shown, links).values(), default=0)
+    return template("impact_page.html.j2").render(data=data, title=title, plot=plot, width=across * COLUMN_PIXELS)
