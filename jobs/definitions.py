@@ -71,7 +71,7 @@ def build(
         sensors=[
             sensors.arrival(recipe, workspace, corpus),
             *(released if recipe.release else []),
-            sensors.feed(workspace),
+            sensors.feed(recipe, workspace),
             sensors.failure(workspace),
             sensors.automation(),
         ],

@@ -109,8 +109,9 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
     return _mirror
 
 
-def feed(workspace: Path) -> dg.SensorDefinition:
-    """Adds marks and movements of releases to the feed, sends it, alarms about it, and shows it on the assets."""
+def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
+    """Adds marks and movements of releases to the feed, sends it, alarms about it, and shows it on the assets; a marked
+    champion gives way where the release's policy says so."""
 
     @dg.sensor(name="feed", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -135,11 +136,27 @@ def feed(workspace: Path) -> dg.SensorDefinition:
             context.log.warning(f"{each.waiting} entries wait for {each.consumer}: {each.error}")
         for entry in fresh:
             record_failure(workspace, "", "feed", f"entry {entry.number}: {entry.sentence}")
+            _give_way(ctx, recipe, entry)
         if not fresh:
             return dg.SkipReason(f"the feed has {known} entries; {len(waiting)} consumers wait")
         return dg.SensorResult(asset_events=list(observations(fresh)), cursor=str(fresh[-1].number))
 
     return _feed
+
+
+def _give_way(ctx: Context, recipe: Recipe, entry: Any) -> None:
+    from registry import api
+
+    if recipe.release is None:
+        return
+    try:
+        moved = api.champion_gives_way(ctx, recipe, entry)
+    except PlinthError as error:
+        record_failure(ctx.workspace.root, "", "feed", f"the champion is marked and stays: {error}")
+        return
+    if moved is not None:
+        to = f"back at version {moved.version}" if moved.version else "withdrawn"
+        record_failure(ctx.workspace.root, "", "feed", f"{moved.model} is {to}: {moved.reason}")
 
 
 def observations(entries: Iterable[Any]) -> Iterator[dg.AssetObservation]:

@@ -28,7 +28,7 @@ from registry import (
     waivers,
 )
 from registry.candidate import Candidate, CandidateRun, Facts
-from registry.freeze import Tainted, lift_taint, mark_tainted
+from registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
 from registry.promotion import CHAMPION, Stage
 from registry.releases import ReleaseRecord
@@ -42,6 +42,7 @@ __all__ = [
     "ReleaseRecord",
     "Tainted",
     "approve",
+    "champion_gives_way",
     "history",
     "keep_files",
     "lift_taint",

@@ -11,10 +11,14 @@ from plinth.errors import RegistryError, SignatureError
 from plinth.provenance.impact.descendants import descent, downstream
 from plinth.provenance.impact.runs import affected_runs
 from plinth.provenance.impact.targets import DOCUMENT_ID, origin
+from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.report.impact_page import ConsumerRow, VersionRow
-from registry import feed, impact, mlflow_client, releases, taint, webhook
+from registry import feed, impact, mlflow_client, policy, promotion, releases, taint, webhook
+from registry.feed import FeedEntry
 from registry.registration import locked
+from registry.releases import ReleaseRecord
+from registry.standing import standing
 
 #: Tag of a version in MLflow that a mark freezes; for people to read.
 TAG = "taint"
@@ -61,6 +65,27 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
         _show(ctx, impact.versions(ctx, free, start=True)[0], "")
     _tell(ctx)
     return done
+
+
+def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> ReleaseRecord | None:
+    """Return a release to its last good version, or to none: when an entry of the feed says that its champion is
+    marked, the mark still stands, and the signed policy asks for it. None where nothing is to be done.
+
+    Raises:
+        SignatureError: a log does not hold, or the promoter's key is not on this machine.
+        RegistryError: MLflow cannot be reached.
+    """
+    name = recipe.required_release().name
+    champion = standing(releases.history(ctx, name)).champion
+    if entry.event != "tainted" or champion is None or f"{name}/{champion}" not in entry.versions:
+        return None
+    if policy.current(ctx, name).policy.tainted_champion == "stays":
+        return None
+    if not any(one.standing for one in taint.statements(ctx) if one.number == entry.record):
+        return None
+    client = mlflow_client.connect(ctx.workspace)
+    reason = f"{entry.target} is marked by {entry.by}: {entry.reason}"
+    return promotion.rollback(ctx, client, recipe, by=f"policy of {name}", reason=reason, withdraw=True)
 
 
 def _targets(ctx: Context, target: str) -> tuple[str, ...]:

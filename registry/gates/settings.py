@@ -138,6 +138,11 @@ class GatePolicy(Frozen):
     first_release: Literal["allowed", "refused"] = Field(
         "allowed", description="Whether a release without a champion to compare with may pass."
     )
+    tainted_champion: Literal["stays", "goes back"] = Field(
+        "stays",
+        description="A marked champion stays until somebody rolls back, or goes back to the last good version.",
+        exclude_if=lambda given: given == "stays",
+    )
     slices: SlicePolicy = SlicePolicy()
     probes: ProbePolicy = ProbePolicy()
     tasks: TaskPolicy = TaskPolicy()

@@ -11,8 +11,21 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
-from registry import api, consumers, feed, impact, mirror, mlflow_client, registration, releases, signing, verified
+from registry import (
+    api,
+    consumers,
+    feed,
+    impact,
+    mirror,
+    mlflow_client,
+    policy,
+    registration,
+    releases,
+    signing,
+    verified,
+)
 from registry import materialise as directories
+from tests.registry.conftest import small_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]
 
@@ -480,6 +493,32 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
     assert "taint" not in mlflow.get_model_version(name, "1").tags
     assert feed.entries(ctx)[-1].event == "lifted"
     assert verified.verify_model(ctx, f"{name}@champion").checkpoint == line.checkpoint.digest
+
+
+def test_a_marked_champion_gives_way_where_the_policy_says_so(ctx: Context, make_line: Any, mlflow: Any) -> None:
+    first, second = (make_line(seed) for seed in (1, 2))
+    for line in (first, second):
+        release(ctx, line)
+    name, recipe = first.recipe.release.name, first.recipe
+    api.mark_tainted(ctx, second.checkpoint.digest, ADA, "poisoned")
+    entry = feed.entries(ctx)[0]
+    assert api.champion_gives_way(ctx, recipe, entry) is None  # by default it stays
+    policy.sign(ctx, small_policy(name, 2).model_copy(update={"tainted_champion": "goes back"}))
+    api.lift_taint(ctx, second.checkpoint.digest, ADA, "it was not")
+    assert api.champion_gives_way(ctx, recipe, entry) is None  # the mark no longer stands
+    api.mark_tainted(ctx, second.checkpoint.digest, ADA, "it was")
+    again = feed.entries(ctx)[-1]
+    moved = api.champion_gives_way(ctx, recipe, again)
+    assert moved is not None
+    assert (moved.action, moved.version, moved.previous) == ("rollback", "1", "2")
+    assert "it was" in moved.reason
+    assert api.champion_gives_way(ctx, recipe, again) is None  # it is done
+    api.mark_tainted(ctx, first.curated.digest, ADA, "that too")
+    newest = [entry for entry in feed.entries(ctx) if entry.event == "tainted"][-1]
+    gone = api.champion_gives_way(ctx, recipe, newest)
+    assert gone is not None
+    assert (gone.action, gone.version) == ("withdrawn", None)
+    assert aliases(mlflow, first) == {}
 
 
 def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:
