@@ -40,6 +40,18 @@ class WorkspacePlace(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Utf8Text(click.types.StringParamType):
+    """Text; bytes of the command line that are no UTF-8 are refused, which nothing could tokenise or store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text: str = super().convert(value, param, ctx)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail("holds bytes that are no UTF-8", param, ctx)
+        return text
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
 
 PREVIEW_LINES = 4
 
@@ -21,7 +21,7 @@ PREVIEW_LINES = 4
         "plinth explain 9f86d081884c7d659a2feaa0c55ad015 --json | jq .scores",
     )
 )
-@click.argument("target", metavar="DOC_ID|URI|TEXT")
+@click.argument("target", type=Utf8Text(), metavar="DOC_ID|URI|TEXT")
 @shared
 @json_option
 def explain(settings: Settings, target: str, as_json: bool) -> None:

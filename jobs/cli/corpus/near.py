@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
 
 
 @click.command(
@@ -19,7 +19,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
         "plinth near - --json --limit 100 < page.txt | jq -r '.[].id'",
     )
 )
-@click.argument("target", metavar="TEXT|FILE")
+@click.argument("target", type=Utf8Text(), metavar="TEXT|FILE")
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Smallest similarity to show."
 )

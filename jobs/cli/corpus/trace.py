@@ -9,10 +9,12 @@ from typing import Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
 
 #: Characters shown of a span; --json has all.
 SHOWN_CHARACTERS = 240
+#: Characters of a path, at most; a longer target is a text.
+MOST_PATH = 4096
 
 
 @click.command(
@@ -23,7 +25,7 @@ SHOWN_CHARACTERS = 240
         "plinth trace - --json < answer.txt | jq '.spans[].found[].training'",
     )
 )
-@click.argument("target", metavar="TEXT|FILE|-|latest")
+@click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")
 @click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Tokens of a span at least.")
 @click.option(
     "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Documents named of each span."
@@ -77,7 +79,9 @@ def _text(target: str) -> str:
         if target == "-":
             return sys.stdin.buffer.read().decode()
         path = Path(target)
-        return path.read_bytes().decode() if len(target) < 4096 and path.is_file() else target
+        if target and len(target) < MOST_PATH and path.is_dir():
+            raise MissingError(f"{target} is a folder", expected="a text, a file with text, - or latest")
+        return path.read_bytes().decode() if len(target) < MOST_PATH and path.is_file() else target
     except UnicodeDecodeError as error:
         raise MissingError(f"{target} holds no text", found=error, expected="UTF-8") from error
     except (OSError, ValueError):  # no such name is possible: a text
@@ -91,6 +95,8 @@ def _show(found: Mapping[str, Any]) -> None:
         f"{_count(len(found['spans']), 'span')} of {found['least']} or more tokens; "
         f"{found['covered']:,} of {found['tokens']:,} tokens lie in them"
     )
+    if found["tokens"] < found["least"]:
+        output.say("the text is shorter than a span, so none can be found; a file is searched where one has that name")
     for span in found["spans"]:
         _show_span(span)
 

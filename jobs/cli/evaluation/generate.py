@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
 
 
 @click.command(
@@ -19,7 +19,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
     )
 )
 @click.argument("model")
-@click.argument("prompts", nargs=-1)
+@click.argument("prompts", type=Utf8Text(), nargs=-1)
 @click.option(
     "--file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -41,7 +41,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
     help="Draw from the fewest tokens that are together so probable.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
-@click.option("--stop", multiple=True, help="Text that ends the writing and is left out; may be given again.")
+@click.option("--stop", type=Utf8Text(), multiple=True, help="Text that ends the writing; left out; may be repeated.")
 @shared
 @json_option
 def generate(
@@ -93,7 +93,8 @@ def _read(file: Path) -> tuple[list[str], int]:
     for line in file.read_bytes().splitlines():
         try:
             prompt = json.loads(line)["prompt"]
-        except (ValueError, KeyError, TypeError):
+            prompt.encode()  # half of a surrogate pair is no text: UnicodeEncodeError is a ValueError
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             prompt = None
         if isinstance(prompt, str):
             prompts.append(prompt)

@@ -45,6 +45,24 @@ def test_a_run_and_a_folder_of_its_weights_write_the_same(plinth: Plinth, tmp_pa
     assert plain.out.strip() == expected[0].strip()
 
 
+@pytest.mark.slow
+def test_a_hostile_file_of_prompts_costs_its_lines(plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run, _ = committed(tmp_path / "workspace", tokenizer, KINDS["tied"], torch.float32)
+    lines = [b"\xff\xfe", b'{"prompt": "\\ud800"}', b'{"prompt": 3}', b"[1]", b"[" * 100_000, b'"text"', b"\x00"]
+    good = json.dumps({"prompt": "a\x1b[2J small\u202e"}).encode()
+    (tmp_path / "prompts.jsonl").write_bytes(b"\n".join([b"\xef\xbb\xbf" + good, *lines, b"", good]))
+    given = ("--file", "prompts.jsonl", "--max-tokens", "3", "-w", run.workspace)
+    shown = plinth("generate", "latest", *given)
+    assert shown.code == 0, shown.err
+    assert f"prompts.jsonl: {len(lines)} lines are no JSON object with a prompt" in shown.err
+    assert shown.out.count("a\\x1b[2J small\\u202e") == 2
+    assert not {"\x1b", "\u202e"} & set(shown.out)
+    refused = plinth("generate", "latest", "\udcff", "-w", run.workspace)
+    assert (refused.code, "holds bytes that are no UTF-8" in refused.err) == (2, True)
+    (tmp_path / "prompts.jsonl").write_bytes(b"")
+    assert plinth("generate", "latest", *given).code == 2
+
+
 def test_what_has_no_such_name_and_no_prompt_are_told(plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer) -> None:
     run, _ = committed(tmp_path / "workspace", tokenizer, KINDS["tied"], torch.float32)
     for target in ("nothing", "abcdef12"):

@@ -74,7 +74,38 @@ def test_what_is_no_text_and_what_is_nowhere(plinth: Callable[..., Any], workspa
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     refused = plinth("trace", tmp_path / "binary", "-w", workspace)
     assert (refused.code, "holds no text" in refused.err) == (3, True)
+    (tmp_path / "half").write_bytes(PASSAGE.encode() + b"\xff")
+    assert "holds no text" in plinth("trace", tmp_path / "half", "-w", workspace).err
     nowhere = plinth("trace", "nobody has written this", "-w", workspace)
     assert "0 spans" in nowhere.out
     assert "no completions of a checkpoint" in plinth("trace", "latest", "-w", workspace).err
     assert plinth("trace", "x", "-w", workspace, "--least", 8).code == 2
+
+
+@pytest.mark.parametrize("text", ["", " ", "a", "\x1b[2J\x07\x00", "nothing.txt"])
+def test_a_text_that_is_too_short_says_so(
+    plinth: Callable[..., Any], workspace: Path, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "short").write_text(text)
+    shown = plinth("trace", tmp_path / "short", "-w", workspace)
+    assert (shown.code, shown.err) == (0, "")
+    assert "0 spans" in shown.out
+    assert "the text is shorter than a span" in shown.out
+    assert not {"\x1b", "\x07", "\x00"} & set(shown.out)
+
+
+def test_a_folder_is_no_text(plinth: Callable[..., Any], workspace: Path, tmp_path: Path) -> None:
+    for target in (tmp_path, ".", "workspace/"):
+        refused = plinth("trace", target, "-w", workspace)
+        assert (refused.code, "is a folder" in refused.err) == (3, True)
+    for command in ("trace", "near", "explain"):
+        refused = plinth(command, "\udcff", "-w", workspace)
+        assert (refused.code, "holds bytes that are no UTF-8" in refused.err) == (2, True)
+
+
+def test_a_long_text_of_frequent_spans_alone(plinth: Callable[..., Any], workspace: Path, tmp_path: Path) -> None:
+    """What every document holds is counted in full, each time that the text repeats it."""
+    (tmp_path / "answer.txt").write_text(f"{PASSAGE} " * 100, encoding="utf-8")
+    found = json.loads(plinth("trace", tmp_path / "answer.txt", "-w", workspace, "--json").out)
+    assert len(found["spans"]) == 100
+    assert {(span["occurrences"], span["documents"]) for span in found["spans"]} == {(12, 12)}
