@@ -96,9 +96,8 @@ def _row(directory: RunDirectory, step: int) -> dict[str, Any]:
     from plinth.training.checkpoint import checkpoint as files
 
     state = files.read_state(directory, step)
-    record = files.Commit.model_validate_json(files.record_path(directory, step).read_bytes())
     return {
         **{name: state[name] for name in ("step", "tokens", "layout", "precision", "parameters_sha256")},
-        "bytes": record.bytes,
+        "bytes": files.stated_bytes(directory, step),
         "uploaded": files.is_uploaded(directory, step),
     }

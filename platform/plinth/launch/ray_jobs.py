@@ -29,6 +29,7 @@ from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch, Ray
 from plinth.launch.status_cache import EVERY_S, StatusCache
+from plinth.storage.workspace import TRUST_VARIABLE
 
 TIMEOUT_S = 30.0
 
@@ -128,7 +129,7 @@ class RayLauncher:
             "entrypoint": shlex.join(["bash", "-c", script.logged(words, log)]),
             "submission_id": name,
             "metadata": {"plinth_directory": str(directory), "plinth_mark": uuid.uuid4().hex},
-            "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S)}},
+            "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S), **_trust()}},
             **needs,
         }
 
@@ -149,6 +150,11 @@ class RayLauncher:
         if found is None or (found["metadata"] or {}).get("plinth_mark") != handle.started or found["status"] in _ENDED:
             return JobStatus.GONE
         return _STATUS.get(found["status"], JobStatus.RUNNING)
+
+
+def _trust() -> dict[str, str]:
+    """Where the pinned root lies, if the environment says: the cluster's processes have not this one's environment."""
+    return {name: os.environ[name] for name in (TRUST_VARIABLE,) if name in os.environ}
 
 
 def _bundle(asked: Ray) -> dict[str, float]:

@@ -23,6 +23,7 @@ class RunDirectory:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
+        self.workspace = self.root.absolute().parent.parent
         self.config = self.root / "config.json"
         self.handle = self.root / "handle.json"
         self.lock = self.root / "lock"

@@ -5,6 +5,7 @@
 Files only, without torch:
 
     checkpoint     stage, commit, verify, list, delete
+    commit_record  the signed record that makes a directory a checkpoint
     file_digests   the files of a directory by path, size and SHA-256
     retention      checkpoints that stay, and deletion of the others
     selection      the checkpoint that a run resumes from

@@ -3,7 +3,7 @@
     staging/step-00000100/             written here; never read; left-overs are deleted
       manifest.json                    every other file: path, bytes, SHA-256
     checkpoints/step-00000100/         the same directory after one rename
-    checkpoints/step-00000100.json     the commit record: SHA-256 of the manifest
+    checkpoints/step-00000100.json     the commit record: SHA-256 of the manifest, signed (commit_record)
 
 Order: files, flush, manifest, flush, rename, flush, commit record. A directory without a record was
 interrupted and is deleted; one whose bytes differ from its record is refused by name.
@@ -22,20 +22,13 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.errors import CheckpointError, DiskFullError
-from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, sync_directory, write_bytes
+from plinth.training.checkpoint import commit_record
+from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.file_digests import MANIFEST, File, files_of, hash_files, listed, require_sizes
 from plinth.training.directory import RunDirectory
 
 _NAME = re.compile(r"step-(\d{8})")
-
-
-class Commit(Frozen):
-    """The commit record of a checkpoint."""
-
-    step: int
-    manifest_sha256: str
-    bytes: int
 
 
 def name(step: int) -> str:
@@ -78,6 +71,7 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
     Raises:
         CheckpointError: the folder does not hold the files that the writers reported.
         DiskFullError, WorkspaceError, StorageError: nothing becomes visible.
+        SignatureError: no trainer's key is on this machine; nothing becomes visible.
     """
     staged, target = run.staging / name(step), path(run, step)
     with named_failures(staged):
@@ -89,35 +83,34 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
         write_bytes(staged / MANIFEST, data)
         for folder in sorted({file.parent for file in staged.rglob("*")}):
             sync_directory(folder)
+        size = len(data) + sum(file.bytes for file in files)
+        commit, record = commit_record.seal(run, step, hashlib.sha256(data).hexdigest(), size)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         record_path(run, step).unlink(missing_ok=True)  # a step that was rolled back and has come again
         if target.exists():  # refused or interrupted earlier: it has no record
             shutil.rmtree(target)
         staged.rename(target)
         sync_directory(run.checkpoints)
-    record = Commit(
-        step=step,
-        manifest_sha256=hashlib.sha256(data).hexdigest(),
-        bytes=len(data) + sum(file.bytes for file in files),
-    )
-    write_bytes(record_path(run, step), fingerprint.canonical(record))
-    return record
+    write_bytes(record_path(run, step), record)
+    return commit
 
 
 def verify(run: RunDirectory, step: int) -> Path:
     """Compare every byte of a committed checkpoint with its record; returns its directory.
 
     Raises:
-        CheckpointError: not committed, torn, changed, or with files that the manifest does not name.
+        CheckpointError: not committed by a trainer, torn, changed, or with files that the manifest does not name.
+        SignatureError: no root of trust is pinned on this machine.
     """
     folder = path(run, step)
     try:
-        record = Commit.model_validate_json(record_path(run, step).read_bytes())
+        signed = record_path(run, step).read_bytes()
         data = (folder / MANIFEST).read_bytes()
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise CheckpointError(
             f"checkpoint {name(step)} is not committed", found=error, expected="a commit record and a manifest"
         ) from error
+    record = commit_record.verified(run, step, signed, str(record_path(run, step)))
     found = hashlib.sha256(data).hexdigest()
     if found != record.manifest_sha256:
         raise _changed(step, MANIFEST, found, record.manifest_sha256)
@@ -214,7 +207,15 @@ def clean(run: RunDirectory) -> None:
 def size_of_last(run: RunDirectory) -> int:
     """Bytes of the newest committed checkpoint, or 0."""
     steps = committed(run)
-    return Commit.model_validate_json(record_path(run, steps[-1]).read_bytes()).bytes if steps else 0
+    try:
+        return stated_bytes(run, steps[-1]) if steps else 0
+    except CheckpointError:  # of an earlier version; it is refused when a run starts
+        return 0
+
+
+def stated_bytes(run: RunDirectory, step: int) -> int:
+    """Bytes of a checkpoint, as its record says; not verified."""
+    return commit_record.stated(record_path(run, step).read_bytes(), name(step)).bytes
 
 
 def read_state(run: RunDirectory, step: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     s3://bucket/prefix/RUN/step-00000100/…            files and manifest
     s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline until then
-    s3://bucket/prefix/RUN/step-00000100.json         the commit record, last: without it nothing counts
+    s3://bucket/prefix/RUN/step-00000100.json         the signed commit record, last: without it nothing counts
 
 Endpoint and credentials come from the environment, as boto3 reads it.
 
@@ -23,8 +23,7 @@ from typing import Any
 
 from plinth.errors import CheckpointError, IntegrityError, MissingError, StorageError
 from plinth.storage.atomic import sync_directory, write_bytes
-from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.checkpoint import Commit
+from plinth.training.checkpoint import checkpoint, commit_record
 from plinth.training.checkpoint.file_digests import MANIFEST, File, files_of, path_in
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import put_before, timeline
@@ -71,7 +70,7 @@ class RemoteCheckpoints:
             self._put(f"{name}.events.jsonl", events)
             self._put(f"{name}.json", record)
         write_bytes(checkpoint.uploaded_path(run, step), record)
-        return Commit.model_validate_json(record).bytes
+        return commit_record.stated(record, name).bytes
 
     def withdraw(self, step: int) -> bool:
         """Delete the commit record of a step, so that the checkpoint no longer counts; returns whether there was one.
@@ -96,18 +95,21 @@ class RemoteCheckpoints:
         return sorted(int(found[1]) for key in keys if (found := pattern.fullmatch(key)))
 
     def download(self, run: RunDirectory, step: int) -> None:
-        """Download a checkpoint and commit it here, every byte compared.
+        """Download a checkpoint and commit it here: first its record, whose signature is verified, then the list of its
+        files, then these, every byte compared.
 
         Raises:
-            CheckpointError: it differs from its record.
+            CheckpointError: no trainer signed its record, or it differs from it.
+            SignatureError: no root of trust is pinned on this machine.
             StorageError: the bucket cannot be reached.
         """
         name, target = checkpoint.name(step), checkpoint.path(run, step)
         staged = checkpoint.stage(run, step)
         with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             record = self._get(f"{name}.json")
+            where = f"s3://{self.bucket}/{self.prefix}/{name}.json"
+            expected = commit_record.verified(run, step, record, where).manifest_sha256
             manifest = self._get(f"{name}/{MANIFEST}")
-            expected = Commit.model_validate_json(record).manifest_sha256
             if hashlib.sha256(manifest).hexdigest() != expected:
                 raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
             files = files_of(manifest, name)

@@ -28,6 +28,7 @@ from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.upload import Uploader, restore
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
@@ -80,6 +81,7 @@ class Supervisor:
     def supervise(self) -> JobResult:
         """Train, then audit, restarting within bounds; returns how it ended."""
         try:
+            trainer_of(self.run)  # a run that could commit nothing ends here, not at its first checkpoint
             self._take_over()
             return self._phases()
         except PlinthError as error:

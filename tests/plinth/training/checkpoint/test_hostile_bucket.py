@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from plinth import fingerprint
-from plinth.errors import CheckpointError
-from plinth.training.checkpoint import checkpoint, upload
+from plinth.errors import CheckpointError, SignatureError
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.training.checkpoint import checkpoint, commit_record, upload
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.trust import dsse, enrolment, pin
 from tests.s3_server import Bucket, serving
 
 PAYLOAD = b"#!/bin/sh\necho owned\n"
@@ -31,7 +36,7 @@ def config(make: Callable[..., RunConfig], bucket: Bucket, request: pytest.Fixtu
 
 
 def forge(config: RunConfig, bucket: Bucket, names: list[str], step: int = 7) -> None:
-    """A checkpoint in the bucket whose list has these names; digests and lengths are right."""
+    """A checkpoint in the bucket whose list has these names; signature, digests and lengths are right."""
     prefix = f"{str(config.checkpoints.upload).removeprefix(f's3://{bucket.name}/')}/{config.run_id}"
     folder = f"{prefix}/{checkpoint.name(step)}"
     digest = hashlib.sha256(PAYLOAD).hexdigest()
@@ -41,8 +46,8 @@ def forge(config: RunConfig, bucket: Bucket, names: list[str], step: int = 7) ->
         bucket.put(f"{folder}/{name}", PAYLOAD)
     bucket.put(f"{folder}/manifest.json", manifest)
     bucket.put(f"{folder}.events.jsonl", b"")
-    record = {"step": step, "manifest_sha256": hashlib.sha256(manifest).hexdigest(), "bytes": 1}
-    bucket.put(f"{folder}.json", json.dumps(record).encode())
+    _, record = commit_record.seal(config.directory, step, hashlib.sha256(manifest).hexdigest(), 1)
+    bucket.put(f"{folder}.json", record)
 
 
 def everything(folder: Path) -> set[str]:
@@ -85,3 +90,101 @@ def test_a_link_in_a_committed_checkpoint_is_refused(config: RunConfig, tmp_path
     target.symlink_to(outside)
     with pytest.raises(CheckpointError, match=r"step-00000003/manifest\.json names 'state\.json'"):
         checkpoint.verify(run, 3)
+
+
+def unsigned(config: RunConfig, tmp_path: Path) -> bytes:
+    """As versions before 0.4 wrote it."""
+    return json.dumps({"step": 7, "manifest_sha256": "0" * 64, "bytes": 1}).encode()
+
+
+def of_another_run(config: RunConfig, tmp_path: Path) -> bytes:
+    return commit_record.seal(RunDirectory(tmp_path / "runs" / "other"), 7, "0" * 64, 1)[1]
+
+
+def of_another_step(config: RunConfig, tmp_path: Path) -> bytes:
+    return commit_record.seal(config.directory, 6, "0" * 64, 1)[1]
+
+
+def altered(config: RunConfig, tmp_path: Path) -> bytes:
+    envelope = json.loads(commit_record.seal(config.directory, 7, "0" * 64, 1)[1])
+    payload = base64.b64decode(envelope["payload"]).replace(b"0" * 64, b"1" * 64)
+    return json.dumps(envelope | {"payload": base64.b64encode(payload).decode()}).encode()
+
+
+def by_another_role(config: RunConfig, tmp_path: Path) -> bytes:
+    """An evaluator of the same root states a commit."""
+    stated = json.loads(
+        base64.b64decode(json.loads(commit_record.seal(config.directory, 7, "0" * 64, 1)[1])["payload"])
+    )
+    signer = pin.Trust.of(Workspace(config.workspace)).signer("evaluator")
+    return json.dumps(dsse.seal(stated, signer)).encode()
+
+
+def by_a_stranger(config: RunConfig, tmp_path: Path) -> bytes:
+    """Somebody with a root of his own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TRUST_VARIABLE, str(tmp_path / "strange"))
+        enrolment.initialise(Workspace(tmp_path / "theirs"), "theirs", ["eve"])
+        return commit_record.seal(config.directory, 7, "0" * 64, 1)[1]
+
+
+def of_another_kind(config: RunConfig, tmp_path: Path) -> bytes:
+    """A trainer's signature under something else."""
+    signer = pin.Trust.of(Workspace(config.workspace)).signer("trainer")
+    return json.dumps(dsse.seal(dsse.statement("urn:x", {"a": "0" * 64}, {"step": 7}), signer)).encode()
+
+
+RECORDS = (unsigned, of_another_run, of_another_step, altered, by_another_role, by_a_stranger, of_another_kind)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_record_that_no_trainer_signed_for_this_step_commits_nothing(
+    config: RunConfig, bucket: Bucket, tmp_path: Path, record: Callable[[RunConfig, Path], bytes]
+) -> None:
+    """Nothing but the record is in the bucket: whoever asked for more would fail in another way."""
+    prefix = f"{str(config.checkpoints.upload).removeprefix(f's3://{bucket.name}/')}/{config.run_id}"
+    data = record(config, tmp_path)
+    bucket.put(f"{prefix}/step-00000007.json", data)
+    with pytest.raises(CheckpointError, match=r"step-00000007\.json commits nothing"):
+        upload.restore(config)
+    assert checkpoint.committed(config.directory) == []
+
+    run = config.directory  # the same beside a checkpoint whose bytes are right
+    (checkpoint.stage(run, 3) / "state.json").write_bytes(PAYLOAD)
+    checkpoint.commit(run, 3)
+    (checkpoint.stage(run, 7) / "state.json").write_bytes(PAYLOAD)
+    checkpoint.commit(run, 7)
+    checkpoint.record_path(run, 7).write_bytes(data)
+    step, refused = checkpoint.newest_valid(run)
+    assert step == 3
+    assert [(number, "commits nothing" in error.what) for number, error in refused] == [(7, True)]
+
+
+def test_without_a_root_nothing_is_refused_and_nothing_commits(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that cannot verify must not take whole checkpoints for bad ones."""
+    run = config.directory
+    (checkpoint.stage(run, 3) / "state.json").write_bytes(PAYLOAD)
+    checkpoint.commit(run, 3)
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(SignatureError, match="no root of trust is pinned"):
+        checkpoint.newest_valid(run)
+    (checkpoint.stage(run, 4) / "state.json").write_bytes(PAYLOAD)
+    with pytest.raises(SignatureError, match="no root of trust is pinned"):
+        checkpoint.commit(run, 4)
+    assert checkpoint.committed(run) == [3]
+    assert not checkpoint.path(run, 4).exists()
+
+
+def test_a_job_without_a_key_ends_before_it_trains(
+    config: RunConfig, job: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust_folder: Path
+) -> None:
+    (tmp_path / "verifier").mkdir(mode=0o700)
+    shutil.copy(trust_folder / "root.json", tmp_path / "verifier")
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "verifier"))
+    assert job(config) == 7
+    result = json.loads(config.directory.result.read_bytes())
+    assert result["status"] == "failed"
+    assert "no private key of trainer as trainer" in result["reason"]
+    assert not [line for line in config.directory.events.read_text().splitlines() if '"started"' in line]

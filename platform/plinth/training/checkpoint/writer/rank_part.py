@@ -25,7 +25,7 @@ from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.tensor_file import Do, at_once
 from plinth.training.checkpoint import checkpoint, retention
-from plinth.training.checkpoint.checkpoint import Commit
+from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.file_digests import File
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
@@ -149,7 +149,7 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
     """Commit the parts of all ranks, log it on the timeline, and delete the checkpoints that retention does not keep.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError, CheckpointError: nothing was committed.
+        DiskFullError, WorkspaceError, StorageError, CheckpointError, SignatureError: nothing was committed.
     """
     run, step = plan.directory, plan.step
     ranks = range(lead.ranks)

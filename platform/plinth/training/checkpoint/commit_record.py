@@ -1,0 +1,122 @@
+"""The commit record of a checkpoint: a statement, signed as trainer, of the digest of its manifest.
+
+    step-00000100.json    DSSE envelope; subject RUN/step-00000100/manifest.json, predicate `Commit`
+
+The leading rank's writer signs, which needs the pinned root and the trainer's key (`plinth.trust.pin`) on that machine.
+Whoever restores, resumes, rolls back, evaluates or exports verifies before it reads or fetches anything else. A record
+that is unsigned, or of another run, step or signer, commits nothing.
+
+Does not belong here: the files (checkpoint), the root (plinth.trust).
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from pydantic import Field
+
+from plinth.errors import CheckpointError, SignatureError
+from plinth.records import Frozen
+from plinth.storage.workspace import Workspace
+from plinth.training.directory import RunDirectory
+from plinth.trust import dsse
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
+from plinth.trust.signers import Signer
+
+PREDICATE = "urn:plinth:checkpoint-commit:v1"
+
+
+class Commit(Frozen):
+    """What a commit record states."""
+
+    run: str
+    step: int = Field(ge=0)
+    manifest_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    bytes: int = Field(ge=0)
+    at: str  # UTC, ISO 8601
+
+
+def trainer_of(run: RunDirectory) -> Signer:
+    """This machine's key to commit checkpoints of a run: a job asks for it before it trains a step.
+
+    Raises:
+        SignatureError: no root is pinned here, or there is no key as trainer.
+    """
+    return _trust(run).signer(TRAINER)
+
+
+def seal(run: RunDirectory, step: int, manifest_sha256: str, size: int) -> tuple[Commit, bytes]:
+    """What is stated, and the bytes of the record.
+
+    Raises:
+        SignatureError: as `trainer_of`, or the key cannot be used.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    commit = Commit(run=run.root.name, step=step, manifest_sha256=manifest_sha256, bytes=size, at=now)
+    content = dsse.statement(PREDICATE, {_subject(commit): manifest_sha256}, commit.model_dump(mode="json"))
+    return commit, json.dumps(dsse.seal(content, trainer_of(run)), indent=1, sort_keys=True).encode()
+
+
+def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
+    """What a record states that a trainer signed for this step of this run.
+
+    Raises:
+        CheckpointError: not signed, by somebody else, about another run or step.
+        SignatureError: no root is pinned here, so that nothing can be verified.
+    """
+    trust = _trust(run)
+    try:
+        content = dsse.opened(_envelope(data, where), trust.authority(TRAINER), PREDICATE, where)
+    except SignatureError as error:
+        raise _foreign(where, f"{error.what}: {error.found}") from error
+    commit = _commit(content, where)
+    if (commit.run, commit.step) != (run.root.name, step):
+        raise _foreign(where, f"it is about step {commit.step} of run {commit.run}")
+    if dsse.subjects(content) != {_subject(commit): commit.manifest_sha256}:
+        raise _foreign(where, "its subject is another")
+    return commit
+
+
+def stated(data: bytes, where: str) -> Commit:
+    """What a record says; nothing is verified. For sizes in lists.
+
+    Raises:
+        CheckpointError: it is no record.
+    """
+    try:
+        return _commit(dsse.unverified(_envelope(data, where), where), where)
+    except SignatureError as error:
+        raise _foreign(where, error.what) from error
+
+
+def _trust(run: RunDirectory) -> Trust:
+    return Trust.of(Workspace(run.workspace))
+
+
+def _subject(commit: Commit) -> str:
+    return f"{commit.run}/step-{commit.step:08d}/manifest.json"
+
+
+def _envelope(data: bytes, where: str) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SignatureError(f"{where} is not a signed record", found=error) from error
+
+
+def _commit(content: dict[str, object], where: str) -> Commit:
+    try:
+        return Commit.model_validate(content["predicate"])
+    except (ValueError, KeyError) as error:
+        raise SignatureError(f"{where} is not a commit record", found=error) from error
+
+
+def _foreign(where: str, found: str) -> CheckpointError:
+    return CheckpointError(
+        f"{where} commits nothing: no trainer of this root signed it for this run",
+        found=found,
+        expected="a record that the leading rank signed",
+        remedy="an older checkpoint is used; if this one should count, ask who wrote it (0.3 signed none)",
+    )
