@@ -33,12 +33,13 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 
     folder = Path(target)
     if folder.is_dir():
-        _require_signed(ctx, folder)
-        return ModelEngine.of_folder(ctx, folder, **options)
+        return ModelEngine.of_folder(ctx, folder, digests=_signed(ctx, folder), **options)
     if "/" in target or "@" in target:
         from registry.verified import verify_model
 
-        return ModelEngine(ctx, target, verify_model(ctx, target).directory, **options)
+        proved = verify_model(ctx, target)
+        digests = {part.name: part.blob.sha256 for part in ctx.refs.load(proved.checkpoint).parts}
+        return ModelEngine(ctx, target, proved.directory, digests=digests, **options)
     published = ctx.refs.ref("checkpoint")
     if target == "latest" and published is not None:
         return ModelEngine.of(ctx, ctx.refs.load(published.digest), **options)
@@ -46,19 +47,22 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
     return _of_run(ctx, target, options) if manifest is None else ModelEngine.of(ctx, manifest, **options)
 
 
-def _require_signed(ctx: Context, folder: Path) -> None:
+def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
+    """SHA-256 of the files of a signed folder, which are verified; None of one that nobody signed."""
     from plinth.trust.pin import ROOT_FILE
     from registry.exports import sealed
 
     if sealed.is_export(folder):
-        sealed.verify(folder, ctx.workspace.trust_folder / ROOT_FILE, unreleased=True)
-        return
+        root = ctx.workspace.trust_folder / ROOT_FILE
+        return dict(sealed.verify(folder, root, unreleased=True)["digests"])
     from plinth.trust.authority import TRAINER
     from plinth.trust.pin import Trust
     from registry import signing
 
-    if signing.is_signed(folder):
-        signing.verify(folder, Trust.of(ctx.workspace).authority(TRAINER))
+    if not signing.is_signed(folder):
+        return None
+    provenance = signing.verify(folder, Trust.of(ctx.workspace).authority(TRAINER))
+    return {name: file["sha256"] for name, file in provenance["files"].items()}
 
 
 def _checkpoint(ctx: Context, target: str) -> Manifest | None:
@@ -78,6 +82,7 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
     """A committed checkpoint of a run, verified."""
     from jobs.cli.training.batch import find_run
     from plinth.evaluation.engine.client import ModelEngine
+    from plinth.model.hugging_face import TOKENIZER
     from plinth.training.checkpoint import checkpoint
 
     run, _, asked = target.partition(":")
@@ -96,4 +101,5 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     folder = checkpoint.verify(config.directory, step) / "model"
     name = f"checkpoint {step} of run {config.run_id}"
-    return ModelEngine(ctx, name, folder, tokenizer=ctx.store.open_path(part.blob), **options)
+    digests = checkpoint.digests(config.directory, step, "model") | {TOKENIZER: part.blob.sha256}
+    return ModelEngine(ctx, name, folder, tokenizer=ctx.store.open_path(part.blob), digests=digests, **options)

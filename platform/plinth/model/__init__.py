@@ -23,6 +23,7 @@ With torch:
     generation      tokens after prompts
     vocabulary      embedding and loss over a vocabulary that tensor ranks divide
     folder          model folders, read
+    checked_files   files of one whose digests are known: hashed in the memory that is used
     export          a checkpoint as a folder that other programs load
 
 A new architecture is a folder like `olmo2/` and its name in `parameters.ArchitectureName`. Its block derives from

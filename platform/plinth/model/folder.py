@@ -21,26 +21,33 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from plinth.errors import CheckpointError
+from plinth.model import checked_files
 from plinth.model.decoder import Decoder
 from plinth.model.hugging_face import CONFIG, INDEX, WEIGHTS, hf_name, model_of
 from plinth.storage.safe_path import relative
+
+#: SHA-256 of a folder's files by name, where somebody who is trusted has stated them.
+Digests = Mapping[str, str] | None
 
 
 class SavedWeights:
     """The tensors of a model folder, mapped, so that only those in use are read. A context manager.
 
+    Args:
+        digests: SHA-256 by file name, where it is known: then files are read whole, and hashed as they are used.
+
     Raises:
-        CheckpointError: there are none, or a file is broken.
+        CheckpointError: there are none, a file is broken, or has another digest.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._stack = folder, ExitStack()
+    def __init__(self, folder: Path, digests: Digests = None) -> None:
+        self.folder, self._digests, self._stack = folder, digests, ExitStack()
         self._file: dict[str, Any] = {}
         try:
             for name in self._files():
-                file = self._stack.enter_context(safe_open(folder / name, framework="pt"))
+                file = self._open(name)
                 self._file |= dict.fromkeys(file.keys(), file)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             self._stack.close()
             raise _no_model(folder, error) from error
 
@@ -50,10 +57,15 @@ class SavedWeights:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
+    def _open(self, name: str) -> Any:
+        if self._digests is not None:
+            return checked_files.CheckedTensors(checked_files.read(self.folder, name, self._digests))
+        return self._stack.enter_context(safe_open(self.folder / name, framework="pt"))
+
     def _files(self) -> list[str]:
         if not (self.folder / INDEX).exists():
             return [WEIGHTS]
-        files = sorted(set(json.loads((self.folder / INDEX).read_text())["weight_map"].values()))
+        files = sorted(set(json.loads(read_text(self.folder, INDEX, self._digests))["weight_map"].values()))
         if any("/" in str(relative(name, INDEX, error=CheckpointError)) for name in files):
             raise ValueError(f"{INDEX} names files outside the directory")
         return files
@@ -90,46 +102,62 @@ class SavedWeights:
             )
 
 
-def load_model(directory: Path | str) -> Decoder:
+def load_model(directory: Path | str, digests: Digests = None) -> Decoder:
     """The decoder in a folder of ours or of Hugging Face's, in one file or several.
 
-    On the CPU, in the saved dtype, ready to evaluate.
+    On the CPU, in the saved dtype, ready to evaluate. `digests` as `SavedWeights` has them.
 
     Raises:
-        CheckpointError: a file is missing or broken, tensors and configuration disagree, or the architecture is
-            one that our decoder does not compute.
+        CheckpointError: a file is missing, broken or another, tensors and configuration disagree, or the
+            architecture is one that our decoder does not compute.
     """
     folder = Path(directory)
-    model = described_model(read_config(folder), folder)
-    load_weights(model, folder)
+    model = described_model(read_config(folder, digests), folder)
+    load_weights(model, folder, digests=digests)
     return model.eval()
 
 
 def load_weights(
-    model: Decoder, folder: Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    model: Decoder,
+    folder: Path,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    digests: Digests = None,
 ) -> None:
     """Give a whole model on the meta device the tensors of a folder, on a device; in the saved dtype or another.
 
     Raises:
         CheckpointError: the files are missing or broken, or their tensors are not those of the model.
     """
-    with SavedWeights(folder) as saved:
+    with SavedWeights(folder, digests) as saved:
         saved.require(model)
         names = [name for name, _ in model.named_parameters()]
         model.load_state_dict({name: saved.tensor(hf_name(name)).to(device, dtype) for name in names}, assign=True)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path, digests: Digests = None) -> dict[str, Any]:
     """A folder's `config.json`.
 
     Raises:
         CheckpointError: it is missing or broken.
     """
     try:
-        found: dict[str, Any] = json.loads((folder / CONFIG).read_text())
+        found: dict[str, Any] = json.loads(read_text(folder, CONFIG, digests))
     except (OSError, ValueError) as error:
         raise _no_model(folder, error) from error
     return found
+
+
+def read_text(folder: Path, name: str, digests: Digests = None) -> str:
+    """A text file of a model folder.
+
+    Raises:
+        CheckpointError: it has another digest.
+        OSError, ValueError: it cannot be read, or is no UTF-8.
+    """
+    if digests is None:
+        return (folder / name).read_text(encoding="utf-8")
+    return checked_files.read(folder, name, digests).tobytes().decode()
 
 
 def described_model(config: Mapping[str, Any], folder: Path) -> Decoder:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from plinth.compute import stage
 from plinth.compute.context import Context
-from plinth.errors import MissingError, TrainingError
+from plinth.errors import CheckpointError, MissingError, TrainingError
 from plinth.model.hugging_face import CONFIG, WEIGHTS
 from plinth.records import Manifest, Part, Step
 from plinth.storage import parts
@@ -92,7 +92,9 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         "state.json": folder / "state.json",
         "resume.json": evidence,
     }
-    made = [_stored(ctx, name, path) for name, path in files.items()]
+    own = {"state.json": "state.json", **{name: f"model/{name}" for name in (WEIGHTS, CONFIG)}}
+    listed = checkpoint.digests(config.directory, last)
+    made = [_stored(ctx, name, path, listed.get(own.get(name, ""))) for name, path in files.items()]
     (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     proof = json.loads(evidence.read_bytes())
     stats = {
@@ -137,7 +139,8 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
     of_run = stats | {"final_loss_ema": loss, "skipped_steps": skipped}
     run = stage.manifest("run", _step(config), inputs, [], of_run)
     ctx.refs.save(run)
-    files = [_stored(ctx, name, folder / "model" / name) for name in (WEIGHTS, CONFIG)]
+    listed = checkpoint.digests(config.directory, chosen, "model")
+    files = [_stored(ctx, name, folder / "model" / name, listed[name]) for name in (WEIGHTS, CONFIG)]
     (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     step = Step(name="checkpoint", version=configuration.VERSION)
     return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*files, tokenizer], stats)
@@ -202,7 +205,15 @@ def _step(config: RunConfig) -> Step:
     return Step(name="run", version=configuration.VERSION, params=params)
 
 
-def _stored(ctx: Context, name: str, path: Path) -> Part:
+def _stored(ctx: Context, name: str, path: Path, sha256: str | None) -> Part:
+    """A file copied into the store; the copy has the digest that the checkpoint's record lists, if it lists one.
+
+    Raises:
+        CheckpointError: the file was exchanged after it was verified.
+    """
     with ctx.store.staging() as copy:
         shutil.copyfile(path, copy)
-        return Part(name=name, blob=ctx.store.put_file(copy), rows=0)
+        blob = ctx.store.put_file(copy)
+    if blob.sha256 != (sha256 or blob.sha256):
+        raise CheckpointError(f"{path} was exchanged after it was verified", found=blob.sha256, expected=sha256)
+    return Part(name=name, blob=blob, rows=0)

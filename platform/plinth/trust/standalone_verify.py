@@ -73,7 +73,7 @@ def verify(directory: Path, root_file: Path, unreleased: bool = False, now: date
         "name": stated["name"], "status": stated["status"], "number": stated["number"], "policy": stated["policy"],
         "checkpoint": stated["checkpoint"], "release": files.get(RELEASE), "at": stated["at"],
         "root": f"{'demo root' if root['demo'] else 'root'} {root['name']} version {root['version']}",
-        "signed_by": signers, "role": role, "files": len(files), "evidence": evidence,
+        "signed_by": signers, "role": role, "files": len(files), "digests": files, "evidence": evidence,
     }  # fmt: skip
 
 

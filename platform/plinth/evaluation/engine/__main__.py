@@ -1,9 +1,10 @@
 """The child process: `python -m plinth.evaluation.engine FOLDER WORKERS`.
 
-It loads the model in FOLDER and answers one call for each line of standard input, a JSON object: `call` (documents,
-likelihoods, generate, serving), `asked` and `answer` (files), and the options of the call. Each line of standard output
-is one too: `ready`, then for each call `done` and `total` while it works, and in the end `answered` or `error`. What
-libraries print goes to standard error. The process ends with its input.
+The first line of standard input has the SHA-256 of the files by name, or null. It loads the model in FOLDER and answers
+one call for each further line, a JSON object: `call` (documents, likelihoods, generate, serving), `asked` and `answer`
+(files), and the options of the call. Each line of standard output is one too: `ready`, then for each call `done` and
+`total` while it works, and in the end `answered` or `error`. What libraries print goes to standard error. The process
+ends with its input.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main(folder: str, workers: int) -> int:
 
     gc.enable()
     try:
-        loaded = checkpoint.load(Path(folder))
+        loaded = checkpoint.load(Path(folder), json.loads(sys.stdin.readline() or "null"))
     except PlinthError as error:
         lines.say(error=_described(error))
         return error.exit_code

@@ -17,7 +17,7 @@ from plinth.evaluation.engine.batches import BATCH_TOKENS
 from plinth.evaluation.engine.generation import Writer
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
 from plinth.model.decoder import Decoder
-from plinth.model.folder import load_model
+from plinth.model.folder import Digests, load_model, read_text
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 
 Told = Callable[[int, int], None]
@@ -109,20 +109,25 @@ class Checkpoint(NamedTuple):
         )
 
 
-def load(folder: Path) -> Checkpoint:
+def load(folder: Path, digests: Digests = None) -> Checkpoint:
     """A model with its tokenizer, on the CPU in FP32, or as saved on the first CUDA device.
 
+    Args:
+        digests: SHA-256 of its files, where they are known; compared on the bytes that are used.
+
     Raises:
-        CheckpointError: a file is missing, broken, or does not fit the others.
+        CheckpointError: a file is missing, broken, another, or does not fit the others.
     """
-    model = load_model(folder)
+    model = load_model(folder, digests)
     model = model.to("cuda") if torch.cuda.is_available() else model.float()
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = json.loads(read_text(folder, CONFIG, digests))
         ends = _ids(config.get("eos_token_id"))
         start = [*_ids(config.get("bos_token_id")), *ends][0]
         sequence_tokens = int(config["max_position_embeddings"])
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        tokenizer = Tokenizer.from_str(read_text(folder, TOKENIZER, digests))
+    except CheckpointError:
+        raise
     except Exception as error:  # the tokenizers library raises bare `Exception`
         raise CheckpointError(
             f"{folder} cannot be evaluated",

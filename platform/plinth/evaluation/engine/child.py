@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -41,9 +41,12 @@ class ModelChild:
         tmp: where the folder is made.
         model: puts the model into the folder; returns where it lies.
         workers: threads.
+        digests: SHA-256 of the model's files by name, where they are known.
     """
 
-    def __init__(self, tmp: Path, model: Callable[[Path], Path], workers: int) -> None:
+    def __init__(
+        self, tmp: Path, model: Callable[[Path], Path], workers: int, digests: Mapping[str, str] | None = None
+    ) -> None:
         with named_failures(tmp):
             tmp.mkdir(parents=True, exist_ok=True)
         self.folder = Path(mkdtemp(prefix="evaluation-", dir=tmp))
@@ -53,6 +56,8 @@ class ModelChild:
         except BaseException:
             shutil.rmtree(self.folder)
             raise
+        with suppress(OSError):  # it is gone, and what asks it next will say so
+            self._write(digests)
         self.ready: dict[str, Any] | None = None  # what it says of the model, once it has
         self._owes = True  # a line: the first, or the answer to a call
         self.calls = count()
@@ -68,13 +73,16 @@ class ModelChild:
         Raises:
             EOFError: the process is gone.
         """
-        assert self.process.stdin is not None
         self._owes = True
         try:
-            self.process.stdin.write(json.dumps(content) + "\n")
-            self.process.stdin.flush()
+            self._write(content)
         except OSError:
             raise EOFError from None
+
+    def _write(self, content: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(content) + "\n")
+        self.process.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
         """Its next line.

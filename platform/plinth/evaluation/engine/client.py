@@ -13,7 +13,7 @@ others had left there, is asked once more of a new one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ class ModelEngine:
         name: the model, in errors.
         files: parts to check out, or a folder.
         tokenizer: of a folder that has none, as a run's checkpoints.
+        digests: SHA-256 of a folder's files by name, where they are known; of parts they are.
         label: of progress.
         workers: threads of the child; by default the cores. They change no number.
         batch_tokens: tokens of a batch; by default the child's own.
@@ -51,6 +52,7 @@ class ModelEngine:
         files: Sequence[Part] | Path,
         *,
         tokenizer: Path | None = None,
+        digests: Mapping[str, str] | None = None,
         label: str = "evaluation",
         workers: int | None = None,
         batch_tokens: int | None = None,
@@ -58,6 +60,7 @@ class ModelEngine:
         self.ctx, self.name, self.label = ctx, name, label
         self._files, self._tokenizer, self._workers = files, tokenizer, workers or cores()
         self._options = {"batch_tokens": batch_tokens} if batch_tokens else {}
+        self._digests = digests if isinstance(files, Path) else {part.name: part.blob.sha256 for part in files}
         blobs = None if isinstance(files, Path) else tuple(f"{part.name} {part.blob}" for part in files)
         #: A folder may change between two engines; parts are their content.
         self._key = None if blobs is None else ModelKey(ctx.workspace.tmp, blobs, self._workers)
@@ -148,7 +151,7 @@ class ModelEngine:
         return self._call("serving", exchange.write_texts, read, [])
 
     def _start(self) -> ModelChild:
-        return ModelChild(self.ctx.workspace.tmp, self._model, self._workers)
+        return ModelChild(self.ctx.workspace.tmp, self._model, self._workers, self._digests)
 
     def _model(self, folder: Path) -> Path:
         """A folder with weights, configuration and tokenizer."""

@@ -102,19 +102,7 @@ def verify(run: RunDirectory, step: int) -> Path:
         CheckpointError: not committed by a trainer, torn, changed, or with files that the manifest does not name.
         SignatureError: no root of trust is pinned on this machine.
     """
-    folder = path(run, step)
-    try:
-        signed = record_path(run, step).read_bytes()
-        data = (folder / MANIFEST).read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoint {name(step)} is not committed", found=error, expected="a commit record and a manifest"
-        ) from error
-    record = commit_record.verified(run, step, signed, str(record_path(run, step)))
-    found = hashlib.sha256(data).hexdigest()
-    if found != record.manifest_sha256:
-        raise _changed(step, MANIFEST, found, record.manifest_sha256)
-    files = files_of(data, name(step))
+    folder, files = path(run, step), listed_files(run, step)
     present = set(listed(folder)) - {MANIFEST}
     expected = {file.path for file in files}
     if present != expected:
@@ -127,6 +115,38 @@ def verify(run: RunDirectory, step: int) -> Path:
             found = f"{actual.bytes} bytes, {actual.sha256}"
             raise _changed(step, entry.path, found, f"{entry.bytes} bytes, {entry.sha256}")
     return folder
+
+
+def digests(run: RunDirectory, step: int, folder: str = "") -> dict[str, str]:
+    """SHA-256 of a checkpoint's files, or those of one of its folders by name there, for whoever hashes what it loads.
+
+    Raises:
+        CheckpointError, SignatureError: as `listed_files`.
+    """
+    start = f"{folder}/" if folder else ""
+    return {one.path.removeprefix(start): one.sha256 for one in listed_files(run, step) if one.path.startswith(start)}
+
+
+def listed_files(run: RunDirectory, step: int) -> list[File]:
+    """The files of a committed checkpoint, as a trainer stated them; they are not read.
+
+    Raises:
+        CheckpointError: not committed by a trainer, or the list has changed.
+        SignatureError: no root of trust is pinned on this machine.
+    """
+    folder = path(run, step)
+    try:
+        signed = record_path(run, step).read_bytes()
+        data = (folder / MANIFEST).read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {name(step)} is not committed", found=error, expected="a commit record and a manifest"
+        ) from error
+    record = commit_record.verified(run, step, signed, str(record_path(run, step)))
+    found = hashlib.sha256(data).hexdigest()
+    if found != record.manifest_sha256:
+        raise _changed(step, MANIFEST, found, record.manifest_sha256)
+    return files_of(data, name(step))
 
 
 def is_valid(run: RunDirectory, step: int) -> bool:

@@ -1,5 +1,6 @@
 """The child process: the numbers of this one, one load for many calls, and every failure by name."""
 
+import hashlib
 import os
 import signal
 from collections.abc import Callable
@@ -57,3 +58,20 @@ def test_a_model_that_does_not_load_is_named(ctx: Context, model_directory: Mode
     ):
         engine.likelihoods(REQUESTS)
     assert list(ctx.workspace.tmp.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_child_hashes_what_it_loads(ctx: Context, model_directory: ModelDirectory) -> None:
+    """A file that is exchanged between the verification of a folder and its load is refused."""
+    folder = model_directory()
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    with ModelEngine.of_folder(ctx, folder, digests=digests) as engine:
+        assert engine.likelihoods(REQUESTS).bits.shape == (4,)
+    other = folder.with_name("other")
+    other.write_bytes((folder / "tokenizer.json").read_bytes() + b" ")
+    other.replace(folder / "tokenizer.json")
+    with (
+        ModelEngine.of_folder(ctx, folder, digests=digests) as engine,
+        pytest.raises(CheckpointError, match="is not the file that was verified"),
+    ):
+        engine.likelihoods(REQUESTS)
