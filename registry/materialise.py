@@ -82,7 +82,7 @@ def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping
     with named_failures(staged):
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
-    checkout(store, checkpoint.parts, staged)
+    checkout(store, checkpoint.parts, staged, mode=0o444)
     with replacing(staged / signing.PROVENANCE_FILE, mode=0o444) as stream:
         stream.write(json.dumps(provenance, indent=1, sort_keys=True).encode())
     with named_failures(target):

@@ -13,6 +13,8 @@ from pathlib import Path
 import click
 
 from jobs.cli.options import RecipeFile, Settings, WorkspacePlace
+from plinth import private
+from plinth.errors import PlinthError
 from plinth.text.terminal import visible
 
 #: Section of the help, which is a folder of this package -> (title, command -> (module in it, one line of help)).
@@ -178,6 +180,10 @@ def cli(ctx: click.Context, workspace: Path, recipe: Path | None, debug: bool) -
 def main(args: list[str] | None = None) -> None:
     """Entry point of the `plinth` script; ends the process with the exit code."""
     gc.set_threshold(50_000, 10, 10)  # at Python's 700, a fifth of the time that imports take is collections
+    try:
+        private.apply_mask()
+    except PlinthError as error:
+        sys.exit(_failed(error, debug=False))
     sys.exit(call(sys.argv[1:] if args is None else args))
 
 
@@ -207,8 +213,6 @@ def call(args: list[str]) -> int:
 
 
 def _failed(error: Exception, *, debug: bool) -> int:
-    from plinth.errors import PlinthError
-
     if debug:
         import traceback
 

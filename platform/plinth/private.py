@@ -2,6 +2,9 @@
 
 They lie below `PLINTH_PRIVATE`, or else `~/.cache/plinth/private`; never in a workspace, nor among the source. Without
 a home that can be written, a new folder of mode 0700 serves this process and those that it starts.
+
+What Plinth writes elsewhere is its user's alone as well (0600, folders 0700), unless `PLINTH_UMASK` says otherwise:
+`007` where the members of a group share a workspace.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from plinth.errors import WorkspaceError
 #: Names the folder that has the private folders of this machine.
 VARIABLE = "PLINTH_PRIVATE"
 SOURCE = Path(__file__).resolve().parent
+#: The mask of permissions of what is written, in octal digits.
+MASK_VARIABLE = "PLINTH_UMASK"
+MASK = "077"
 
 
 def folder(name: str) -> Path:
@@ -40,6 +46,23 @@ def root() -> Path:
         return home
     os.environ[VARIABLE] = tempfile.mkdtemp(prefix="plinth-private-")
     return Path(os.environ[VARIABLE])
+
+
+def mask() -> int:
+    """The permissions that files and folders lack.
+
+    Raises:
+        WorkspaceError: the environment names no mask.
+    """
+    given = os.environ.get(MASK_VARIABLE) or MASK
+    if len(given) > 4 or set(given) - set("01234567"):
+        raise WorkspaceError(f"{MASK_VARIABLE} is no mask", found=given, expected="octal digits, such as 077 or 007")
+    return int(given, 8)
+
+
+def apply_mask() -> None:
+    """Give the mask to this process and those that it starts: for the beginning of a program."""
+    os.umask(mask())
 
 
 @lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from plinth import private
 from plinth.errors import DiskFullError, StorageError, WorkspaceError
 
 
@@ -37,8 +38,11 @@ def named_failures(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
     """A binary file that takes the name `path` when the block ends well, and vanishes when it does not.
+
+    Args:
+        mode: its permissions; by default its user's alone (`private.mask`).
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
@@ -53,7 +57,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            temporary.chmod(mode)
+            temporary.chmod(0o666 & ~private.mask() if mode is None else mode)
             temporary.replace(path)
             sync_directory(path.parent)
     except BaseException:
@@ -61,7 +65,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
         raise
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Write a whole file atomically."""
     with replacing(path, mode=mode) as stream:
         stream.write(data)

@@ -16,14 +16,17 @@ from plinth.storage.verified import require_unchanged
 SHORTEST_PREFIX = 4
 
 
-def checkout(store: Store, parts: Iterable[Part], directory: Path) -> list[Path]:
+def checkout(store: Store, parts: Iterable[Part], directory: Path, *, mode: int | None = None) -> list[Path]:
     """Copy parts to `directory / part.name`; a file appears only after its SHA-256 has matched.
+
+    Args:
+        mode: of the files; by default their user's alone.
 
     Raises:
         MissingError, IntegrityError: a blob is absent or has changed, or a name leaves the directory.
         DiskFullError, WorkspaceError: as the operating system refuses.
     """
-    return [_copy(store, part, join(directory, part.name, "the manifest")) for part in parts]
+    return [_copy(store, part, join(directory, part.name, "the manifest"), mode) for part in parts]
 
 
 def resolve(refs: Refs, digest: str) -> Manifest:
@@ -46,8 +49,8 @@ def resolve(refs: Refs, digest: str) -> Manifest:
     return refs.load(found[0] if found else digest)
 
 
-def _copy(store: Store, part: Part, target: Path) -> Path:
+def _copy(store: Store, part: Part, target: Path, mode: int | None) -> Path:
     source = store.located(part.blob)
-    with replacing(target) as out:
+    with replacing(target, mode=mode) as out:
         require_unchanged(source, part.blob, out.write, part=part.name)
     return target

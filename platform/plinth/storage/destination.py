@@ -126,7 +126,7 @@ def remove_file(uri: str) -> None:
 @contextmanager
 def _appearing(uri: str) -> Iterator[IO[bytes]]:
     if not SCHEME.match(uri):
-        with replacing(Path(uri)) as local:
+        with replacing(Path(uri), mode=0o644) as local:  # for other programs, maybe of other users
             yield local
         return
     fs, path = filesystem(uri)

@@ -42,6 +42,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
+from plinth import private
 from plinth.errors import WorkspaceError
 from plinth.storage import locks
 from plinth.storage.atomic import named_failures, write_bytes
@@ -150,14 +151,16 @@ class Workspace:
         return S3Objects(f"{self.uri}/{folder}") if self.uri else Folder(self.root / folder)
 
     def ensure(self) -> Workspace:
-        """Make the folders and prove that they can be written.
+        """Make the folders, its user's alone (`private.mask`), and prove that they can be written.
 
         Raises:
             WorkspaceError: when a folder cannot be made or written.
         """
         with named_failures(self.root):
-            for folder in FOLDERS:
-                (self.root / folder).mkdir(parents=True, exist_ok=True)
+            for path in (self.root, *(self.root / name for name in FOLDERS)):
+                if not path.exists():
+                    path.mkdir(parents=True, exist_ok=True)
+                    path.chmod(0o777 & ~private.mask())
         for folder in FOLDERS:
             if not os.access(self.root / folder, os.W_OK | os.X_OK):
                 raise WorkspaceError(

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from plinth import private
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
@@ -237,6 +238,7 @@ def free_port() -> int:
 
 def main() -> int:
     """Supervise the run named on the command line; returns the exit status."""
+    private.apply_mask()
     path = Path(sys.argv[1])
     config = configuration.load(path)
     place = NodePlace.of(os.environ, config)
