@@ -34,7 +34,7 @@ BATCHES = (1, 8, 32)
 TARGET = Path(__file__).parent / "results" / "likelihood.json"
 
 
-def questions(ids: list[int], picks: random.Random, count: int = 20) -> list[Request]:
+def questions(ids: list[int], picks: random.Random, count: int = 40) -> list[Request]:
     """Each with four answers of 1 to 8 tokens after the same 80 to 300."""
     found = []
     for _ in range(count):
@@ -45,7 +45,7 @@ def questions(ids: list[int], picks: random.Random, count: int = 20) -> list[Req
     return found
 
 
-def pairs(ids: list[int], picks: random.Random, count: int = 40) -> list[Request]:
+def pairs(ids: list[int], picks: random.Random, count: int = 160) -> list[Request]:
     """16 to 384 tokens, of which the last 4 to 64 are scored."""
     found = []
     for _ in range(count):

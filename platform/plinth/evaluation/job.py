@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plinth.evaluation.baselines import Trigram
 
 ASSET = "evaluation"
-VERSION = "2"
+VERSION = "3"
 
 #: Training text that the trigram baseline is trained on, shared evenly by the buckets; chosen by hash of id.
 TRIGRAM_BYTES = 64 * 2**20

@@ -2,6 +2,7 @@
 
     B  sequences    S  tokens of a sequence    D  model width    H  query heads    K  key/value heads
     E  head width (D / H unless given)         F  width of the feed-forward
+    U  outputs that are asked for
 
 Grouped-query attention (Ainslie et al., arXiv:2305.13245) and SwiGLU (Shazeer, arXiv:2002.05202). Under tensor
 parallelism queries, keys, values, gate and up are divided by rows (whole heads), the projections back into the
@@ -43,15 +44,16 @@ class Attention(nn.Module, ABC):
         divided = division.sequence.size > 1
         self.core = UlyssesAttention(self.scale, division.sequence) if divided else CoreAttention(self.scale)
 
-    def forward(self, x: Tensor, rotation: Rotation, mask: Mask) -> Tensor:
-        """[B, S, D] to [B, S, D]. Without a mask attention is causal over the whole sequence."""
+    def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
+        """[B, S, D] to [B, S, D], or to [U, D] of outputs. Without a mask attention is causal over the whole sequence.
+        """
         batch, length, _ = x.shape
         x = self.ranks.enter_region(x)
         q, k, v = self.q_proj(x), self.k_proj(x), self.split(self.v_proj(x))
         q, k = self.normalise(q, k)
         q, k = rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation)
         out = self.core(q, k, v.transpose(1, 2), mask)
-        return self.ranks.leave_region(self.o_proj(out.transpose(1, 2).reshape(batch, length, -1)))
+        return self.ranks.leave_region(self.o_proj(taken(out.transpose(1, 2).reshape(batch, length, -1), outputs)))
 
     @abstractmethod
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,5 +96,14 @@ class Block(nn.Module, ABC):
         self.index = index  # within the whole model, whichever layers this rank holds
 
     @abstractmethod
-    def forward(self, x: Tensor, rotation: Rotation, mask: Mask) -> Tensor:
-        """Attention, then feed-forward, each added to the residual stream."""
+    def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
+        """Attention, then feed-forward, each added to the residual stream.
+
+        With `outputs`, flat indices into [B x S], their activations alone [U, D]: in the last layer only keys and
+        values of the other tokens are of use.
+        """
+
+
+def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
+    """[B, S, D] as it is, or [U, D] of outputs."""
+    return x if outputs is None else x.flatten(0, 1)[outputs]

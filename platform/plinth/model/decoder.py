@@ -108,20 +108,19 @@ class Decoder(nn.Module):
         ranks = self.division.sequence
         if x is None:
             x = self.embed(ranks.slice(tokens))
-        rotation = rotary(self.config, ranks.slice(layout.positions), x.dtype)
+        rotation, stage = rotary(self.config, ranks.slice(layout.positions), x.dtype), self.division.stage
+        asked = layout.of_slice(ranks.index, ranks.size) if stage.last else None
         for block in self.blocks:
-            x = block(x, rotation, layout.seen(block.index))
+            last = asked is not None and block.index == self.config.layers - 1
+            x = block(x, rotation, layout.seen(block.index), asked.outputs if asked and last else None)
         assert x is not None
-        if not self.division.stage.last:
+        if asked is None:
             return x
-        x = self.norm(x).flatten(0, 1)
-        if layout.outputs is None or layout.which is None or layout.targets is None:
-            return self.logits(x if layout.outputs is None else x[layout.outputs])
-        if ranks.size == 1:
-            return self._losses(x[layout.outputs], layout.which, layout.targets)
-        asked = layout.of_slice(ranks.index, ranks.size)
+        x = self.norm(x).flatten(0, -2)
+        if asked.which is None or layout.targets is None:
+            return self.logits(x)
         found = x.new_zeros(len(layout.targets), 2, dtype=torch.float32)
-        found[asked.kept] = self._losses(x[asked.outputs], asked.which, layout.targets[asked.kept])
+        found[asked.kept] = self._losses(x, asked.which, layout.targets[asked.kept])
         return found
 
     def _losses(self, x: Tensor, which: Tensor, targets: Tensor) -> Tensor:

@@ -32,6 +32,8 @@ class Layout(NamedTuple):
 
     def of_slice(self, index: int, ranks: int) -> SliceTargets:
         """Of the targets those that are predicted in slice `index` of sequences which so many ranks share."""
+        if ranks == 1:
+            return SliceTargets(self.outputs, self.which, slice(None))
         assert self.outputs is not None
         assert self.which is not None
         length = self.positions.shape[1]
@@ -45,9 +47,9 @@ class Layout(NamedTuple):
 class SliceTargets(NamedTuple):
     """Outputs and targets of one slice of the sequences."""
 
-    outputs: Tensor  # flat indices into [B x S/n], ascending [u]
-    which: Tensor  # indices into `outputs` [n]
-    kept: Tensor  # which of the whole's targets they are [N], bool
+    outputs: Tensor | None  # flat indices into [B x S/n], ascending [u]; None: all
+    which: Tensor | None  # indices into `outputs` [n]; None: logits are wanted
+    kept: Tensor | slice  # which of the whole's targets they are [N], bool
 
 
 def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:

@@ -14,9 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plinth.errors import CheckpointError
+from plinth.model.blocks import FeedForward
 from plinth.model.decoder import Decoder, build
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import hf_config
+from plinth.model.layout import Layout
 from plinth.model.parameters import Model
 from tests.model_folder import save_model
 
@@ -179,3 +181,17 @@ def test_initialisation_is_seeded_and_scaled() -> None:
     assert weights["layers.3.mlp.down_proj.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.05)
     assert torch.equal(weights["norm.weight"], torch.ones(64))
     assert "lm_head" not in weights
+
+
+@pytest.mark.parametrize("architecture", ["llama", "olmo2"])
+def test_the_last_layer_computes_only_the_outputs_that_are_asked_for(architecture: str) -> None:
+    model = scrambled(LLAMA.model_copy(update={"architecture": architecture}))
+    tokens, asked, shapes = torch.arange(24).reshape(2, 12), torch.tensor([3, 11, 20]), []
+    with torch.no_grad():
+        whole = model(tokens).flatten(0, 1)
+        for part in [one for one in model.modules() if isinstance(one, FeedForward)]:
+            part.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape)))
+        positions = torch.arange(12).expand(2, -1)
+        found = model.arranged(tokens, Layout(positions, outputs=asked))
+    assert shapes == [(2, 12, 32), (3, 32)]
+    torch.testing.assert_close(found, whole[asked], rtol=1e-5, atol=1e-5)

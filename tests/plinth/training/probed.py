@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import synthetic
 from plinth.compute.context import Context
 from plinth.evaluation.probes.item import ProbeItem
 from plinth.records import Manifest
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 from plinth.training.validation import probe_plan
@@ -80,13 +82,16 @@ def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
 
 
 def dying(config: RunConfig, rank: int) -> Batches:
-    """The synthetic batches; of a run named for it, the first rank that asks for step 5 is killed."""
+    """The synthetic batches; of a run named for it, the first rank that asks for step 5 is killed, once step 3 is
+    committed."""
 
     def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):
             mark = Path(config.workspace) / "died"
             if step == 5 and config.run_id.startswith("dies") and not mark.exists():
                 mark.touch()
+                while 3 not in checkpoint.committed(config.directory):  # another process writes it
+                    time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGKILL)
             yield synthetic.batch_at(config, step, rank)
 

@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 
 from plinth.errors import CheckpointError
 from plinth.evaluation.engine import encode, likelihood
-from plinth.evaluation.engine.batches import BATCH_TOKENS
 from plinth.evaluation.engine.generation import Writer
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
 from plinth.model.decoder import Decoder
@@ -47,7 +46,7 @@ class Checkpoint(NamedTuple):
         *,
         per_token: bool = False,
         workers: int = 1,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Scores:
         """Bits of whole documents, in windows of the training length (`evaluation.windows`).
@@ -67,7 +66,7 @@ class Checkpoint(NamedTuple):
         requests: Sequence[Request],
         *,
         workers: int = 1,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Likelihoods:
         """Bits of continuations after their prompts.
@@ -95,7 +94,7 @@ class Checkpoint(NamedTuple):
         return writer.write(prompts, workers, spread, progress)
 
     def _score(
-        self, streams: Sequence[encode.ScoredStream], workers: int, batch_tokens: int, progress: Told
+        self, streams: Sequence[encode.ScoredStream], workers: int, batch_tokens: int | None, progress: Told
     ) -> likelihood.StreamScores:
         return likelihood.score(
             self.model,

@@ -23,6 +23,9 @@ from plinth.evaluation.engine.batches import BATCH_TOKENS, Batch, plan
 from plinth.evaluation.engine.encode import ScoredStream
 from plinth.model.layout import Layout, branch_mask
 
+#: Tokens of a batch on a CPU: what a layer works on stays in the caches of a core.
+CPU_BATCH_TOKENS = 1024
+
 #: (tokens [B, S], layout=Layout) -> [N, 2] of `Decoder.arranged`: a decoder, or what wraps it.
 Forward = Callable[..., Tensor]
 
@@ -43,7 +46,7 @@ def score(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     workers: int = 1,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> StreamScores:
     """Score streams; `progress(tokens done, tokens in all)` is called after each batch.
@@ -54,13 +57,13 @@ def score(
         sequence_tokens: the training length.
         device, dtype: of the model's activations.
         workers: threads; one where the device is not the CPU.
-        batch_tokens: tokens of a batch.
+        batch_tokens: tokens of a batch, if not `tokens_of_batch`.
         progress: told of what is done.
 
     Raises:
         TrainingError: a probability is not a number.
     """
-    batches = plan(streams, sequence_tokens, batch_tokens)
+    batches = plan(streams, sequence_tokens, batch_tokens or tokens_of_batch(device))
     done, total = 0, sum(one.targets for one in batches)
     answers = []
     with ThreadPoolExecutor(max(1, workers) if torch.device(device).type == "cpu" else 1) as threads:
@@ -71,6 +74,11 @@ def score(
             done += batch.targets
             progress(done, total)
     return collect(streams, batches, answers)
+
+
+def tokens_of_batch(device: torch.device | str) -> int:
+    """Tokens of a batch on a device; they decide the last bits of a score, so that all who score there use them."""
+    return CPU_BATCH_TOKENS if torch.device(device).type == "cpu" else BATCH_TOKENS
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from plinth.storage.files import opened
 from plinth.storage.parts import read_table, write_table
 
 ASSET = "fairness"
-VERSION = "2"
+VERSION = "3"
 PAIRS, CONTINUATIONS, REJECTS = "pairs.parquet", "continuations.parquet", "rejects.parquet"
 #: A file of pairs, at most.
 MAX_BYTES = 64 * 2**20

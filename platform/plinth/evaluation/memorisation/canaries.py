@@ -24,7 +24,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 
 ASSET = "memorisation/canaries"
-VERSION = "1"
+VERSION = "2"
 TABLE = "canaries.parquet"
 
 SCHEMA = pa.schema(

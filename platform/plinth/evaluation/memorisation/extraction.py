@@ -29,7 +29,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 
 ASSET = "memorisation/extraction"
-VERSION = "1"
+VERSION = "2"
 TABLE = "extraction.parquet"
 EXACT, NEAR, OTHER = OUTCOMES = ("exact", "near", "other")
 #: Level of the upper limits. The least excess takes two limits of half its error each.

@@ -25,7 +25,7 @@ from plinth.storage.parts import read_table, write_table
 from plinth.tokens.tokenizer.encode import load as load_tokenizer
 
 ASSET = "probes"
-VERSION = "1"
+VERSION = "2"
 
 
 def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) -> Manifest:

@@ -20,7 +20,7 @@ from plinth.records import Manifest, Step
 from plinth.storage.parts import write_table
 
 ASSET = "proxies"
-VERSION = "1"
+VERSION = "2"
 
 #: A row per item: `passed` says whether the model's own answer passes, `bits` and `broken_bits` are the -log2 p of the
 #: right and of the broken answer, which have `bytes` each.

@@ -34,7 +34,7 @@ from plinth.storage.checkout import checkout
 from plinth.storage.parts import write_table
 
 STEP = "tasks"
-VERSION = "1"
+VERSION = "2"
 TAIL_LINES = 25
 
 #: Distributions that decide prompts and scores.

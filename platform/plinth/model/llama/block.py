@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from plinth.model.attention import Mask, Rotation
-from plinth.model.blocks import Attention, Block, FeedForward
+from plinth.model.blocks import Attention, Block, FeedForward, taken
 from plinth.model.division import GAIN, HEAD_GAIN, Declaration, Division
 from plinth.model.parameters import Model
 
@@ -50,6 +50,6 @@ class LlamaBlock(Block):
         self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.mlp = FeedForward(config, division)
 
-    def forward(self, x: Tensor, rotation: Rotation, mask: Mask) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotation, mask)
+    def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
+        x = taken(x, outputs) + self.self_attn(self.input_layernorm(x), rotation, mask, outputs)
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]

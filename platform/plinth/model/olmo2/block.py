@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from plinth.model.attention import Mask, Rotation
-from plinth.model.blocks import Attention, Block, FeedForward
+from plinth.model.blocks import Attention, Block, FeedForward, taken
 from plinth.model.division import DIVIDED_GAIN, GAIN, Declaration, Division, TensorRanks
 from plinth.model.parameters import Model
 
@@ -66,6 +66,7 @@ class Olmo2Block(Block):
         self.mlp = FeedForward(config, division)
         self.post_feedforward_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
 
-    def forward(self, x: Tensor, rotation: Rotation, mask: Mask) -> Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(x, rotation, mask))
+    def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
+        attended = self.self_attn(x, rotation, mask, outputs)
+        x = taken(x, outputs) + self.post_attention_layernorm(attended)
         return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]

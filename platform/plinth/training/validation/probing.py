@@ -62,6 +62,7 @@ class ProbeScorer:
         if not config.probes:
             return
         from plinth.evaluation.engine.batches import plan  # with Arrow and tokenizers: only for runs with probes
+        from plinth.evaluation.engine.likelihood import tokens_of_batch
         from plinth.storage.refs import Refs
         from plinth.storage.shared_store import open_store
         from plinth.storage.workspace import Workspace
@@ -71,7 +72,8 @@ class ProbeScorer:
         found = probe_plan.load(open_store(workspace), Refs(workspace).load(config.probes))
         self.items, self.streams, self.digest = found.items, found.streams, found.digest
         self._steps = frozenset(config.looks[:: -found.every]) if found.items else frozenset()
-        self._batches = plan(self.streams, config.sequence_tokens)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._batches = plan(self.streams, config.sequence_tokens, tokens_of_batch(device))
 
     def due(self, step: int) -> bool:
         """Whether to score after this step: at every so many of the looks, the last among them."""
