@@ -20,6 +20,9 @@ from plinth.training import config, manifests
 from plinth.training.telemetry.timeline import timeline
 from registry import api
 
+#: Pages of `plinth compare` that the page leads to, the newest.
+COMPARISONS_SHOWN = 5
+
 
 def write(ctx: Context, recipe: Recipe) -> Path:
     """Write `reports/<recipe>.html` from the published assets. Returns its path.
@@ -154,7 +157,13 @@ def _next(ctx: Context, recipe: Recipe) -> tuple[report.Next, ...]:
     pages = (
         ("every measure of the checkpoint, with intervals", evaluation_page.path(ctx, recipe)),
         (f"the checkpoint beside {recipe.evaluation.against}", comparison.path(ctx, recipe)),
-        *(("two models side by side", path) for path in sorted(ctx.workspace.reports.glob("comparison-*.html"))),
+        *(("two models side by side", path) for path in _compared(ctx)),
         ("every check of every stage, as Data Docs", docs_index(ctx.workspace)),
     )
     return commands + tuple(report.Next(what=what, link=path.as_uri()) for what, path in pages if path.exists())
+
+
+def _compared(ctx: Context) -> list[Path]:
+    """The newest pages of `plinth compare`."""
+    found = ctx.workspace.reports.glob("comparison-*.html")
+    return sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:COMPARISONS_SHOWN]

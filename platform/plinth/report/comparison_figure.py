@@ -22,14 +22,14 @@ def figure(lines: Sequence[Difference]) -> Figure:
     """A dot a line with its interval; blue where model A is better, orange where B, grey where neither can be said."""
     from matplotlib.figure import Figure
 
-    panels: dict[tuple[str, bool], list[Difference]] = {}
+    panels: dict[tuple[str, bool, bool], list[Difference]] = {}
     for line in lines:
-        panels.setdefault((line.kind, line.fewer_is_better), []).append(line)
+        panels.setdefault((line.kind, line.fewer_is_better, "bits" in line.measure), []).append(line)
     drawn = {key: own[:MOST_DRAWN] for key, own in panels.items()}
     heights = [len(own) + 1.6 for own in drawn.values()]
     fig = Figure(figsize=(WIDTH_INCHES, 0.26 * sum(heights) + 0.5), layout="constrained")
     axes = fig.subplots(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for ax, ((kind, fewer), own) in zip(axes, drawn.items(), strict=True):
+    for ax, ((kind, fewer, _), own) in zip(axes, drawn.items(), strict=True):
         _panel(ax, kind, fewer, own)
     return fig
 

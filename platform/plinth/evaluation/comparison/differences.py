@@ -45,11 +45,6 @@ class Difference(Frozen):
     clean_better: str = NONE
 
 
-def differences(all_pairs: Sequence[Pairs], seed: int) -> list[Difference]:
-    """Lines of every measure: its whole first, then its slices by label."""
-    return corrected([line for one in all_pairs for line in of_measure(one, seed)])
-
-
 def corrected(found: Sequence[Difference]) -> list[Difference]:
     """Lines with p corrected for all lines of their kind, what may be said of them, and what could have been seen."""
     lines = list(found)

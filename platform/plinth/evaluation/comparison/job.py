@@ -31,7 +31,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import PartWriter
 
 ASSET = "comparison"
-VERSION = "5"
+VERSION = "6"
 FILE = "pairs.parquet"
 SEED = 0
 

@@ -78,6 +78,8 @@ class Pairs:
 def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better: bool, ratio: bool) -> Pairs:
     """Rows of both models by item, as pairs; the n-th of an item that occurs again goes with the other's n-th.
 
+    An item whose value is not finite, or whose ratio has nothing below, is one that has no value.
+
     Args:
         a, b: with columns `item` and `value`, perhaps others of `ROWS`, and `text`, which tells items apart that have
             one name.
@@ -85,6 +87,8 @@ def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better:
     Raises:
         IntegrityError: an item differs in weight, cluster or text: it is not the same.
     """
+    count_a, count_b = a.num_rows, b.num_rows
+    a, b = _valued(a, ratio), _valued(b, ratio)
     ours, theirs = _joined(a["item"], b["item"])
     left, right = a.take(pa.array(ours)), b.take(pa.array(theirs))
     _require_same(measure, left, right)
@@ -100,7 +104,14 @@ def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better:
         "b": right["value"],
     }
     table = pa.table({field.name: _cast(columns[field.name], field.type) for field in ROWS}, schema=ROWS)
-    return Pairs(kind, measure, table, fewer_is_better, ratio, a.num_rows - count, b.num_rows - count)
+    return Pairs(kind, measure, table, fewer_is_better, ratio, count_a - count, count_b - count)
+
+
+def _valued(table: pa.Table, ratio: bool) -> pa.Table:
+    known = pc.is_finite(table["value"])
+    if ratio and "weight" in table.schema.names:
+        known = pc.and_(known, pc.greater(table["weight"], 0))
+    return table.filter(known)
 
 
 def _cast(values: pa.Array | pa.ChunkedArray | NDArray[np.float64], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:

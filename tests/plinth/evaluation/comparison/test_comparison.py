@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
 from plinth.evaluation.comparison import changes, job, readers
-from plinth.evaluation.comparison.differences import Difference, differences, said
+from plinth.evaluation.comparison.differences import Difference, corrected, of_measure, said
 from plinth.evaluation.comparison.extremes import extremes, seen_items
 from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
@@ -48,6 +48,10 @@ def answers(a: Sequence[int], b: Sequence[int], status: Sequence[str] | None = N
         for side in (a, b)
     ]
     return aligned(kind, "quiz: acc", *rows, fewer_is_better=False, ratio=False)
+
+
+def differences(every: Sequence[Pairs], seed: int) -> list[Difference]:
+    return corrected([line for one in every for line in of_measure(one, seed)])
 
 
 RNG = np.random.default_rng(0)

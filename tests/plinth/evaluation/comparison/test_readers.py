@@ -173,6 +173,18 @@ def test_an_item_that_occurs_twice_is_two_pairs_of_one_cluster(ctx: Context) -> 
     assert (found.only_a, found.only_b, len(set(found.clusters().tolist()))) == (2, 1, 1)
 
 
+def test_what_is_no_number_is_no_value(ctx: Context) -> None:
+    """A perplexity without end, or a document without words, costs its own pair and no other."""
+    names = [f"i{i}" for i in range(30)]
+    a = pa.table({"item": names, "value": [*map(float, range(28)), np.inf, 1.0], "weight": [2.0] * 29 + [0.0]})
+    b = pa.table({"item": names, "value": [np.nan, *map(float, range(29))], "weight": [2.0] * 29 + [0.0]})
+    found = align("tasks", "t", a, b, fewer_is_better=True, ratio=True)
+    assert (found.rows.num_rows, found.only_a, found.only_b) == (27, 3, 3)
+    (line,) = corrected(list(of_measure(found, 0)))
+    assert line.difference.n == 27
+    assert extremes(found)["b"]
+
+
 def test_they_stand_in_the_comparison_and_on_its_page(ctx: Context) -> None:
     models = []
     for shift in (0.0, 2.0):
