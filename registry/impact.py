@@ -15,6 +15,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.provenance.impact.descendants import AssetLink, Descendant, descent
+from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.impact.runs import AffectedRun, affected_runs
 from plinth.provenance.impact.targets import ImpactOrigin, origin
 from plinth.records import Frozen
@@ -46,11 +47,13 @@ def impact(ctx: Context, target: str) -> Impact:
         IntegrityError: a saved manifest cannot be read.
         SignatureError: the history of releases was changed.
     """
-    begun = origin(ctx, target)
-    found = descent(ctx, begun.digests)
+    saved = current(ctx)
+    begun = origin(ctx, target, saved)
+    found = descent(ctx, begun.digests, saved)
     checkpoints = found.digests | measured(ctx, found.manifests)
     known, gaps = versions(ctx, checkpoints)
-    standing = [one for one in taint.records(ctx) if {one.target, *one.holders} & {*found.digests, *begun.digests}]
+    concerned = {*found.digests, *begun.digests}
+    standing = [one for one in taint.records(ctx) if not concerned.isdisjoint(_frozen(ctx, one, saved))]
     return Impact(
         origin=begun,
         manifests=found.manifests,
@@ -90,6 +93,11 @@ def versions(
     except RegistryError as error:
         return _ordered(found), (error.what,)
     return _ordered(found), ()
+
+
+def _frozen(ctx: Context, mark: taint.Taint, saved: SavedEdges) -> frozenset[str]:
+    starts = (mark.target,) if mark.kind == "manifest" else mark.holders
+    return descent(ctx, starts, saved).digests | {*starts}
 
 
 def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[VersionRow]) -> tuple[ConsumerRow, ...]:

@@ -489,6 +489,8 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
     assert seen.consumers == told.consumers
     assert seen.marks == (f"manifest {line.curated.digest[:16]} is marked by {ADA}: poisoned",)
     assert ("champion",) in [row.aliases for row in seen.versions]
+    assert impact.impact(ctx, line.checkpoint.digest).marks == seen.marks  # frozen from above
+    assert impact.impact(ctx, fingerprint.digest("inventory")).marks == seen.marks  # and it holds what is marked
     api.lift_taint(ctx, line.curated.digest, ADA, "it was not")
     assert "taint" not in mlflow.get_model_version(name, "1").tags
     assert feed.entries(ctx)[-1].event == "lifted"

@@ -218,6 +218,11 @@ def receiver() -> Iterator[Receiver]:
                 self.send_header("Location", f"{known.url}/elsewhere")
             self.end_headers()
 
+        def do_GET(self) -> None:  # where a redirect that is followed ends
+            known.got.append(({}, b""))
+            self.send_response(204)
+            self.end_headers()
+
         def log_message(self, *args: object) -> None:
             pass
 

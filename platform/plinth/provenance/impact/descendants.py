@@ -10,7 +10,7 @@ import numpy as np
 
 from plinth.compute.context import Context
 from plinth.provenance.impact.edges import Edges, Ints, key, search
-from plinth.provenance.impact.index import current
+from plinth.provenance.impact.index import SavedEdges, current
 
 State = Literal["published", "saved", "deleted"]
 
@@ -64,13 +64,16 @@ def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
     return descent(ctx, origins).manifests
 
 
-def descent(ctx: Context, origins: Iterable[str]) -> Descent:
+def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = None) -> Descent:
     """As `downstream`, with the links between assets.
+
+    Args:
+        known: the edges, where they were read a moment ago.
 
     Raises:
         IntegrityError: a saved manifest cannot be read.
     """
-    edges, present = current(ctx)
+    edges, present = known or current(ctx)
     distance = search(edges, _starts(edges, set(origins)))
     nodes = np.flatnonzero((distance >= 0) & (edges.asset >= 0))
     digests = [digest.decode() for digest in edges.nodes[nodes].tolist()]

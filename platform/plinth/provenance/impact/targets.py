@@ -22,7 +22,7 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.provenance.impact.descendants import INVENTORY_STAGE
 from plinth.provenance.impact.edges import Edges
-from plinth.provenance.impact.index import current
+from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
 from plinth.storage.parts import iter_batches
@@ -43,14 +43,17 @@ class ImpactOrigin(Frozen):
     digests: tuple[str, ...]
 
 
-def origin(ctx: Context, target: str) -> ImpactOrigin:
+def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> ImpactOrigin:
     """What a person means.
+
+    Args:
+        known: the edges, where they were read a moment ago.
 
     Raises:
         MissingError: nothing here has that name, or several things do.
         IntegrityError: a saved manifest cannot be read.
     """
-    edges = current(ctx).edges
+    edges = (known or current(ctx)).edges
     if target in edges.assets:
         return ImpactOrigin(kind="asset", target=target, digests=(target,))
     sources = _sources(ctx, edges, target)
