@@ -32,6 +32,9 @@ DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
 #: The stage whose text trains and evaluates: a document that was dropped before it affects nothing.
 CURATED = "curated"
 
+#: Parts of a provenance that speak of data and identity: all others speak of code and environment.
+DATA = ("schema", "recipe", "run", "checkpoint", "files", "chain", "sources", "materials")
+
 Kind = Literal["asset", "source", "digest", "document", "commit"]
 
 
@@ -122,12 +125,13 @@ def _domains(manifest: Manifest) -> Iterator[str]:
 
 
 def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Checkpoints whose provenance names code by a commit or digest that begins so."""
+    """Checkpoints whose provenance names code, or what it ran in, by a commit or digest that begins so."""
     found = set()
     for path in ctx.workspace.models.glob("*/provenance.json"):
         try:
             content = json.loads(path.read_bytes())
-            if any(text.startswith(digits) for text in _texts(content["code"])):
+            stated = [value for name, value in content.items() if name not in DATA]
+            if any(text.startswith(digits) for text in _texts(stated)):
                 found.add(str(content["checkpoint"]["digest"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a damaged model does not verify, and is not loaded

@@ -45,13 +45,13 @@ def test_a_document_reaches_what_its_curated_text_reaches(line: Any) -> None:
 def model(line: Any, name: str, code: Any) -> None:
     folder = line.ctx.workspace.models / name
     folder.mkdir(parents=True)
-    content = {"code": code, "checkpoint": {"digest": line.made["checkpoint"].digest}}
+    content = {"code": code, "image": {"digest": "1a" * 32}, "checkpoint": {"digest": line.made["checkpoint"].digest}}
     (folder / "provenance.json").write_text(json.dumps(content))
 
 
 def test_a_commit_reaches_the_models_that_its_code_made(line: Any) -> None:
     model(line, "one", {"version": "0.3.0", "sha256": "ab" * 32, "commit": COMMIT})
-    for target in (COMMIT, COMMIT[:8], "ab" * 32):
+    for target in (COMMIT, COMMIT[:8], "ab" * 32, "1a" * 8):
         assert origin(line.ctx, target).kind == "commit"
         assert reached(line, target) == {"checkpoint", "evaluation"}
 
