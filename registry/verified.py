@@ -15,7 +15,7 @@ from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import candidate, mlflow_client, promotion, releases, signing, taint
+from registry import candidate, consumers, mlflow_client, promotion, releases, signing, taint
 from registry.standing import standing
 
 
@@ -32,21 +32,25 @@ class VerifiedModel(Frozen):
     blobs: int | None = None
 
 
-def verify_model(ctx: Context, target: str, *, deep: bool = False) -> VerifiedModel:
+def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str | None = None) -> VerifiedModel:
     """Prove a model down to its raw sources, or name the first broken link. This is how a model is loaded.
 
     Args:
         target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`.
         deep: also read every blob of every manifest in the ancestry.
+        consumer: the enrolled service that loads it; a version on trial is refused to those not enrolled for canaries.
 
     Raises:
         SignatureError: a file differs from what was signed.
         LineageError: a manifest (or, when deep, a blob) is missing or changed.
-        GateError: a release that was never released; a mark stands against the model or what was measured of it.
+        GateError: a release that was never released, or not for this consumer; a mark stands against the model, or
+            against what was measured of it.
         MissingError: nothing has that name.
     """
     by_name = not Path(target).is_dir() and ("@" in target or "/" in target)
     found, chain, release = _by_name(ctx, target) if by_name else _by_directory(ctx, _directory(ctx, target))
+    if consumer is not None and release is not None:
+        _require_served(ctx, release, consumer)
     if marks := taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, *found.evaluation)):
         raise GateError(f"{target} is tainted", found="; ".join(marks), remedy="do not load it; roll back")
     read = lineage.verify(ctx, found.checkpoint) if deep else None
@@ -60,6 +64,13 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False) -> VerifiedMo
         sources=len(chain.sources),
         blobs=read.blobs if read else None,
     )
+
+
+def _require_served(ctx: Context, release: str, consumer: str) -> None:
+    """A consumer gets a version on trial only when it was enrolled for that."""
+    name, _, version = release.rpartition("/")
+    if standing(releases.history(ctx, name)).place(version) == "canary":
+        consumers.require_canary(ctx, name, consumer)
 
 
 class _Found(NamedTuple):

@@ -23,7 +23,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
-from registry import consumers, feed, releases, taint, webhook
+from registry import consumers, feed, releases, taint, verified, webhook
 from registry.clock import now
 from registry.signed_log import CONSUMERS, FEED
 
@@ -92,6 +92,20 @@ def test_a_canary_serves_only_those_enrolled_for_it(ctx: Context, release: str) 
     assert consumers.require_canary(ctx, "demo", "search").owner == OWNER
     with pytest.raises(GateError, match="chat is not served by canaries"):
         consumers.require_canary(ctx, "demo", "chat")
+
+
+def test_a_version_on_trial_is_refused_to_who_did_not_ask_for_it(ctx: Context, unregistered: Any) -> None:
+    name = unregistered.model.removesuffix("-candidate")
+    facts = {"goal": "canary", "model": name, "version": "1", "previous": None, "candidate": unregistered.subjects}
+    releases.append(ctx, action="canary", candidate_version="1", by="ada", reason="trial", at=now(), **facts)
+    consumers.enrol(ctx, "search", OWNER, model=name, canary=True)
+    for target in (f"{name}@canary", f"{name}/1"):
+        assert verified.verify_model(ctx, target, consumer="search").release == f"{name}/1"
+        with pytest.raises(GateError, match="chat is not served"):
+            verified.verify_model(ctx, target, consumer="chat")
+        assert verified.verify_model(ctx, target)  # the platform itself measures it
+    releases.append(ctx, action="champion", candidate_version="1", by="ada", reason="good", at=now(), **facts)
+    assert verified.verify_model(ctx, f"{name}@champion", consumer="chat")
 
 
 def test_children_and_their_children_are_concerned(ctx: Context, release: str, line: Any) -> None:
