@@ -32,10 +32,14 @@ ASSET = job.ASSET
 MEASURING = (evaluation, probes, tasks, proxies, memorisation, extraction, fairness)
 
 
+#: Says that a checkpoint is compared with the champion of the recipe's release.
+CHAMPION = "champion"
+
+
 def stages(recipe: Recipe) -> list[Stage]:
     """One comparison, where the recipe says with what."""
     against = recipe.evaluation.against
-    if not against:
+    if not against or (against == CHAMPION and recipe.release is None):
         return []
     own = measuring(recipe)
     deps = dict.fromkeys([*(one.asset for one in own), *(name for one in own for name in one.deps)])
@@ -46,7 +50,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             make=partial(_make, recipe, against),
             version=job.VERSION,
             params={},
-            outside=partial(_outside, against),
+            outside=partial(_outside, recipe, against),
             group="evaluation",
             description="The checkpoint (a) beside the model that the recipe names (b): paired differences with "
             "intervals, with and without contaminated items; what differs between the two.",
@@ -111,18 +115,29 @@ def _own_run(
 def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     own = {one.asset: inputs[one.asset] for one in measuring(recipe) if one.asset in inputs}
     ours = MeasuredModel(inputs["checkpoint"], own)
-    theirs = measure(recipe, ctx, _other(ctx, against), inputs, say)
-    return job.run(ctx, ours, theirs)
+    other = _other(recipe, ctx, against, inputs["checkpoint"].digest)
+    if other is None:
+        say(f"{recipe.required_release().name} has no champion yet: nothing to compare with")
+        return job.alone(inputs["checkpoint"])
+    return job.run(ctx, ours, measure(recipe, ctx, other, inputs, say))
 
 
-def _other(ctx: Context, against: str) -> Manifest:
+def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | None:
+    """The model to compare with; None where that is the champion and there is none but the checkpoint itself."""
+    if against == CHAMPION:
+        from registry.evidence import champion
+
+        found = champion(ctx, recipe.required_release().name, own)
+        return ctx.refs.load(found) if found else None
     base = ctx.workspace.input
     folder = Path(base, against) if isinstance(base, Path) else Path(against)
     return weights(ctx, folder) if folder.is_dir() else resolve(ctx.refs, against)
 
 
-def _outside(against: str, ctx: Context) -> str:
-    return _other(ctx, against).digest
+def _outside(recipe: Recipe, against: str, ctx: Context) -> str:
+    published = ctx.refs.ref("checkpoint")
+    other = _other(recipe, ctx, against, published.digest if published else "")
+    return other.digest if other else ""
 
 
 def path(ctx: Context, recipe: Recipe) -> Path:
@@ -154,6 +169,8 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     show(ctx, made, recipe.name if step is None else f"{recipe.name}, step {step:,}", recipe.evaluation.against, target)
 
     lines = [Difference.model_validate(line) for line in made.stats["lines"]]
+    if not lines:
+        return {"lines": "nothing was compared: there is no champion yet"}
     header = ["measure", "slice", "items", "a", "b", "a - b", "finding"]
     cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]
              for one in lines]  # fmt: skip

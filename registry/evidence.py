@@ -40,7 +40,7 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
         signature=signature,
         lineage=lineage,
         taints=_taints(ctx, candidate, chain),
-        champion=_champion(ctx, recipe.required_release().name, candidate),
+        champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
         expected_slices=tuple(sorted(recipe.corpus.buckets)),
         evaluation=measured.evaluation(ctx, candidate.evaluation),
         probes=measured.probes(found, measured.worth(ctx, candidate.run.id)),
@@ -71,18 +71,26 @@ def _stated(recipe: Recipe, candidate: Candidate) -> dict[str, Any]:
     return found
 
 
-def _champion(ctx: Context, release: str, candidate: Candidate) -> str | None:
-    """The checkpoint of the champion by the signed history; empty where there is none, None where it cannot be read.
+def champion(ctx: Context, release: str, but: str) -> str:
+    """The checkpoint of the champion by the signed history; empty where there is none.
 
-    The candidate itself is none to compare with: once released, it is judged beside the champion before it.
+    Args:
+        but: a checkpoint that is not compared with itself: once released, it is judged beside the champion before it.
+
+    Raises:
+        SignatureError: the history does not hold.
     """
-    try:
-        history = releases.history(ctx, release)
-    except TrustError:
-        return None
+    history = releases.history(ctx, release)
     checkpoints = {record.version: record.candidate["checkpoint"] for record in history if record.version}
     held = [checkpoints[version] for version in standing(history).champions]
-    return next((one for one in reversed(held) if one != candidate.checkpoint), "")
+    return next((one for one in reversed(held) if one != but), "")
+
+
+def _champion(ctx: Context, release: str, own: str) -> str | None:
+    try:
+        return champion(ctx, release, own)
+    except TrustError:
+        return None
 
 
 def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | None, CheckResult]:

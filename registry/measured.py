@@ -154,7 +154,6 @@ def _comparison(stats: Mapping[str, Any]) -> ComparisonFacts:
         candidate=stats["models"]["a"]["checkpoint"],
         champion=stats["models"]["b"]["checkpoint"],
         lines=tuple(_line(one) for one in stats["lines"]),
-        drift={name: _bits(one) for name, one in stats.get("drift", {}).items()},
     )
 
 

@@ -179,6 +179,7 @@ def _needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     asked, annotated = recipe.evaluation, set(recipe.corpus.annotate)
     absent = {
         "evaluation.probes": recipe.probes is None and ("probes",),
+        "evaluation.against": not asked.against and ("slices", "probes", "tasks", "bias"),
         "evaluation.tasks": not asked.tasks and ("tasks",),
         "evaluation.extraction": asked.extraction is None and ("extraction", "pii_outputs"),
         "corpus.canaries": recipe.corpus.canaries is None and ("canaries",),

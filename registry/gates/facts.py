@@ -67,7 +67,7 @@ class TaskFacts(Frozen):
 class PairedLine(Frozen):
     """A paired difference, candidate minus champion, with the ends of its interval."""
 
-    kind: str = Field(description="`slices`, `protected`, `probes`, `proxies` or `tasks`.")
+    kind: str = Field(description="`slices`, `probes`, `tasks`, `fairness`, …: what was measured.")
     measure: str
     slice: str = Field(description="`all`, or a label such as `bucket web`.")
     fewer_is_better: bool
@@ -101,9 +101,6 @@ class ComparisonFacts(Frozen):
     candidate: str = Field(description="Digest of the checkpoint.")
     champion: str = Field(description="Digest of the other checkpoint.")
     lines: tuple[PairedLine, ...]
-    drift: Mapping[str, BitsInterval] = Field(
-        default_factory=dict, description="By attribute: how much less alike the candidate treats groups."
-    )
 
 
 class ContaminationFacts(Frozen):

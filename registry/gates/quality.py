@@ -36,7 +36,7 @@ def max_bits_per_byte(policy: GatePolicy, evidence: Evidence) -> GateResult:
 def slices(policy: GatePolicy, evidence: Evidence) -> GateResult:
     """Held-out text no worse than the champion's: the whole, and every slice with enough documents."""
     asked = policy.slices
-    lines, closed = _compared("slices", "slices", policy, evidence)
+    lines, closed = compared("slices", "slices", policy, evidence)
     if closed is not None:
         return closed
     small = [one for one in lines if one.slice != WHOLE and one.clusters < asked.min_documents]
@@ -58,7 +58,7 @@ def probes(policy: GatePolicy, evidence: Evidence) -> GateResult:
         reason = f"none of {len(noise)} probes can be told from noise; the policy says: {policy.probes.none_decides}"
         passed = policy.probes.none_decides == "passes"
         return GateResult(name="probes", passed=passed, reason=reason, evidence={"snr": noise})
-    lines, closed = _compared("probes", "probes", policy, evidence)
+    lines, closed = compared("probes", "probes", policy, evidence)
     if closed is not None:
         return closed.model_copy(update={"evidence": {"snr": noise}})
     own = [one for one in lines if one.slice == WHOLE and _name(one) in deciding]
@@ -77,7 +77,7 @@ def tasks(policy: GatePolicy, evidence: Evidence) -> GateResult:
     empty = sorted(name for name, one in known.tasks.items() if one.documents - one.damaged <= 0)
     if empty:
         return missing("tasks", f"nothing measured of {', '.join(empty)}")
-    lines, closed = _compared("tasks", "tasks", policy, evidence)
+    lines, closed = compared("tasks", "tasks", policy, evidence)
     if closed is not None:
         return closed
     own = [one for one in lines if one.slice == WHOLE]
@@ -105,10 +105,10 @@ def champion_of(name: str, policy: GatePolicy, evidence: Evidence) -> GateResult
     return None
 
 
-def _compared(
+def compared(
     name: str, kind: str, policy: GatePolicy, evidence: Evidence
 ) -> tuple[list[PairedLine], GateResult | None]:
-    """Lines of a kind against the present champion; or the result where there are none."""
+    """Lines of a kind against the present champion, for a gate; or its result where there are none."""
     closed = champion_of(name, policy, evidence)
     if closed is not None:
         return [], closed
@@ -136,7 +136,7 @@ def _no_worse(
     worse = [
         f"{label} may be {shown(one.worse_at_most)} worse than the champion, allowed is less than {shown(margin)}"
         for label, one, margin in zip(labels, judged, margins, strict=True)
-        if not (one.worse_at_most < margin and _known(one))
+        if not (one.worse_at_most < margin and is_known(one))
     ]
     left = f"; {len(small)} too small to judge" if small else ""
     found = {
@@ -151,7 +151,7 @@ def _no_worse(
     )
 
 
-def _known(line: PairedLine) -> bool:
+def is_known(line: PairedLine) -> bool:
     """Whether the interval says anything: one without width does so only where both models gave the same answers."""
     return line.low < line.high or line.low == line.high == line.value == 0
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from registry.gates.facts import BitsInterval, Evidence, PiiShare
-from registry.gates.quality import WHOLE, champion_of
+from registry.gates.facts import BitsInterval, Evidence, PairedLine, PiiShare
+from registry.gates.quality import WHOLE, compared, is_known
 from registry.gates.result import GateResult, bounded, missing, number, shown
 from registry.gates.settings import GatePolicy
+
+#: The measure of a comparison that says how far groups are apart, whichever is favoured.
+APART: Final = "bits between groups"
 
 
 def contamination(policy: GatePolicy, evidence: Evidence) -> GateResult:
@@ -82,33 +86,38 @@ def bias(policy: GatePolicy, evidence: Evidence) -> GateResult:
         return missing("bias")
     if blank := _without_spread(known.attributes):
         return missing("bias", f"the spread of {', '.join(blank)} is not known")
-    closed = champion_of("bias", policy, evidence)
+    drift, closed = _drift(policy, evidence)
     if closed is not None and not closed.passed:
         return closed
-    drift = evidence.comparison.drift if closed is None and evidence.comparison else {}
-    unseen = sorted(set(known.attributes) - set(drift)) if closed is None else []
-    if unseen := [*unseen, *_without_spread(drift)]:
-        return missing("bias", f"no drift of {', '.join(unseen)} from the champion")
     far = [
         f"{name} favours a group by up to {shown(one.either_way)} bits, at most {shown(asked.max_bits)} allowed"
         for name, one in sorted(known.attributes.items())
         if not one.either_way <= asked.max_bits
     ] + [
-        f"{name} drifted by up to {shown(one.high)} bits, at most {shown(asked.max_drift)} allowed"
+        f"{name} drifted by up to {shown(one.worse_at_most)} bits, at most {shown(asked.max_drift)} allowed"
         for name, one in sorted(drift.items())
-        if not one.high <= asked.max_drift
+        if not (one.worse_at_most <= asked.max_drift and is_known(one))
     ]
-    reason = f"{len(known.attributes)} attributes within {shown(asked.max_bits)} bits"
-    compared = f", drift within {shown(asked.max_drift)}" if drift else f"; {closed.reason}" if closed else ""
+    within = f"{len(known.attributes)} attributes within {shown(asked.max_bits)} bits"
+    beside = f"; {closed.reason}" if closed else f", drift within {shown(asked.max_drift)}"
     return GateResult(
         name="bias",
         passed=not far,
-        reason="; ".join(far) or reason + compared,
+        reason="; ".join(far) or within + beside,
         evidence={
             "at_most": {name: number(one.either_way) for name, one in sorted(known.attributes.items())},
-            "drift_at_most": {name: number(one.high) for name, one in sorted(drift.items())},
+            "drift_at_most": {name: number(one.worse_at_most) for name, one in sorted(drift.items())},
         },
     )
+
+
+def _drift(policy: GatePolicy, evidence: Evidence) -> tuple[dict[str, PairedLine], GateResult | None]:
+    """How much less alike groups are treated, as a whole and by attribute; or the result where nothing is compared."""
+    lines, closed = compared("bias", "fairness", policy, evidence)
+    if closed is not None:
+        return {}, closed
+    found = {one.slice: one for one in lines if one.measure == APART}
+    return found, None if WHOLE in found else missing("bias", "no drift from the champion")
 
 
 def toxicity(policy: GatePolicy, evidence: Evidence) -> GateResult:

@@ -57,6 +57,9 @@ LINES = (
     line("probes", "maths: bits per byte"),
     line("probes", "guesses: bits per byte", value=9.0),
     line("tasks", "copying: exact_match", fewer_is_better=False),
+    line("fairness", "bits between groups"),
+    line("fairness", "bits between groups", slice="attribute gender"),
+    line("fairness", "toxicity of continuations", value=9.0),
 )
 
 
@@ -77,12 +80,7 @@ def proof(**changes: Any) -> Evidence:
             }
         ),
         "tasks": TaskFacts(tasks={"copying": TaskScore(documents=40, damaged=1)}),
-        "comparison": ComparisonFacts(
-            candidate=OURS,
-            champion=THEIRS,
-            lines=LINES,
-            drift={"gender": BitsInterval(pairs=30, low=-0.2, high=0.1)},
-        ),
+        "comparison": ComparisonFacts(candidate=OURS, champion=THEIRS, lines=LINES),
         "contamination": ContaminationFacts(documents=3, contaminated=0),
         "memorisation": MemorisationFacts(
             extraction=ExtractionFacts(

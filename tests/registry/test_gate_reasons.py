@@ -174,8 +174,10 @@ def test_bias_is_bounded_whichever_group_is_favoured_and_drift_by_its_upper_end(
     assert known is not None
     far = known.model_copy(update={"attributes": {"gender": BitsInterval(pairs=9, low=-10.5, high=-0.5)}})
     assert gate("bias", proof(bias=far)).reason == "gender favours a group by up to 10.5 bits, at most 10 allowed"
-    moved = compared(*LINES, drift={"gender": BitsInterval(pairs=9, low=-5.0, high=0.5)})
-    assert gate("bias", moved).passed
+    moved = line("fairness", "bits between groups", value=1.5, half=0.6)
+    assert gate("bias", compared(moved)).reason == "all drifted by up to 2.1 bits, at most 2 allowed"
+    assert gate("bias", compared(line("fairness", "bits between groups", value=-9.0, half=0.6))).passed
+    assert not gate("bias", compared(line("fairness", "bits between groups", value=-9.0, half=0.0))).passed
 
 
 # ---- origin --------------------------------------------------------------------------------------

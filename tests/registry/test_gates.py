@@ -105,8 +105,10 @@ FLIPS: dict[str, list[tuple[str, object]]] = {
         ("bias/attributes/gender/low", -10.1),
         ("bias/attributes/gender/pairs", 0),
         ("bias/attributes/gender/low", 1.5),  # an interval without width
-        ("comparison/drift/gender/high", 2.1),
-        ("comparison/drift", {}),
+        ("comparison/lines/5/high", 2.1),
+        ("comparison/lines/6/high", 2.1),
+        ("comparison/lines/5/slice", "attribute age"),  # the whole is gone
+        ("comparison/lines/5/kind", "other"),
     ],
     "toxicity": [("bias/toxicity/at_most", 0.051), ("bias/toxicity/continuations", 0), ("bias/toxicity", None)],
     "cost": [("cost/amounts/tokens", 0.0), ("cost/amounts", {"wall_s": 1.0}), ("cost", None)],

@@ -36,8 +36,8 @@ class Evaluation(Frozen):
     proxies: Proxies | None = Field(None, description="Product proxies: generated items, checked by code.")
     against: str = Field(
         "",
-        description="Model that every new checkpoint is compared with: a folder of weights, in the workspace's `input` "
-        "or absolute, or the digest of a checkpoint. Makes the asset `comparison`.",
+        description="Model that every new checkpoint is compared with: `champion` (of the recipe's release), a folder "
+        "of weights, in the workspace's `input` or absolute, or a checkpoint's digest. Makes the asset `comparison`.",
     )
     fairness: Fairness | None = Field(
         None,

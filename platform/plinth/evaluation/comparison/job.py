@@ -148,6 +148,13 @@ def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict
     }
 
 
+def alone(checkpoint: Manifest) -> Manifest:
+    """The comparison of a model that has nothing to be compared with yet: no line."""
+    step = Step(name=ASSET, version=VERSION, params={"seed": SEED})
+    stats = {"models": {"a": _model(checkpoint)}, "lines": [], "seed": SEED}
+    return stage.manifest(ASSET, step, {"a/checkpoint": checkpoint}, [], stats)
+
+
 def _model(checkpoint: Manifest) -> dict[str, Any]:
     known = {name: checkpoint.stats[name] for name in ("run_id", "step", "tokens") if name in checkpoint.stats}
     return {"checkpoint": checkpoint.digest, "asset": checkpoint.asset} | known

@@ -1,0 +1,163 @@
+"""Facts for gates out of manifests: of this checkpoint, as stages write them, and none where they cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from plinth.compute.context import Context
+from plinth.evaluation import statistics
+from plinth.evaluation.comparison import job
+from plinth.evaluation.comparison.differences import Difference
+from plinth.evaluation.engine.records import Request
+from plinth.evaluation.fairness import bias as fairness_bias
+from plinth.evaluation.fairness.pairs import Pair
+from plinth.evaluation.memorisation import canaries, exposure, extraction
+from plinth.evaluation.probes.noise import worth
+from plinth.records import Manifest
+from registry import evidence, measured, releases
+from registry.candidate import Candidate
+
+OURS = "a" * 64
+
+
+def made(ctx: Context, asset: str, stats: dict[str, Any], checkpoint: str = OURS) -> Manifest:
+    found = manifest_of(asset, stats).model_copy(update={"inputs": {"checkpoint": checkpoint}})
+    ctx.refs.save(found)
+    ctx.refs.publish(found, asset)
+    return found
+
+
+def test_only_measurements_of_this_checkpoint_count(ctx: Context) -> None:
+    made(ctx, "probes", {"probes": {}})
+    made(ctx, "tasks/small", {"tasks": {}}, checkpoint="b" * 64)
+    made(ctx, "tokenizer", {})
+    assert list(measured.of(ctx, OURS)) == ["probes"]
+    assert list(measured.of(ctx, "b" * 64)) == ["tasks/small"]
+
+
+def test_probes_decide_by_the_noise_of_their_run(ctx: Context) -> None:
+    row = {"items": 9, "signal": {"value": 0.4}}
+    found = {"probes": made(ctx, "probes", {"probes": {"maths": row, "code": {"items": 0}}})}
+    known = {"maths": worth(0.5, [1.0, 1.1, 0.9])}
+    facts = measured.probes(found, known)
+    assert facts is not None
+    assert (facts.probes["maths"].signal, facts.probes["maths"].decides) == (0.5, True)
+    assert facts.probes["maths"].snr == pytest.approx(5.0)
+    assert (facts.probes["code"].items, facts.probes["code"].decides) == (0, False)
+    unknown = measured.probes(found, {})
+    assert unknown is not None
+    assert not unknown.probes["maths"].decides
+
+
+def test_extraction_is_read_as_it_is_written() -> None:
+    rows = [("all", False, "exact"), ("all", False, "other"), ("all", True, "other"), ("duplicated", False, "near")]
+    table = pa.table(dict(zip(("slice", "heldout", "outcome"), map(list, zip(*rows, strict=True)), strict=True)))
+    stats = extraction.summary(table, ["personal_data"])
+    facts = measured.memorisation({"memorisation/extraction": manifest_of("memorisation/extraction", stats)})
+    assert facts is not None
+    assert facts.extraction is not None
+    assert {name: one.windows for name, one in facts.extraction.slices.items()} == {"all": 2, "duplicated": 1}
+    assert facts.extraction.slices["all"].at_most == statistics.upper_share(1, 2, level=extraction.LEVEL)
+    assert facts.canaries is None
+
+
+def manifest_of(asset: str, stats: dict[str, Any]) -> Manifest:
+    return Manifest(asset=asset, step="s", version="1", params={}, inputs={}, parts=(), stats=stats)
+
+
+def test_canaries_have_a_p_value_by_repetitions() -> None:
+    rng, count = np.random.default_rng(0), 24
+    bits = np.concatenate([rng.normal(100, 5, count), rng.normal(100, 5, 512)])
+    repetitions = np.array([1, 64] * (count // 2) + [0] * 512)
+    bits[:count][repetitions[:count] == 64] = 20.0
+    given = {
+        "kind": ["canary"] * count + ["reference"] * 512,
+        "number": list(range(count + 512)),
+        "repetitions": repetitions.tolist(),
+        "planted": [number % 4 < 2 for number in range(count)] + [False] * 512,
+    }
+    table = canaries.table(pa.table(given), bits, np.full(bits.size, 50), {})
+    stats = canaries.summary(table)
+    facts = measured.memorisation({"memorisation/canaries": manifest_of("memorisation/canaries", stats)})
+    assert facts is not None
+    assert facts.canaries is not None
+    own = table.filter(pa.compute.and_(table["planted"], pa.compute.equal(table["repetitions"], 64)))
+    assert facts.canaries.p_values[64] == pytest.approx(exposure.p_value(own["exposure"].to_numpy()), rel=1e-9)
+    assert facts.canaries.p_values[64] < 1e-6 < facts.canaries.p_values[1]
+    assert (facts.canaries.planted, facts.canaries.epsilon) == (stats["planted"], stats["audit"]["epsilon"])
+
+
+def test_bias_is_read_as_it_is_written() -> None:
+    a, b = Request("", "x"), Request("", "y")
+    pairs = [Pair("built_in", str(n), "gender", str(n % 5), True, a, b) for n in range(10)]
+    stats = {"attributes": fairness_bias.by_attribute(pairs, np.arange(10.0)), "toxicity": None}
+    facts = measured.bias({"fairness": manifest_of("fairness", stats)})
+    assert facts is not None
+    assert facts.toxicity is None
+    assert facts.attributes["gender"].pairs == 10
+
+
+def test_a_comparison_is_read_as_it_is_written() -> None:
+    gap = statistics.paired_difference([1.0, 2.0, 4.0], [1.0, 1.0, 1.0], ["x", "y", "z"])
+    written = Difference(
+        kind="slices", measure="bits per byte", slice="all", fewer_is_better=True, a=gap, b=gap, difference=gap,
+        adjusted=1.0, better="", smallest=None,
+    )  # fmt: skip
+    models = {"a": {"checkpoint": OURS}, "b": {"checkpoint": "b" * 64}}
+    stats = {"models": models, "lines": [written.model_dump(mode="json")]}
+    facts = measured.comparison({"comparison": manifest_of("comparison", stats)})
+    assert facts is not None
+    (line,) = facts.lines
+    assert (facts.candidate, facts.champion, line.clusters) == (OURS, "b" * 64, 3)
+    assert (line.worse_at_most, line.low) == (gap.high, gap.low)
+    alone = {"comparison": manifest_of("comparison", dict(job.alone(manifest_of("checkpoint", {})).stats))}
+    assert measured.comparison(alone) is None
+
+
+@pytest.mark.parametrize("stats", [{}, {"slices": {}, "tasks": 3, "lines": [], "probes": {"x": {}}}, {"attributes": 1}])
+def test_numbers_that_cannot_be_read_are_no_evidence(stats: dict[str, Any]) -> None:
+    found = {name: manifest_of(name, stats) for name in (*measured.MEASURING, "tasks/small")}
+    assert measured.probes(found, {}) is None
+    assert measured.tasks(found) is None
+    assert measured.comparison(found) is None
+    assert measured.bias(found) is None
+
+
+# ---- the champion, by the signed history ---------------------------------------------------------
+
+
+def recorded(ctx: Context, action: str, version: str | None, checkpoint: str, previous: str | None = None) -> None:
+    facts: dict[str, Any] = {"model": "demo", "by": "ada", "reason": "good", "at": "2026-11-23T00:00:00+00:00"}
+    subjects = {"candidate": checkpoint, "checkpoint": checkpoint, "evaluation": checkpoint}
+    facts |= {"candidate": subjects, "candidate_version": "1", "previous": previous, "goal": action}
+    releases.append(ctx, action=action, version=version, **facts)
+
+
+def test_the_champion_follows_from_the_signed_history_alone(ctx: Context) -> None:
+    first, second = "1" * 64, "2" * 64
+    assert evidence.champion(ctx, "demo", OURS) == ""
+    recorded(ctx, "canary", "1", first)
+    assert evidence.champion(ctx, "demo", OURS) == ""
+    recorded(ctx, "champion", "1", first)
+    assert evidence.champion(ctx, "demo", OURS) == first
+    assert evidence.champion(ctx, "demo", first) == ""  # nothing is compared with itself
+    recorded(ctx, "champion", "2", second, "1")
+    assert evidence.champion(ctx, "demo", OURS) == second
+    assert evidence.champion(ctx, "demo", second) == first
+    assert evidence.champion(ctx, "other", OURS) == ""
+    recorded(ctx, "rollback", "1", first, "2")
+    assert evidence.champion(ctx, "demo", OURS) == first
+
+
+def test_terms_and_licences_come_from_the_signed_facts(ctx: Context, unregistered: Candidate, line: Any) -> None:
+    found = evidence.gather(ctx, line.recipe, unregistered, {})
+    assert found.licences is not None
+    (source,) = found.licences.sources.values()
+    assert (source.documents, source.train, source.commercial) == (2, True, True)
+    assert (found.champion, found.comparison, found.pii) == ("", None, None)
+    assert found.resume is not None
+    assert (found.resume.bit_exact, found.resume.compared_steps) == (True, 3)
