@@ -60,7 +60,8 @@ LONGEST = (
 
 
 #: Approvers of the tests' root of trust.
-PEOPLE = ("ada@example.org", "anna@example.org", "ben@example.org", "bob@example.org", "demo-approver@example.org")
+PEOPLE = ("ada@example.org", "anna@example.org", "ben@example.org", "bob@example.org", "demo-approver@example.org",
+          "tests@example.org")  # fmt: skip
 
 
 @pytest.fixture(scope="session", autouse=True)
