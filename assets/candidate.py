@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import comparison, evaluation_page
+from assets import evaluation_page
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
@@ -40,7 +40,6 @@ def stages(recipe: Recipe) -> list[Stage]:
                 *("checkpoint", "evaluation", "run", "contamination", evaluation_page.ASSET),
                 *each(recipe, "documents", "verdicts", "curated"),
                 *_scored(recipe),
-                *(one.asset for one in comparison.stages(recipe)),
             ),
             make=partial(_candidate, recipe),
             version=VERSION,

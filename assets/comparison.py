@@ -30,8 +30,6 @@ from plinth.storage.checkout import resolve
 ASSET = job.ASSET
 #: Modules whose stages measure a checkpoint item by item.
 MEASURING = (evaluation, probes, tasks, proxies, memorisation, extraction, fairness)
-
-
 #: Says that a checkpoint is compared with the champion of the recipe's release.
 CHAMPION = "champion"
 
@@ -164,13 +162,13 @@ def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
 def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import comparison_figure
 
+    if not made.stats["lines"]:
+        return {"lines": "nothing was compared: there is no champion yet"}
     target = path(ctx, recipe)
     step = made.stats["models"]["a"].get("step")
     show(ctx, made, recipe.name if step is None else f"{recipe.name}, step {step:,}", recipe.evaluation.against, target)
 
     lines = [Difference.model_validate(line) for line in made.stats["lines"]]
-    if not lines:
-        return {"lines": "nothing was compared: there is no champion yet"}
     header = ["measure", "slice", "items", "a", "b", "a - b", "finding"]
     cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]
              for one in lines]  # fmt: skip

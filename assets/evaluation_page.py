@@ -84,7 +84,8 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     looks = timeline(run.directory.events).of("evaluated")
     worth = {name: probe_curves.value(own) for name, own in probe_curves.curves(looks).items()}
     found = [section(asset.partition("/")[2], inputs[asset].stats) for asset, section in _measured(recipe)]
-    if beside := inputs.get(comparison.ASSET):
+    beside = inputs.get(comparison.ASSET)
+    if beside and beside.stats["lines"]:
         from plinth.report.comparison import section as compared
 
         found.append(compared(beside.stats, recipe.evaluation.against))
@@ -95,7 +96,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             subtitle=recipe.description,
             headline=_headline(inputs),
             sections=(*shown, *_curves(looks, worth)),
-            next=_next(recipe),
+            next=_next(recipe, bool(beside and beside.stats["lines"])),
         )
     )
     part = Part(name=FILE, blob=ctx.store.put_bytes(text.encode()))
@@ -135,9 +136,9 @@ def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float |
     return StepCurve(name=name, steps=steps, values=values, noise=noise)
 
 
-def _next(recipe: Recipe) -> tuple[Next, ...]:
+def _next(recipe: Recipe, compared: bool) -> tuple[Next, ...]:
     against = f"every slice, item and span beside {recipe.evaluation.against}"
-    pages = (Next(what=against, link=comparison.page_name(recipe)),) if recipe.evaluation.against else ()
+    pages = (Next(what=against, link=comparison.page_name(recipe)),) if compared else ()
     return (
         *pages,
         Next(what="slices, worst documents, spans where two models differ", command="plinth evaluation"),

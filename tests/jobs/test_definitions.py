@@ -124,7 +124,7 @@ def test_a_corpus_alone_ends_at_curated_text_funnel_and_ledger(corpus_alone, rec
     after = {"tokenizer", "tokenizer/audit", "mixture", "run", "checkpoint", "candidate", "release"}
     after |= {"evaluation", "probe_sets", "probes", "protected", "serving", "evaluation_page"}
     tokens = {f"{bucket}/{kind}" for bucket in recipe.corpus.buckets for kind in ("shards", "trace_index")}
-    assert set(full) - set(own) == after | tokens | {"probe_sets", "probes", "protected"}
+    assert set(full) - set(own) == after | tokens | {"comparison", "probe_sets", "probes", "protected"}
     assert {"funnel", "ledger"} <= set(own)
     for asset in ("funnel", "ledger"):
         dropped = set(full[asset].deps) - set(own[asset].deps)
