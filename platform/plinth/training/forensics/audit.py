@@ -30,12 +30,10 @@ from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.forensics.audit_span import span
+from plinth.training.forensics.proof import COMPARED
 from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import History, Timeline, timeline
 from plinth.training.trainer import Measured, Trainer
-
-#: Fields of a step that must be equal in the replay.
-COMPARED = ("loss", "grad_norm", "lr", "loss_ema", "batch", "vetoed")
 
 
 @dataclass
