@@ -91,9 +91,10 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
         },
         cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
     )
+    materials = {asset: made.digest for asset, made in inputs.items()}
     registered = candidate.CandidateRun(id=prepared.run_id, key=prepared.key)
     scored = {asset: inputs[asset] for asset in _scored(recipe)}
-    found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, scored)
+    found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, scored, materials)
     api.keep_files(ctx, recipe, prepared.run_id, [evaluation_page.show(ctx, recipe, inputs[evaluation_page.ASSET])])
     say(f"candidate {found.model} version {found.version}: {sum(gate.passed for gate in gates)}/{len(gates)} gates")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}

@@ -89,11 +89,12 @@ def register_candidate(
     run: CandidateRun,
     facts: Facts,
     measured: Mapping[str, Manifest] = MappingProxyType({}),
+    materials: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Candidate, tuple[GateResult, ...]]:
     """Sign a checkpoint with its provenance, register it, judge it. The same work gives the same version.
 
     Scores of tasks, proxies and probes and what serving takes (`measured`, by asset) become metrics of MLflow's record
-    of the model.
+    of the model. Each fact is attested by the role that may state it, as found out from `materials` (digests by asset).
 
     Raises:
         LineageError: the ancestry is incomplete, or the evaluation or what was measured is of another checkpoint.
@@ -105,6 +106,7 @@ def register_candidate(
     provenance = statements.provenance(recipe, checkpoint, chain, run_id=run.id, run_key=run.key)
     directory = materialise.materialise(ctx, checkpoint, provenance)
     key = candidate.state_facts(ctx, directory, checkpoint.digest, evaluation.digest, run, facts)
+    candidate.attest(ctx, recipe, checkpoint, directory, facts, materials)
     client = mlflow_client.connect(ctx.workspace)
     with registration.locked(ctx):
         version = registration.ensure_version(

@@ -7,6 +7,7 @@ the model directory; the tags in MLflow repeat it for people and are never trust
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,10 +20,12 @@ from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError, SignatureError
 from plinth.provenance.statements import Chain, chain
 from plinth.recipe.recipe import Recipe
-from plinth.records import Frozen
+from plinth.records import Frozen, Manifest
+from plinth.training.forensics.proof import examined
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
+from registry import attestations
 from registry.gates.facts import GrantedUses
 from registry.mlflow_client import source_directory
 from registry.signing import verify
@@ -30,6 +33,7 @@ from registry.signing import verify
 KEY = re.compile(r"[0-9a-f]{64}")
 #: Assets, or their folders, that measure a checkpoint.
 MEASURING = ("evaluation", "probes", "tasks", "memorisation", "fairness")
+RESUME_FILE = "resume.json"
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
 
 
@@ -133,6 +137,41 @@ def state_facts(
         statement = dsse.statement(EVIDENCE_PREDICATE, subjects, predicate)
         dsse.write(path, statement, Trust.of(ctx.workspace).signer(TRAINER))
     return key
+
+
+def attest(
+    ctx: Context, recipe: Recipe, checkpoint: Manifest, directory: Path, facts: Facts, materials: Mapping[str, str]
+) -> None:
+    """Sign each fact about a candidate as the role that may state it; one without evidence is not stated.
+
+    The proof of resume is read again from the signed directory: what it concludes is counted, and must be about the
+    parameters of this checkpoint.
+
+    Raises:
+        SignatureError: this machine has no key of such a role.
+    """
+    stated = {"resume": _resume(checkpoint, directory), "cost": {"amounts": dict(facts.cost)}}
+    if facts.licences is not None:
+        sources = {name: one.model_dump(mode="json") for name, one in (facts.sources or {}).items()}
+        stated["licences"] = {"documents": dict(facts.licences), "sources": sources}
+    if facts.contaminated_documents is not None:
+        documents = sum((facts.licences or {}).values())
+        stated["contamination"] = {"documents": documents, "contaminated": facts.contaminated_documents}
+    if facts.stability is not None:
+        stated["stability"] = {"events": dict(facts.stability)}
+    for kind, found in stated.items():
+        if found is not None:
+            attestations.attest(ctx, recipe, kind, kind, checkpoint.digest, materials=materials, facts=found)
+
+
+def _resume(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((directory / RESUME_FILE).read_bytes())
+        step, parameters = checkpoint.stats["step"], checkpoint.stats["parameters_sha256"]
+    except (OSError, ValueError, KeyError):
+        return None
+    shown = examined(found, step=step, parameters_sha256=parameters)
+    return {"bit_exact": shown.bit_exact, "compared_steps": shown.compared_steps, "faults": list(shown.faults)}
 
 
 def evidence_path(directory: Path, key: str) -> Path:

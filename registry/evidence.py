@@ -1,15 +1,18 @@
 """Gather the evidence of the gates, from sources in which forgery is noticed.
 
-Numbers come from content-addressed manifests (`registry.measured`), facts from the trainer's signed statement, the
-resume proof from inside the signed directory, marks from the workspace, the champion from the signed history, decisions
+Numbers come from manifests that the evaluator has signed for (`registry.measured`), facts from statements of the role
+that may make them (`registry.attestations`), marks from the signed log, the champion from the signed history, decisions
 from signatures and tags. Evidence that is missing stays None, and its gate fails.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
+
+from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
@@ -17,13 +20,12 @@ from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import approval, measured, releases, signing, taint
+from registry import approval, attestations, measured, releases, signing, taint
+from registry.attestations import Attestation
 from registry.candidate import Candidate, evidence_of, signed_chain
 from registry.gates import CheckResult, Evidence
 from registry.gates.facts import ContaminationFacts, CostFacts, LicenceFacts, ResumeFacts, StabilityFacts
 from registry.standing import standing
-
-RESUME_FILE = "resume.json"
 
 
 def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str, Any]) -> Evidence:
@@ -35,40 +37,46 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
     provenance, signature = _signature(ctx, candidate)
     chain, lineage = _lineage(ctx, candidate, provenance)
     approvals, faults = approval.collect(ctx, candidate, tags)
-    found = measured.of(ctx, candidate.checkpoint)
+    stated = attestations.about(ctx, candidate.checkpoint)
+    found = measured.of(ctx, candidate.checkpoint, stated.valid)
     return Evidence(
-        signature=signature,
+        signature=_with_faults(signature, stated.faults),
         lineage=lineage,
         taints=_taints(ctx, candidate, chain),
         champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
         expected_slices=tuple(sorted(recipe.corpus.buckets)),
-        evaluation=measured.evaluation(ctx, candidate.evaluation),
+        evaluation=measured.evaluation(found, candidate.evaluation),
         probes=measured.probes(found, measured.worth(ctx, candidate.run.id)),
         tasks=measured.tasks(found),
         comparison=measured.comparison(found),
         memorisation=measured.memorisation(found),
         bias=measured.bias(found),
-        resume=_resume(candidate),
         requested_by=candidate.facts.requested_by,
         approvals=approvals,
         approval_faults=faults,
-        **_stated(recipe, candidate),
+        **dict(_facts(recipe, stated.valid)),
     )
 
 
-def _stated(recipe: Recipe, candidate: Candidate) -> dict[str, Any]:
-    """What the signed statement of facts says."""
-    facts = candidate.facts
-    documents = sum((facts.licences or {}).values())
-    found: dict[str, Any] = {"cost": CostFacts(amounts=facts.cost)}
-    if facts.contaminated_documents is not None:
-        found["contamination"] = ContaminationFacts(documents=documents, contaminated=facts.contaminated_documents)
-    if facts.licences is not None:
-        permitted, sources = recipe.corpus.permitted_licences, facts.sources or {}
-        found["licences"] = LicenceFacts(documents=facts.licences, permitted=permitted, sources=sources)
-    if facts.stability is not None:
-        found["stability"] = StabilityFacts(events=facts.stability)
-    return found
+def _facts(recipe: Recipe, attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
+    """Facts of the run and its data, each as the role that may state it has signed it; what cannot be read is none."""
+    made: dict[str, Callable[..., Any]] = {
+        "contamination": ContaminationFacts,
+        "licences": partial(LicenceFacts, permitted=recipe.corpus.permitted_licences),
+        "resume": ResumeFacts,
+        "stability": StabilityFacts,
+        "cost": CostFacts,
+    }
+    for kind, record in made.items():
+        one = attested.get(kind)
+        if one is not None and one.kind == kind:
+            with suppress(ValidationError, TypeError):
+                yield kind, record(**one.facts)
+
+
+def _with_faults(found: CheckResult, faults: tuple[str, ...]) -> CheckResult:
+    """A statement about the checkpoint that does not hold is a changed file of the candidate."""
+    return CheckResult(holds=False, detail="; ".join((found.detail, *faults))) if faults else found
 
 
 def champion(ctx: Context, release: str, but: str) -> str:
@@ -121,15 +129,6 @@ def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[st
     try:
         return taint.marks_on(ctx, chain, evidence_of(ctx, candidate.checkpoint, candidate.evaluation))
     except PlinthError:
-        return None
-
-
-def _resume(candidate: Candidate) -> ResumeFacts | None:
-    """The proof of resume inside the signed directory; one that cannot be read is none."""
-    try:
-        proof = json.loads((candidate.directory / RESUME_FILE).read_bytes())
-        return ResumeFacts(bit_exact=proof["bit_exact"] is True, compared_steps=int(proof["compared_steps"]))
-    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

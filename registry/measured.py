@@ -1,7 +1,7 @@
 """What was measured of a checkpoint, as facts for gates: from the statistics of manifests.
 
-A published manifest counts when the checkpoint is among its inputs; of another checkpoint, it is no evidence. Numbers
-that cannot be read make no fact.
+A manifest counts when the evaluator has signed for it and the checkpoint is among its inputs. Numbers that cannot be
+read make no fact.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from plinth.evaluation.probes.noise import Worth
 from plinth.records import Manifest
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.validation import probe_curves
+from registry.attestations import Attestation
 from registry.gates.facts import (
     BiasFacts,
     BitsInterval,
@@ -41,30 +42,31 @@ from registry.gates.facts import (
 
 T = TypeVar("T")
 
-#: Assets that measure a checkpoint, beside the evaluation and `tasks/*`.
-MEASURING = ("probes", "comparison", "memorisation/extraction", "memorisation/canaries", "fairness")
-
 #: What statistics lack or hold wrongly where they are not those of the stage.
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
 
 
-def of(ctx: Context, checkpoint: str) -> dict[str, Manifest]:
-    """Published measurements of a checkpoint, by asset."""
+def of(ctx: Context, checkpoint: str, attested: Mapping[str, Attestation]) -> dict[str, Manifest]:
+    """Measurements of a checkpoint by asset: the manifests that the evaluator has signed for."""
     found = {}
-    for ref in (*(ctx.refs.ref(asset) for asset in MEASURING), *ctx.refs.all("tasks")):
+    for asset, one in attested.items():
+        if one.manifest is None:
+            continue
         with suppress(PlinthError):  # a manifest that cannot be read is no evidence
-            made = ctx.refs.load(ref.digest) if ref else None
-            if made is not None and checkpoint in made.inputs.values():
-                found[made.asset] = made
+            made = ctx.refs.load(one.manifest)
+            if made.asset == asset and checkpoint in made.inputs.values():
+                found[asset] = made
     return found
 
 
-def evaluation(ctx: Context, digest: str) -> EvaluationFacts | None:
-    """Scores by slice; a slice whose numbers cannot be read counts as worse than any baseline, never as absent."""
-    try:
-        stats = ctx.refs.load(digest).stats.get("slices")
-    except PlinthError:
-        return None
+def evaluation(found: Mapping[str, Manifest], digest: str) -> EvaluationFacts | None:
+    """Scores by slice; a slice whose numbers cannot be read counts as worse than any baseline, never as absent.
+
+    Args:
+        digest: of the evaluation that the candidate was registered with; another one is no evidence about it.
+    """
+    made = found.get("evaluation")
+    stats = made.stats.get("slices") if made is not None and made.digest == digest else None
     if not isinstance(stats, Mapping):
         return None
     return EvaluationFacts(slices={str(name): _score(row) for name, row in stats.items()})

@@ -177,6 +177,7 @@ class ResumeFacts(Frozen):
 
     bit_exact: bool
     compared_steps: int
+    faults: tuple[str, ...] = Field((), description="Why the replay proves nothing, where it does not.")
 
 
 class StabilityFacts(Frozen):

@@ -71,6 +71,7 @@ def resume(policy: GatePolicy, evidence: Evidence) -> GateResult:
         return missing("resume", "" if known is None else f"{known.compared_steps} steps compared, expected {least}")
     found = "is bit-identical to" if known.bit_exact else "differs from"
     reason = f"a resumed run {found} an uninterrupted one over {known.compared_steps} steps"
+    reason = "; ".join((reason, *known.faults))
     return GateResult(name="resume", passed=known.bit_exact, reason=reason, evidence=known.model_dump(mode="json"))
 
 

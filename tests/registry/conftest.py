@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,9 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from registry import candidate, materialise, policy, server
+from plinth.training.forensics.proof import COMPARED
+from plinth.training.forensics.proof import PARAMETERS as PARAMETERS_KEY
+from registry import attestations, candidate, materialise, policy, server
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.gates import GatePolicy
 
@@ -40,6 +43,26 @@ def document_table(*texts: str) -> pa.Table:
         for text in texts
     ]
     return pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
+
+
+#: Digest of the parameters of every checkpoint here.
+PARAMETERS = fingerprint.digest("parameters")
+
+
+def resume_evidence(**changes: Any) -> dict[str, Any]:
+    """What an audit of steps 3 to 5 lists when the replay is equal."""
+    same = {name: {"original": 1.5, "replayed": 1.5} for name in COMPARED}
+    state = {PARAMETERS_KEY: {"original": PARAMETERS, "replayed": PARAMETERS}, "monitor": {"equal": True}}
+    nothing: dict[str, Any] = {"original": [], "replayed": []}
+    return {
+        "bit_exact": True,
+        "from_step": 2,
+        "to_step": 5,
+        "skipped_steps": nothing,
+        "interventions": nothing,
+        "steps": [{"step": step, **same} for step in (3, 4, 5)],
+        "commits": [{"step": 5, "parts": state}],
+    } | changes
 
 
 class Line:
@@ -80,6 +103,7 @@ class Line:
             asset="evaluation", step="bpb", version="1", params={}, inputs=inputs, parts=(), stats={"slices": slices}
         )
         self.ctx.refs.save(made)
+        attestations.attest_measurement(self.ctx, self.recipe, self.checkpoint.digest, made)
         return made
 
     def facts(self, **changes: object) -> Facts:
@@ -100,7 +124,7 @@ class Line:
     def _checkpoint(self) -> Manifest:
         files = self.model_files() | {
             "state.json": b'{"step":5}',
-            "resume.json": json.dumps({"bit_exact": True, "compared_steps": 3}).encode(),
+            "resume.json": json.dumps(resume_evidence()).encode(),
         }
         parts = [{"name": name, "blob": self.ctx.store.put_bytes(data)} for name, data in files.items()]
         inputs = {"run": self.run_manifest.digest, "tokenizer": self.tokenizer.digest}
@@ -112,6 +136,7 @@ class Line:
                 "params": {},
                 "inputs": inputs,
                 "parts": parts,
+                "stats": {"step": 5, "parameters_sha256": PARAMETERS},
             }
         )
         self.ctx.refs.save(made)
@@ -216,6 +241,7 @@ def sign_candidate(ctx: Context, line: Line) -> Candidate:
     content = statements.provenance(line.recipe, line.checkpoint, chain, run_id=line.run.id, run_key=line.run.key)
     directory = materialise.materialise(ctx, line.checkpoint, content)
     key = candidate.state_facts(ctx, directory, checkpoint, evaluation, line.run, facts)
+    candidate.attest(ctx, line.recipe, line.checkpoint, directory, facts, {})
     return Candidate(
         model=candidate.model_name(line.recipe),
         version="1",

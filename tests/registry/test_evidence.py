@@ -18,25 +18,27 @@ from plinth.evaluation.fairness.pairs import Pair
 from plinth.evaluation.memorisation import canaries, exposure, extraction
 from plinth.evaluation.probes.noise import worth
 from plinth.records import Manifest
-from registry import evidence, measured, releases
+from registry import attestations, evidence, measured, releases
 from registry.candidate import Candidate
 
 OURS = "a" * 64
+MEASURING = ("probes", "comparison", "memorisation/extraction", "memorisation/canaries", "fairness", "tasks/small")
 
 
 def made(ctx: Context, asset: str, stats: dict[str, Any], checkpoint: str = OURS) -> Manifest:
     found = manifest_of(asset, stats).model_copy(update={"inputs": {"checkpoint": checkpoint}})
     ctx.refs.save(found)
-    ctx.refs.publish(found, asset)
     return found
 
 
-def test_only_measurements_of_this_checkpoint_count(ctx: Context) -> None:
-    made(ctx, "probes", {"probes": {}})
-    made(ctx, "tasks/small", {"tasks": {}}, checkpoint="b" * 64)
-    made(ctx, "tokenizer", {})
-    assert list(measured.of(ctx, OURS)) == ["probes"]
-    assert list(measured.of(ctx, "b" * 64)) == ["tasks/small"]
+def test_only_attested_measurements_of_this_checkpoint_count(ctx: Context, line: Any) -> None:
+    probes, tasks = made(ctx, "probes", {"probes": {}}), made(ctx, "tasks/small", {}, checkpoint="b" * 64)
+    made(ctx, "fairness", {})
+    for one in (probes, tasks):
+        attestations.attest_measurement(ctx, line.recipe, OURS, one)
+    stated = attestations.about(ctx, OURS).valid
+    assert sorted(stated) == ["probes", "tasks/small"]
+    assert list(measured.of(ctx, OURS, stated)) == ["probes"]
 
 
 def test_probes_decide_by_the_noise_of_their_run(ctx: Context) -> None:
@@ -120,7 +122,7 @@ def test_a_comparison_is_read_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("stats", [{}, {"slices": {}, "tasks": 3, "lines": [], "probes": {"x": {}}}, {"attributes": 1}])
 def test_numbers_that_cannot_be_read_are_no_evidence(stats: dict[str, Any]) -> None:
-    found = {name: manifest_of(name, stats) for name in (*measured.MEASURING, "tasks/small")}
+    found = {name: manifest_of(name, stats) for name in MEASURING}
     assert measured.probes(found, {}) is None
     assert measured.tasks(found) is None
     assert measured.comparison(found) is None

@@ -89,7 +89,10 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
     roles = {name.removeprefix("evidence/"): role.partition(":")[0] for name, role in proved["evidence"].items()}
     assert roles == {"release.json": "promoter", "head.json": "promoter", "provenance.slsa.json": "trainer",
                      "evidence.json": "trainer", "approvals/anna@example.org.json": "approver",
-                     "attestations/probes.json": "evaluator", "policy.json": "policy"}  # fmt: skip
+                     "attestations/probes.json": "evaluator", "attestations/evaluation.json": "evaluator",
+                     "attestations/resume.json": "evaluator", "attestations/contamination.json": "evaluator",
+                     "attestations/licences.json": "compliance", "attestations/stability.json": "trainer",
+                     "attestations/cost.json": "trainer", "policy.json": "policy"}  # fmt: skip
     assert proved["policy"] == record["policy"] != ""
     statuses, printed = alone(root, to)
     assert statuses == [0], printed
@@ -107,7 +110,7 @@ def test_the_digests_that_papers_name_lie_beside_them(released: Context, tmp_pat
     evidence = tmp_path / "out" / "evidence"
     found = {digest_of(path) for path in evidence.rglob("*.json")}
     named = [line for line in (tmp_path / "out" / "README.md").read_text().splitlines() if "` attestation: " in line]
-    assert len(named) == 3
+    assert len(named) == 9
     assert {line[3:67] for line in named} <= found
 
 

@@ -1,7 +1,7 @@
 """The evidence that a resume is exact, read again: what it concludes is counted from what it lists. No torch.
 
-A file that only says so proves nothing. Every step and every committed state of the replay stands in the evidence beside
-the original; here they are compared once more, and tied to the parameters of the checkpoint that is to be released.
+A file that only says so proves nothing. Every step and every committed state of the replay stands in the evidence
+beside the original; here they are compared once more, and tied to the parameters of the checkpoint to be released.
 """
 
 from __future__ import annotations
