@@ -4,11 +4,15 @@ numba asks of a cached kernel only whether its own file is as it was. The functi
 it reads are compiled into it, so after a change in their files it would go on computing what they said before: wrong
 hashes, wrong order, and nothing to see. Here a kernel is compiled anew when any file of ours changes that its
 module imports, directly or through others.
+
+What is cached is unpickled, which runs code: so all kernels, also those of other packages, are kept in a folder that is
+its user's alone (`plinth.private`), never beside the source. `NUMBA_CACHE_DIR` may name one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
-from numba.core.caching import InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
+from numba.core.caching import InTreeCacheLocator
+
+from plinth import private
 
 ROOT = Path(__file__).parent
 
@@ -86,20 +92,25 @@ def _sweep(folder: Path, py_file: str) -> None:
             file.unlink(missing_ok=True)
 
 
-class InGivenFolder(_Ours, UserProvidedCacheLocator):
-    """In the folder that NUMBA_CACHE_DIR names."""
+class Private(InTreeCacheLocator):
+    """In a folder that is this user's alone."""
+
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
+        subpath = self.get_suitable_cache_subpath(py_file)  # type: ignore[no-untyped-call]
+        self._cache_path = str(_folder() / subpath)
 
 
-class InTree(_Ours, InTreeCacheLocator):
-    """Beside the source."""
+class OwnKernels(_Ours, Private):
+    """Of kernels of this package."""
 
 
-class InUserFolder(_Ours, UserWideCacheLocator):
-    """In the user's cache folder, where the source's cannot be written."""
+def _folder() -> Path:
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    return private.required(Path(given)) if given else private.folder("numba")
 
 
-_THEIRS = ("UserProvidedCacheLocator", "InTreeCacheLocator", "UserWideCacheLocator", "IPythonCacheLocator")
-_LOCATORS = ",".join([*(f"{__name__}.{each.__name__}" for each in (InGivenFolder, InTree, InUserFolder)), *_THEIRS])
+_LOCATORS = ",".join(f"{__name__}.{each.__name__}" for each in (OwnKernels, Private))
 
 if TYPE_CHECKING:
     from numba import njit  # noqa: TID251

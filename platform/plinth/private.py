@@ -35,6 +35,21 @@ def folder(name: str) -> Path:
     return _checked(root(), name)
 
 
+def required(path: Path) -> Path:
+    """A folder that somebody has named, made if there is none.
+
+    Raises:
+        WorkspaceError: as `folder`.
+    """
+    return _private(path.absolute())
+
+
+def for_torch() -> None:
+    """Keep what torch compiles, and unpickles or loads when it starts again, in private folders of its processes."""
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"):
+        os.environ.setdefault(variable, str(folder(variable.rpartition("_")[0].lower().replace("_", "-"))))
+
+
 def root() -> Path:
     """The folder that has them all; not made, not checked."""
     given = os.environ.get(VARIABLE)
@@ -65,23 +80,27 @@ def apply_mask() -> None:
     os.umask(mask())
 
 
-@lru_cache(maxsize=64)
 def _checked(top: Path, name: str) -> Path:
-    if top.resolve().is_relative_to(SOURCE):
-        raise _unsafe(top, "it lies among the source")
-    for path in (top, top / name):
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = path.lstat()
-        except OSError as error:
-            raise _unsafe(path, str(error)) from error
-        if not stat.S_ISDIR(found.st_mode):
-            raise _unsafe(path, "a link or a file")
-        if found.st_uid != os.geteuid():
-            raise _unsafe(path, f"it belongs to user {found.st_uid}")
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            raise _unsafe(path, f"mode {stat.S_IMODE(found.st_mode):04o}")
-    return top / name
+    _private(top)
+    return _private(top / name)
+
+
+@lru_cache(maxsize=64)
+def _private(path: Path) -> Path:
+    if path.resolve().is_relative_to(SOURCE):
+        raise _unsafe(path, "it lies among the source")
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise _unsafe(path, str(error)) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unsafe(path, "a link or a file")
+    if found.st_uid != os.geteuid():
+        raise _unsafe(path, f"it belongs to user {found.st_uid}")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise _unsafe(path, f"mode {stat.S_IMODE(found.st_mode):04o}")
+    return path
 
 
 def _unsafe(path: Path, found: str) -> WorkspaceError:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plinth import compiled
+from plinth import compiled, errors, private
 
 CALLER = """
 from plinth.compiled import njit
@@ -45,7 +48,8 @@ def package(tmp_path: Path) -> Path:
         "room/table": "STEP = 1\n",
     }.items():
         (folder / f"{name}.py").write_text(text)
-    shutil.copy(compiled.__file__, folder / "compiled.py")
+    for module in (compiled, errors, private):
+        shutil.copy(str(module.__file__), folder)
     return folder
 
 
@@ -86,17 +90,86 @@ def test_a_cache_that_names_a_class_that_is_gone_is_compiled_anew(package: Path)
         (package / "caller.py").write_text(TAKER.format(name=name))
         assert _answer(package) == ["41", "0"]
         assert _answer(package) == ["41", "1"]
-    indexes = [file.name for file in (package / "__pycache__").glob("caller.*.nbi")]
+    indexes = [file.name for file in (package.parent / "private").rglob("caller.*.nbi")]
     assert len(indexes) == 1  # what the older version left is gone
 
 
 def _answer(package: Path) -> list[str]:
     """What the kernel says in a process of its own, and how often it came from the cache."""
     script = "from plinth.caller import answer; print(answer(40), sum(answer.stats.cache_hits.values()))"
-    environment = {**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    return _run(package, script).stdout.split()
+
+
+def _run(package: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    own = {"PYTHONPATH": str(package.parent), private.VARIABLE: str(package.parent / "private")}
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | own | variables
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    if not variables:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+#: Runs a kernel and reports every compiled or pickled file that was opened, and every class that was unpickled.
+WATCHED = """
+import sys
+opened, found = [], []
+def watch(event, args):
+    if event == "open" and str(args[0]).endswith((".nbi", ".nbc", ".pkl", ".pt")):
+        opened.append(str(args[0]))
+    if event == "pickle.find_class":
+        found.append(args[0])
+sys.addaudithook(watch)
+from plinth.caller import answer
+answer(40)
+import json
+print(json.dumps({"opened": opened, "found": sorted(set(found))}))
+"""
+
+
+class Payload:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_what_lies_beside_the_source_is_not_unpickled(package: Path, tmp_path: Path) -> None:
+    """Whoever can write the source tree's caches runs no code: an index that looks right is not opened."""
+    assert _answer(package) == ["41", "0"]
+    cache = package / "__pycache__"
+    cache.mkdir(exist_ok=True)
+    for index in (package.parent / "private").rglob("*.nb[ic]"):
+        (cache / index.name).write_bytes(pickle.dumps(Payload(tmp_path / "owned")))
+    told = json.loads(_run(package, WATCHED).stdout)
+    assert told["opened"]  # from the cache
+    assert all(Path(each).is_relative_to(package.parent / "private") for each in told["opened"])
+    assert told["found"]
+    assert not (tmp_path / "owned").exists()
+    modes = {path.stat().st_mode & 0o077 for path in (package.parent / "private", package.parent / "private" / "numba")}
+    assert modes == {0}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o777])
+def test_a_cache_that_others_can_write_is_refused_by_name(package: Path, tmp_path: Path, mode: int) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    done = _run(package, "import plinth.caller", NUMBA_CACHE_DIR=str(shared))
+    assert done.returncode != 0
+    assert f"{shared} is not a private folder" in done.stderr
+    assert list(shared.iterdir()) == []
+
+
+def test_torch_compiles_into_private_folders(package: Path) -> None:
+    script = "import os; from plinth import private; private.for_torch(); print(*map(os.environ.get, %r))"
+    names = ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"]
+    for place in _run(package, script % names).stdout.split():
+        assert Path(place).is_relative_to(package.parent / "private")
+        assert Path(place).stat().st_mode & 0o777 == 0o700
 
 
 def test_what_a_file_rests_on() -> None:

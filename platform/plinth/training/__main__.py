@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 
+from plinth import private
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
 from plinth.training.supervise.rank_failure import RankFailure
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
     arguments = parser.parse_args()
     _die_with_parent()
+    private.for_torch()
     faulthandler.register(signal.SIGUSR1)  # the supervisor has a hanging rank write its stack
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])

@@ -44,10 +44,12 @@ def main(folder: str, workers: int) -> int:
     """Answer calls until the input ends."""
     lines = _Lines()
     gc.disable()  # a quarter of the time of these imports is collections
+    from plinth import private
     from plinth.errors import PlinthError
     from plinth.evaluation.engine import checkpoint
 
     gc.enable()
+    private.for_torch()
     try:
         loaded = checkpoint.load(Path(folder), json.loads(sys.stdin.readline() or "null"))
     except PlinthError as error:
