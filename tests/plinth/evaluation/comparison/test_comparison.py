@@ -20,6 +20,9 @@ from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.records import Manifest
 from plinth.report.comparison import page, section
+from plinth.report.data import Next
+from plinth.report.evaluation.data import EvaluationData
+from plinth.report.evaluation.page import page as evaluation_page
 from plinth.storage.parts import read_table, write_table
 
 SIZES = [400, 1200, 900, 2500, 600, 800, 1500, 300, 700, 1100, 950, 450, 3000, 820, 640]
@@ -319,6 +322,10 @@ def test_the_evaluation_page_has_the_wholes(ctx: Context, models: tuple[Measured
     ]  # fmt: skip
     assert table.rows[0][-1] == "B is better"
     assert table.rows[2][-1].startswith("not known")
+    lead = Next(what="every slice", link="tiny-comparison.html")
+    text = evaluation_page(EvaluationData(title="t", sections=(found,), next=(lead,)))
+    assert "Beside baseline" in text
+    assert 'href="tiny-comparison.html"' in text
 
 
 def test_nothing_measured_is_no_comparison(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
