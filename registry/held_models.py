@@ -72,7 +72,7 @@ def _exports(ctx: Context, digests: set[str], steps: set[str]) -> Iterator[HeldM
     for path in sorted((ctx.workspace.root / EXPORT_NOTES).glob("*.json")):
         try:
             note = json.loads(path.read_bytes())
-            name, checkpoint, to = str(note["name"]), str(note["checkpoint"]), str(note["to"])
+            name, checkpoint, to = str(note["name"]), str(note["subject"]), str(note["to"])
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(f"{path} is no note of an export", found=repr(error)) from error
         if checkpoint in digests or name in steps:

@@ -59,23 +59,39 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
     Raises:
         SignatureError: the private key cannot be used, or the directory cannot be signed.
     """
-    sign_files(directory, signature_path(directory), signer)
+    _write_signature(directory, signature_path(directory), signer, _hashing())
     dsse.write(slsa_path(directory), slsa_statement(provenance, subjects), signer)
 
 
-def sign_files(directory: Path, target: Path, signer: Signer) -> None:
-    """Write the model signature of every file that is in a directory now.
-
-    Args:
-        target: of the bundle; inside the directory it is not a file of the model.
+def sign_digests(directory: Path, digests: Mapping[str, str], target: Path, signer: Signer) -> None:
+    """Write the model signature of files whose SHA-256 is known, by name; no file is read.
 
     Raises:
-        SignatureError: the private key cannot be used, or the directory cannot be signed.
+        SignatureError: the private key cannot be used.
     """
+    _write_signature(directory, target, signer, _KnownDigests(digests))
+
+
+class _KnownDigests:
+    """Hashing for model signing where that was done already."""
+
+    def __init__(self, digests: Mapping[str, str]) -> None:
+        self._digests = digests
+
+    def hash(self, model: Path) -> Any:
+        from model_signing._hashing.hashing import Digest
+        from model_signing.manifest import FileManifestItem, Manifest, _FileSerialization
+
+        known = ((Path(name), Digest("sha256", bytes.fromhex(own))) for name, own in sorted(self._digests.items()))
+        items = [FileManifestItem(path=path, digest=digest) for path, digest in known]
+        return Manifest(model.name, items, _FileSerialization("sha256"))
+
+
+def _write_signature(directory: Path, target: Path, signer: Signer, hashing: Any) -> None:
     from model_signing.signing import Config
 
     config = Config()  # type: ignore[no-untyped-call]
-    config.set_hashing_config(_hashing())
+    config.set_hashing_config(hashing)
     config._signer = _model_signer(signer)
     staged = target.with_name(f".{target.name}.tmp")
     try:

@@ -59,7 +59,6 @@ def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
     """
     trust = Trust.of(ctx.workspace)
     signer = trust.signer(PROMOTER if claim.status == "released" else TRAINER)
-    signing.sign_files(directory, directory / MODEL_SIGNATURE, signer)
     for path in directory.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o444)
     try:
@@ -67,27 +66,35 @@ def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
     except RefusedExport as error:
         raise SignatureError(f"{directory} cannot be exported", found=error) from error
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = pool.map(standalone_verify.sha256, (directory / name for name in names))
+        hashed = pool.map(standalone_verify.sha256, (directory / name for name in names))
+        digests = dict(zip(names, hashed, strict=True))
+    bundle = directory / MODEL_SIGNATURE
+    signing.sign_digests(directory, digests, bundle, signer)
+    bundle.chmod(0o444)
+    digests[MODEL_SIGNATURE] = standalone_verify.sha256(bundle)
     root = {"name": trust.root.name, "version": trust.root.version, "sha256": trust.root.digest()}
     predicate = claim.model_dump(mode="json") | {"at": now(), "root": root}
-    statement = dsse.statement(EXPORT_TYPE, dict(zip(names, digests, strict=True)), predicate)
+    statement = dsse.statement(EXPORT_TYPE, digests, predicate)
     dsse.write(directory / EXPORT, statement, signer)
     (directory / EXPORT).chmod(0o444)
     return predicate
 
 
-def record(ctx: Context, claim: ExportClaim, to: str, sealed: str | None) -> Path:
-    """Note in `exports/` what was exported, where to and by whom; numbered, only ever added to.
+def record(ctx: Context, *, name: str, status: str, subject: str, to: str, sealed: str | None = None) -> Path:
+    """Note in `exports/` what was exported, where to and by whom; only ever added to.
 
     Args:
+        status: `released`, `UNRELEASED` or `data`.
+        subject: digest of the checkpoint or manifest.
+        to: folder or URI.
         sealed: SHA-256 of the export's statement; None where it has none.
     """
     folder = ctx.workspace.root / EXPORT_NOTES
     folder.mkdir(parents=True, exist_ok=True)
     note = {
-        "name": claim.name,
-        "status": claim.status,
-        "checkpoint": claim.checkpoint,
+        "name": name,
+        "status": status,
+        "subject": subject,
         "to": to,
         "by": getpass.getuser(),
         "at": now(),

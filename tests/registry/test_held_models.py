@@ -14,7 +14,7 @@ from plinth.provenance.takedown.exposed_runs import ExposedRun, HeldCheckpoint
 from plinth.storage.workspace import Workspace
 from registry import releases
 from registry.clock import now
-from registry.exports.sealed import ExportClaim, record
+from registry.exports.sealed import record
 from registry.held_models import models_of, remaining_models
 from registry.materialise import path_of
 
@@ -41,9 +41,9 @@ def test_what_came_of_a_checkpoint_and_what_it_is_now(ctx: Context) -> None:
     release(ctx, "1", FIRST, "canary")
     release(ctx, "1", FIRST)
     release(ctx, "2", SECOND, previous="1")
-    record(ctx, ExportClaim(name="demo/1", status="released", checkpoint=FIRST), "/srv/models/demo", None)
-    record(ctx, ExportClaim(name="run-a:40", status="UNRELEASED", checkpoint="9" * 64), "/tmp/try", None)
-    record(ctx, ExportClaim(name="run-b:40", status="UNRELEASED", checkpoint="8" * 64), "/tmp/other", None)
+    record(ctx, name="demo/1", status="released", subject=FIRST, to="/srv/models/demo")
+    record(ctx, name="run-a:40", status="UNRELEASED", subject="9" * 64, to="/tmp/try")
+    record(ctx, name="run-b:40", status="UNRELEASED", subject="8" * 64, to="/tmp/other")
     found = models_of(ctx, [run(FIRST)])
     assert [(one.kind, one.name) for one in found[:2]] == [("candidate", FIRST[:12]), ("release", "demo/1")]
     assert found[1].now == "previous"

@@ -33,10 +33,12 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, as_js
     from plinth.compute.threads import cores
     from plinth.provenance.text_export.export import export
     from plinth.provenance.text_export.manifest import MANIFEST
+    from registry.exports import data
 
     ctx = settings.context()
     card = ctx.refs.current(ASSET)
     chosen = buckets or tuple(key.removesuffix("/curated") for key in card.inputs if key.endswith("/curated"))
+    data.leave(ctx, [ctx.refs.current(f"{bucket}/curated") for bucket in chosen], to)
     ctx.engine = LocalEngine(cores())
     try:
         made = export(ctx, chosen, kind, to.rstrip("/"), card.stats["name"], card, text_of(ctx, card))

@@ -13,17 +13,22 @@ from jobs.cli.options import Settings, examples, json_option, shared
 @click.command(epilog=examples("plinth status --json | jq -r '.[].digest'", "plinth restore 3fa9c1d2 /tmp/shards"))
 @click.argument("digest")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--unreleased", is_flag=True, help="Write the files of a checkpoint that is no release.")
 @shared
 @json_option
-def restore(settings: Settings, digest: str, directory: Path, as_json: bool) -> None:
+def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, as_json: bool) -> None:
     """Write every part of the manifest DIGEST below DIRECTORY, verified.
 
-    DIGEST may be a unique prefix; `plinth status` lists the published digests.
+    DIGEST may be a unique prefix; `plinth status` lists the published digests. What is tainted is not written.
     """
     from jobs.cli import output
     from plinth.storage import dvc
+    from plinth.storage.checkout import resolve
+    from registry.exports import data
 
-    manifest = dvc.restore(settings.context(), digest, directory)
+    ctx = settings.context()
+    data.leave(ctx, [resolve(ctx.refs, digest)], str(directory.absolute()), unreleased=unreleased)
+    manifest = dvc.restore(ctx, digest, directory)
     if as_json:
         output.emit_json(
             {"asset": manifest.asset, "digest": manifest.digest, "parts": [p.name for p in manifest.parts]}
@@ -82,16 +87,25 @@ def export() -> None:
 @click.command("export", epilog=examples("plinth export data 'web/shards' mixture", "(cd data && dvc pull)"))
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("assets", nargs=-1)
+@click.option("--unreleased", is_flag=True, help="Also the checkpoint, which is no release.")
 @shared
 @json_option
-def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], as_json: bool) -> None:
-    """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), for plain `dvc pull` (extra `dvc`)."""
+def pointers(
+    settings: Settings, directory: Path, assets: tuple[str, ...], unreleased: bool, as_json: bool
+) -> None:
+    """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), for plain `dvc pull` (extra `dvc`).
+
+    A checkpoint is among them with --unreleased only; what is tainted never.
+    """
     from jobs.cli import output
     from plinth.storage import dvc
+    from registry.exports import data
 
     ctx = settings.context()
-    names = assets or tuple(ref.asset for ref in ctx.refs.all())
-    written = dvc.export(ctx, [ctx.refs.current(name) for name in names], directory)
+    names = assets or tuple(ref.asset for ref in ctx.refs.all() if ref.asset != "checkpoint" or unreleased)
+    going = [ctx.refs.current(name) for name in names]
+    data.leave(ctx, going, str(directory.absolute()), unreleased=unreleased)
+    written = dvc.export(ctx, going, directory)
     if as_json:
         output.emit_json([str(pointer) for pointer in written])
     else:

@@ -38,9 +38,11 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, as_json: bool) -> 
     """
     from jobs.cli import output
     from plinth.tokens.shards.export import export
+    from registry.exports import data
 
     ctx = settings.context()
     shards, weights = _chosen(ctx, name)
+    data.leave(ctx, shards, to)
     written = export(ctx.store, shards, kind, to)
     for one in written:
         if weights and "stream" in one:

@@ -168,7 +168,8 @@ def _sealed(
             claim = add(staged)
             sealed.seal(ctx, staged, claim)
             digest = hashlib.sha256((staged / EXPORT).read_bytes()).hexdigest()
-            sealed.record(ctx, claim, str(folder.absolute()), digest)
+            about = {"name": claim.name, "status": claim.status, "subject": claim.checkpoint}
+            sealed.record(ctx, **about, to=str(folder.absolute()), sealed=digest)
             staged.replace(folder)
         sync_directory(folder.parent)
     return made, claim

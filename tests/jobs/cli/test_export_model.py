@@ -211,6 +211,7 @@ def test_what_nobody_released_is_marked_noted_and_needs_a_word(
     (note,) = (json.loads(path.read_bytes()) for path in (tmp_path / "workspace" / "exports").iterdir())
     statement = hashlib.sha256((tmp_path / "hf" / "EXPORT.json").read_bytes()).hexdigest()
     assert (note["name"], note["status"], note["statement"]) == (NAME, "UNRELEASED", statement)
+    assert len(note["subject"]) == 64
     assert note["to"] == str(tmp_path / "hf")
     offline = plinth("verify", "hf", "--root", trust_folder / "root.json")
     assert offline.code == 8

@@ -18,6 +18,7 @@ from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from registry import taint
 
 Plinth = Callable[..., Any]
 BUCKET = {
@@ -130,3 +131,53 @@ def test_export_of_what_is_not_made_is_3(plinth: Plinth, made: tuple[Context, Ma
     outcome = plinth("export", tmp_path / "data", "web/shards")
     assert outcome.code == 3
     assert "asset web/shards has not been made" in outcome.err
+
+
+def leaving(plinth: Plinth, manifest: Manifest, out: Path) -> tuple[Any, Any]:
+    return plinth("restore", manifest.digest, out / "restored"), plinth("export", out / "pointers", manifest.asset)
+
+
+def test_what_leaves_is_noted(plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path) -> None:
+    ctx, manifest = made
+    for outcome in leaving(plinth, manifest, tmp_path):
+        assert outcome.code == 0, outcome.err
+    notes = [json.loads(path.read_bytes()) for path in (ctx.workspace.root / "exports").iterdir()]
+    assert {(note["subject"], note["status"]) for note in notes} == {(manifest.digest, "data")}
+    assert {note["to"] for note in notes} == {str(tmp_path / "restored"), str(tmp_path / "pointers")}
+
+
+@pytest.mark.parametrize("marked", ["manifest", "inventory"])
+def test_what_is_tainted_stays(
+    plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path, marked: str
+) -> None:
+    ctx, manifest = made
+    target = manifest.digest if marked == "manifest" else manifest.inputs["notes/sources"]
+    taint.mark(ctx, target, "compliance@example.org", "must go")
+    for outcome in leaving(plinth, manifest, tmp_path):
+        assert outcome.code == 8, outcome.out
+        assert "must go" in outcome.err
+    assert not (tmp_path / "restored").exists()
+    assert not (tmp_path / "pointers").exists()
+    assert not (ctx.workspace.root / "exports").exists()
+
+
+def test_a_checkpoint_leaves_as_a_release_or_with_a_word(
+    plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path
+) -> None:
+    ctx, manifest = made
+    whole = {"asset": "checkpoint", "step": "checkpoint", "version": "1", "params": {}, "parts": manifest.parts}
+    checkpoint = Manifest.model_validate({**whole, "inputs": {"notes/documents": manifest.digest}})
+    ctx.refs.publish(checkpoint, "key")
+    for outcome in leaving(plinth, checkpoint, tmp_path):
+        assert outcome.code == 8
+        assert "is a checkpoint" in outcome.err
+    assert plinth("restore", checkpoint.digest, tmp_path / "restored", "--unreleased").code == 0
+    (note,) = (json.loads(path.read_bytes()) for path in (ctx.workspace.root / "exports").iterdir())
+    assert note["status"] == "UNRELEASED"
+
+
+def test_a_workspace_without_a_root_has_no_marks(
+    plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "nothing"))
+    assert plinth("restore", made[1].digest, tmp_path / "out").code == 0

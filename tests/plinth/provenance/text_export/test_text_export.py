@@ -27,6 +27,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.report.hub_card import hub_licence, size_category
 from plinth.storage import listing
 from plinth.storage.parts import read_table
+from registry import taint
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED, ledger_of
 from tests.plinth.corpus.sources.conftest import make_source
@@ -265,3 +266,19 @@ def test_it_is_a_source_again(ctx: Context, tmp_path: Path, kind: str) -> None:
             assert (item.content, item.uri, item.licence) == (row["text"], row["uri"], row["licence"])
             assert item.extra["gopher_quality__word_count"] > 0
     assert not found
+
+
+def test_tainted_text_and_tokens_stay(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ctx = judged_corpus.build(tmp_path)
+    ctx.refs.publish(card_of(ctx), "key")
+    marked = taint.mark(ctx, ctx.refs.current("web/documents").digest, "compliance@example.org", "must go")
+    place, of = ["--to", str(tmp_path / "out")], ["-w", str(ctx.workspace.root)]
+    # The tokenizer was trained on both buckets, so that the tokens of either came of the marked text.
+    for command in (["text", "web"], ["tokens", "web", "--format", "bin"], ["tokens", "prose", "--format", "bin"]):
+        assert call(["export", *command, *place, *of]) == 8
+        assert "must go" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+    taint.lift(ctx, marked.target, "compliance@example.org", "it may stay")
+    assert call(["export", "tokens", "prose", "--format", "bin", *place, *of]) == 0
+    (note,) = (json.loads(path.read_bytes()) for path in (ctx.workspace.root / "exports").iterdir())
+    assert (note["name"], note["to"]) == ("prose/shards", str(tmp_path / "out"))
