@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.group(
     epilog=examples(
         "plinth consumer add search --owner search@example.org --model demo@champion --canary",
-        "plinth consumer add web --owner web@example.org --model demo --webhook https://web.example.org/plinth",
+        "plinth consumer add web --owner web@example.org --model demo --webhook https://web.example/in",
         "plinth consumer add chat --owner chat@example.org --child chat/3",
         "plinth consumer list",
         "plinth consumer feed --after 12",
