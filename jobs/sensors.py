@@ -21,6 +21,8 @@ from plinth.storage.workspace import Workspace
 RUNNING = dg.DefaultSensorStatus.RUNNING
 ARRIVAL_INTERVAL_S = 60
 APPROVAL_INTERVAL_S = 15
+#: Events of the feed that go to the alerts; a release is none.
+ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
 def arrival(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
@@ -135,7 +137,8 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
         for each in waiting:
             context.log.warning(f"{each.waiting} entries wait for {each.consumer}: {each.error}")
         for entry in fresh:
-            record_failure(workspace, "", "feed", f"entry {entry.number}: {entry.sentence}")
+            if entry.event in ALARMING:
+                record_failure(workspace, "", "feed", f"entry {entry.number}: {entry.sentence}")
             _give_way(ctx, recipe, entry)
         if not fresh:
             return dg.SkipReason(f"the feed has {known} entries; {len(waiting)} consumers wait")
