@@ -87,6 +87,13 @@ def test_small_slices_are_shown_and_not_judged_and_the_whole_always_is() -> None
     assert not gate("slices", compared(line("slices", "bits per byte", 5.0, clusters=3))).passed
 
 
+def test_a_slice_probe_or_task_of_just_enough_is_judged() -> None:
+    ten = line("slices", "bits per byte", 5.0, slice="licence ISC", clusters=10)
+    assert not gate("slices", compared(*LINES[:1], ten)).passed
+    assert gate("probes", compared(line("probes", "maths: bits per byte", clusters=10))).passed
+    assert gate("tasks", compared(line("tasks", "copying: exact_match", clusters=10))).passed
+
+
 def test_an_interval_without_width_says_nothing_unless_all_answers_were_the_same() -> None:
     assert not gate("slices", compared(line("slices", "bits per byte", -0.1, half=0.0))).passed
     assert gate("slices", compared(line("slices", "bits per byte", 0.0, half=0.0))).passed
@@ -219,6 +226,12 @@ def test_every_declared_term_of_every_source_that_entered_is_read() -> None:
     for use in ("train", "redistribute", "commercial"):
         refused = LicenceFacts(documents={"MIT": 2}, sources={"a": GrantedUses(**(granted | {use: False}))})
         assert not gate("terms", proof(licences=refused), policy(licences={"uses": [use]})).passed
+
+
+def test_a_replay_of_just_enough_steps_is_a_proof() -> None:
+    assert gate("resume", proof(), policy(resume={"min_steps": 4})).passed
+    short = gate("resume", proof(), policy(resume={"min_steps": 5}))
+    assert (short.passed, short.reason) == (False, "no evidence: 4 steps compared, expected 5")
 
 
 def test_stability_is_reported_and_bounded() -> None:
