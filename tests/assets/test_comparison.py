@@ -64,12 +64,32 @@ def test_a_checkpoint_is_measured_with_its_own_run(ctx: Context) -> None:
 
 
 def test_the_pages_lead_to_the_comparison(ctx: Context) -> None:
-    plain = load(RECIPE)
-    against = plain.model_copy(update={"evaluation": plain.evaluation.model_copy(update={"against": "models/theirs"})})
+    given = load(RECIPE)
+    plain, against = (
+        given.model_copy(update={"evaluation": given.evaluation.model_copy(update={"against": one})})
+        for one in ("", "models/theirs")
+    )
     for recipe, there in ((plain, False), (against, True)):
         (asked,) = evaluation_page.stages(recipe)
-        links = [one.link for one in evaluation_page._next(recipe) if one.link]
+        links = [one.link for one in evaluation_page._next(recipe, there) if one.link]
         assert ("comparison" in asked.deps) == there
         assert links == ["tiny-comparison.html"] * there
     assert comparison.path(ctx, against) == ctx.workspace.reports / "tiny-comparison.html"
     assert safe_link("tiny-comparison.html")
+
+
+def test_before_the_first_release_there_is_nothing_to_compare_with(ctx: Context) -> None:
+    recipe, own = load(RECIPE), models_of(ctx)
+    assert recipe.evaluation.against == comparison.CHAMPION
+    said: list[str] = []
+    made = comparison._make(recipe, comparison.CHAMPION, ctx, {"checkpoint": own}, said.append)
+    assert (made.stats["lines"], made.stats["models"]["a"]["checkpoint"]) == ([], own.digest)
+    assert said == ["tiny has no champion yet: nothing to compare with"]
+    assert comparison._present(recipe, ctx, made) == {"lines": "nothing was compared: there is no champion yet"}
+    assert comparison._outside(recipe, comparison.CHAMPION, ctx) == ""
+
+
+def models_of(ctx: Context) -> Manifest:
+    made = Manifest(asset="checkpoint", step="checkpoint", version="1", params={}, inputs={}, parts=())
+    ctx.refs.save(made)
+    return made

@@ -26,7 +26,9 @@ from plinth.training.parallel.parameters import problems as problems_of_parallel
 from plinth.training.parameters import Training
 
 #: First parts of asset keys that are no bucket's.
-RESERVED = frozenset({CANARIES, "dedup", "memorisation", "lists", "models", "protected", "slices", "tokenizer"})
+RESERVED = frozenset(
+    {CANARIES, "dedup", "memorisation", "lists", "models", "protected", "slices", "takedown", "tokenizer"}
+)
 
 #: Sections that only a recipe with a mixture has.
 FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
