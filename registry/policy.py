@@ -181,11 +181,11 @@ def _needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         "evaluation.probes": recipe.probes is None and ("probes",),
         "evaluation.against": not asked.against and ("slices", "probes", "tasks", "bias"),
         "evaluation.tasks": not asked.tasks and ("tasks",),
-        "evaluation.extraction": asked.extraction is None and ("extraction", "pii_outputs"),
+        "evaluation.extraction": asked.extraction is None and ("extraction",),
         "corpus.canaries": recipe.corpus.canaries is None and ("canaries",),
         "evaluation.fairness": asked.fairness is None and ("bias", "toxicity"),
         "corpus.annotate.toxicity": "toxicity" not in annotated and ("toxicity",),
-        "corpus.annotate.pii": "pii" not in annotated and ("pii_data", "pii_outputs"),
+        "a stage that counts personal data, and there is none yet": ("pii_data", "pii_outputs"),
     }
     for key, gates in absent.items():
         yield from ((gate, key) for gate in gates or ())
