@@ -87,7 +87,7 @@ def run(
     compute = Compute(engine, workers or cores(), ray_address, part)
 
     def say(sentence: str) -> None:
-        click.echo(sentence, err=True)
+        output.line(sentence, err=True)
 
     summary = pipeline.run(settings.workspace, settings.recipe_path(), select, compute, harvest=harvest, say=say)
     if as_json:
