@@ -6,7 +6,7 @@ Reads the workspace alone: the signed history says what was released, whatever M
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError
@@ -31,8 +31,8 @@ class HeldModel(Frozen):
     now: str = ""
 
 
-def models_of(ctx: Context, runs: Sequence[ExposedRun]) -> list[HeldModel]:
-    """Candidates, releases and exports of the checkpoints of these runs.
+def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str] = ()) -> list[HeldModel]:
+    """Candidates, releases and exports of the checkpoints of these runs; exports of these manifests too.
 
     Raises:
         SignatureError: the history of releases cannot be trusted.
@@ -46,7 +46,7 @@ def models_of(ctx: Context, runs: Sequence[ExposedRun]) -> list[HeldModel]:
         if (path := path_of(ctx, digest)).is_dir()
     ]
     released = _releases(ctx, digests) if digests else ()
-    return [*candidates, *released, *_exports(ctx, digests, steps)]
+    return [*candidates, *released, *_exports(ctx, digests | {*manifests}, steps)]
 
 
 def remaining_models(models: Sequence[HeldModel]) -> list[Remaining]:

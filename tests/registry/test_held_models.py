@@ -55,6 +55,11 @@ def test_what_came_of_a_checkpoint_and_what_it_is_now(ctx: Context) -> None:
     assert "plinth taint" in listed[1].until
 
 
+def test_an_export_of_text_that_held_it_is_listed(ctx: Context) -> None:
+    record(ctx, name="web/curated", status="data", subject="7" * 64, to="/srv/text")
+    assert [one.now for one in models_of(ctx, [], ["7" * 64])] == ["/srv/text"]
+
+
 def test_of_no_checkpoint_nothing_came(ctx: Context) -> None:
     assert models_of(ctx, []) == []
     assert models_of(ctx, [run()]) == []

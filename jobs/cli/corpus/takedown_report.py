@@ -44,7 +44,7 @@ def report(settings: Settings, entries: tuple[int, ...], checkpoints: tuple[str,
 
     ctx = settings.context()
     proof = reports.prove(ctx, entries)
-    models = remaining_models(models_of(ctx, proof.runs))
+    models = remaining_models(models_of(ctx, proof.runs, proof.held_by))
     content = reports.facts(ctx, proof, models, _measured(ctx, proof, checkpoints))
     folder = reports.write(ctx, proof, content)
     if as_json:

@@ -32,7 +32,7 @@ class Remaining(Frozen):
 
 UNRECORDED = Remaining(
     what="copies that Plinth has no record of",
-    where="backups, DVC remotes, exports of text and tokens, downloads of a release",
+    where="backups, DVC remotes, copies of exports, downloads of a release",
     until="unknown: ask whoever made them",
 )
 

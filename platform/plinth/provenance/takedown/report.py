@@ -61,13 +61,15 @@ class BucketProof(Frozen):
 
 @dataclass(frozen=True)
 class RemovalProof:
-    """The entries that a report is about, and what was found of them."""
+    """The entries that a report is about, and what was found of them; `held_by` are digests of all saved manifests that
+    were made of a snapshot which held it."""
 
     entries: tuple[Exclusion, ...]
     found: tuple[FoundDocuments, ...]
     buckets: tuple[BucketProof, ...]
     runs: tuple[ExposedRun, ...]
     remains: tuple[Remaining, ...]
+    held_by: frozenset[str]
 
     @property
     def removed(self) -> list[str]:
@@ -106,7 +108,8 @@ def prove(ctx: Context, only: Sequence[int] = ()) -> RemovalProof:
     documents = {(one.bucket, one.id): one for each in known for one in each.documents if not one.published}
     runs = tuple(runs_that_read(ctx, list(documents.values()), sum(each.earlier for each in known)))
     left = [*near_duplicates_left(known), *remaining(ctx, snapshots, descendants, runs)]
-    return RemovalProof(entries, known, buckets, runs, tuple(left))
+    held_by = frozenset(one.digest for one in descendants)
+    return RemovalProof(entries, known, buckets, runs, tuple(left), held_by)
 
 
 def facts(
