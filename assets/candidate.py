@@ -89,6 +89,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
             "refused_checkpoints": measured["refused_checkpoints"],
             "diverged_steps": len(measured["diverged_steps"]),
         },
+        requested_by=ctx.requested_by,
         cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
     )
     materials = {asset: made.digest for asset, made in inputs.items()}

@@ -7,6 +7,8 @@ The same assets, checks and instance serve the Dagster UI; this module only sele
 
 from __future__ import annotations
 
+import getpass
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from typing import Any
 import dagster as dg
 
 from assets.catalog import selected, stages
+from assets.framework.build import REQUESTED_BY
 from assets.framework.resources import Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide
@@ -192,6 +195,11 @@ def _harvest(space: Workspace, recipe: Recipe, *, again: bool) -> None:
         )
 
 
+def requested_by() -> str:
+    """The person who asks for a run here: `PLINTH_REQUESTED_BY`, or the user of this machine."""
+    return os.environ.get("PLINTH_REQUESTED_BY") or getpass.getuser()
+
+
 def _execute(
     space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = definitions.CANDIDATE
 ) -> None:
@@ -203,6 +211,7 @@ def _execute(
             instance=instance,
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
             run_config=QUIET,
+            tags={REQUESTED_BY: requested_by()},
             raise_on_error=False,
         )
         if not result.success:

@@ -26,6 +26,8 @@ from plinth.records import Manifest
 
 CHECK = "expectations"
 PRIORITY = "dagster/priority"
+#: Tag of a Dagster run: the person who asked for it. Two-person approval counts nobody who did.
+REQUESTED_BY = "plinth/requested_by"
 
 #: Request a run when the data version of an input changed and its blocking checks passed; latched, so that an update
 #: which arrives during a run is not lost. Whether the run has work to do is decided by `up_to_date`.
@@ -63,7 +65,9 @@ def asset(stage: Stage) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, plinth: PlinthResource, session: dg.ResourceParam[Session]
     ) -> Iterator[Any]:
         try:
-            yield from execute(stage, plinth.context(session.progress), context.log.info)
+            ctx = plinth.context(session.progress)
+            ctx.requested_by = context.run.tags.get(REQUESTED_BY)
+            yield from execute(stage, ctx, context.log.info)
         except PlinthError as error:
             session.failures.append(error)
             raise dg.Failure(description=str(error), allow_retries=False) from error

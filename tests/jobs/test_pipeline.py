@@ -1,5 +1,6 @@
 """The whole pipeline on the tiny recipe: its results, made once, and their proof."""
 
+import getpass
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from plinth.trust import dsse
 from tests import tiny_corpus
 from tests.jobs.conftest import answer, digests, plinth
 
@@ -99,6 +101,12 @@ def test_slices_of_the_evaluation_add_up_and_lead_to_documents(released):
 def test_a_release_is_proved_down_to_its_sources(released):
     for target in ("champion", "tiny@champion", "candidate"):
         assert plinth(released, "verify", target).returncode == 0
+
+
+def test_whoever_asked_for_the_run_stands_in_the_signed_facts(released):
+    (path,) = (released / "models").glob("*.evidence.json")
+    facts = dsse.unverified(dsse.envelope_of(path), "facts")["predicate"]["facts"]
+    assert facts["requested_by"] == getpass.getuser()
 
 
 def test_tampering_is_found_and_named(released):

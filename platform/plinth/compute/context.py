@@ -18,9 +18,13 @@ from plinth.storage.state import State
 
 @dataclass
 class Context(State):
-    """The workspace, the engine, where progress is shown, which tasks come first, and what they cost by step."""
+    """The workspace, the engine, where progress is shown, which tasks come first, and what they cost by step.
+
+    `requested_by` is the person who asked for the run, where that is known.
+    """
 
     engine: Engine = field(default_factory=InlineEngine)
     progress: Progress = field(default_factory=Silent)
     share: TaskShare | None = None
+    requested_by: str | None = None
     costs: defaultdict[str, StepCost] = field(default_factory=lambda: defaultdict(StepCost))
