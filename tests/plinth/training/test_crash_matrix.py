@@ -68,8 +68,9 @@ def saved() -> Iterator[Callable[[str], RunDirectory]]:
             save(first, step)
 
         def copy(name: str) -> RunDirectory:
-            shutil.copytree(first.root, Path(folder) / name)
-            return RunDirectory(Path(folder) / name)
+            place = Path(folder) / name / first.root.name  # a record commits nothing in a run of another name
+            shutil.copytree(first.root, place)
+            return RunDirectory(place)
 
         yield copy
 
