@@ -172,7 +172,8 @@ def approve(
         MissingError: no such candidate.
         SignatureError: the candidate or the person's key cannot be used.
     """
-    allowed = policy.current(ctx, recipe.required_release().name).policy.approvals.approvers
+    signed = policy.current(ctx, recipe.required_release().name)
+    allowed = signed.policy.approvals.approvers
     if allowed and by.strip() not in allowed:
         raise GateError(
             f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
@@ -180,7 +181,7 @@ def approve(
     client = mlflow_client.connect(ctx.workspace)
     found = candidate.read(ctx, _version(client, recipe, version))
     candidate.verify_candidate(ctx, found)
-    return approval.sign(ctx, found, by, reason, decision)
+    return approval.sign(ctx, found, by, reason, decision, signed.digest)
 
 
 @mlflow_client.named("read a candidate")
@@ -269,7 +270,7 @@ def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
         found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
     except TrustError:
         return False
-    decisions, faults = approval.collect(ctx, found, version.tags)
+    decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
     known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
     return approvals(governing.policy, known).passed
 

@@ -31,8 +31,13 @@ Decision = Literal["approved", "rejected"]
 TAG = re.compile(r"approval(\.\d+)?")
 
 
-def sign(ctx: Context, candidate: Candidate, by: str, reason: str, decision: Decision = "approved") -> Path:
+def sign(
+    ctx: Context, candidate: Candidate, by: str, reason: str, decision: Decision = "approved", policy: str = ""
+) -> Path:
     """Sign one person's decision. Repeating it changes nothing; a later decision replaces an earlier one.
+
+    Args:
+        policy: digest of the gate policy that governs; under another one the approval does not count.
 
     Raises:
         SignatureError: no name, no reason, or the person's key is not usable here.
@@ -47,9 +52,9 @@ def sign(ctx: Context, candidate: Candidate, by: str, reason: str, decision: Dec
             earlier = verify_statement(ctx, path, candidate)
         except SignatureError:
             earlier = None
-        if earlier is not None and (earlier.decision, earlier.reason) == (decision, reason):
+        if earlier is not None and (earlier.decision, earlier.reason, earlier.policy) == (decision, reason, policy):
             return path
-    predicate = {"decision": decision, "by": by, "reason": reason, "at": now()}
+    predicate = {"decision": decision, "by": by, "reason": reason, "policy": policy, "at": now()}
     dsse.write(path, dsse.statement(PREDICATE, candidate.subjects, predicate), key)
     return path
 
@@ -80,27 +85,38 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval
     if predicate.get("by") != person or predicate.get("decision") not in get_args(Decision):
         raise SignatureError(f"{path} is no decision of {person}", found=predicate)
     key = next(one["keyid"] for one in envelope["signatures"] if one.get("keyid") in authority.keys)
-    given = {"decision": predicate["decision"], "reason": str(predicate.get("reason")), "key": key}
+    given = {"decision": predicate["decision"], "reason": str(predicate.get("reason"))}
+    given |= {"key": key, "policy": str(predicate.get("policy", ""))}
     return Approval(by=person, how="statement", **given)
 
 
 def collect(
-    ctx: Context, candidate: Candidate, tags: Mapping[str, Any]
+    ctx: Context, candidate: Candidate, tags: Mapping[str, Any], policy: str = ""
 ) -> tuple[tuple[Approval, ...], tuple[str, ...]]:
-    """Every decision about a candidate, and every invalid one with its reason."""
+    """Every decision about a candidate, and every invalid one with its reason.
+
+    Args:
+        policy: digest of the gate policy that governs; a signed approval under another one is invalid, a rejection is
+            not.
+    """
     decisions: list[Approval] = []
     faults: list[str] = []
     for path in sorted((ctx.workspace.approvals / candidate.key[:12]).glob("*.json")):
         try:
-            decisions.append(verify_statement(ctx, path, candidate))
+            found = verify_statement(ctx, path, candidate)
         except SignatureError as error:
             faults.append(error.what)
-    for tag in sorted(tag for tag in tags if TAG.fullmatch(tag)):
-        found = _from_tag(tag, tags)
-        if isinstance(found, Approval):
+            continue
+        if found.decision == "approved" and found.policy != policy:
+            faults.append(f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})")
+        else:
             decisions.append(found)
-        elif found:
-            faults.append(found)
+    for tag in sorted(tag for tag in tags if TAG.fullmatch(tag)):
+        tagged = _from_tag(tag, tags)
+        if isinstance(tagged, Approval):
+            decisions.append(tagged)
+        elif tagged:
+            faults.append(tagged)
     return tuple(decisions), tuple(faults)
 
 

@@ -20,7 +20,7 @@ from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import approval, attestations, measured, releases, signing, taint
+from registry import approval, attestations, measured, policy, releases, signing, taint
 from registry.attestations import Attestation
 from registry.candidate import Candidate, evidence_of, signed_chain
 from registry.gates import CheckResult, Evidence
@@ -36,7 +36,7 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
     """
     provenance, signature = _signature(ctx, candidate)
     chain, lineage = _lineage(ctx, candidate, provenance)
-    approvals, faults = approval.collect(ctx, candidate, tags)
+    approvals, faults = approval.collect(ctx, candidate, tags, policy.governing(ctx, recipe.required_release().name))
     stated = attestations.about(ctx, candidate.checkpoint)
     found = measured.of(ctx, candidate.checkpoint, stated.valid)
     return Evidence(

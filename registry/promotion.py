@@ -17,8 +17,8 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
-from registry import candidate as candidates
 from registry import (
+    attestations,
     evidence,
     gates,
     materialise,
@@ -31,6 +31,7 @@ from registry import (
     verdict,
     waivers,
 )
+from registry import candidate as candidates
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.policy import SignedPolicy
@@ -188,6 +189,7 @@ def _write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
     found, release = judged.candidate, recipe.required_release().name
     read = [candidates.evidence_path(found.directory, found.key), *waivers.paths(ctx, release, found.key)]
     read += sorted((ctx.workspace.approvals / found.key[:12]).glob("*.json"))
+    read += sorted(attestations.path_of(ctx, found.checkpoint, "x").parent.glob("*.json"))
     signed = (signing.signature_path(found.directory), signing.slsa_path(found.directory))
     read += [path for path in signed if path.exists()]
     verdict.write(ctx, found, judged.policy, judged.results, read, judged.faults)

@@ -214,6 +214,7 @@ class Approval(Frozen):
     reason: str
     how: Literal["statement", "tag"]
     key: str = Field("", description="Identity of the key that signed; empty for a tag.")
+    policy: str = Field("", description="Digest of the gate policy that governed then; empty for a tag.")
 
 
 class Evidence(Frozen):

@@ -99,6 +99,17 @@ def test_garbage_is_a_fault_not_a_traceback(ctx: Context, unregistered: Candidat
     assert len(faults) == 1
 
 
+def test_an_approval_under_another_policy_does_not_count_and_a_rejection_does(
+    ctx: Context, unregistered: Candidate
+) -> None:
+    approval.sign(ctx, unregistered, ADA, "good under the old one", policy="1" * 64)
+    assert [one.by for one in approval.collect(ctx, unregistered, {}, "1" * 64)[0]] == [ADA]
+    decisions, faults = approval.collect(ctx, unregistered, {}, "2" * 64)
+    assert (decisions, faults) == ((), (f"{ADA} approved under another gate policy (111111111111)",))
+    approval.sign(ctx, unregistered, ADA, "bad under any", "rejected", policy="1" * 64)
+    assert [one.decision for one in approval.collect(ctx, unregistered, {}, "2" * 64)[0]] == ["rejected"]
+
+
 def tags(**extra: str) -> dict[str, Any]:
     base = {"approval": "approved", "approval.by": ADA, "approval.reason": "good numbers"}
     return {key.replace("__", "."): value for key, value in (base | extra).items() if value != "absent"}

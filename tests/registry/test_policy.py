@@ -97,13 +97,11 @@ def test_a_changed_or_removed_version_is_noticed(ctx: Context) -> None:
         policy.current(ctx, "demo")
 
 
-def test_a_decision_under_another_policy_is_refused(ctx: Context) -> None:
-    first = signed(ctx, strict())
-    policy.require(first.digest, first)
-    second = signed(ctx, strict(version=2, without=WITHOUT))
-    for other in (first.digest, ""):
-        with pytest.raises(GateError, match="another gate policy"):
-            policy.require(other, second)
+def test_what_does_not_hold_governs_nothing(ctx: Context) -> None:
+    assert policy.governing(ctx, "demo") == ""
+    assert policy.governing(ctx, "demo") != signed(ctx, strict()).digest == policy.governing(ctx, "demo")
+    file_of(ctx, 1).write_text("{}")
+    assert policy.governing(ctx, "demo") == ""
 
 
 # ---- files ---------------------------------------------------------------------------------------
