@@ -7,7 +7,7 @@ checkpoint -> candidate -> gates -> approval -> canary -> champion
 Called from outside (assets, sensor, command line):
 
     api           register_candidate, pending, ready, approve, promote, promote_if_approved,
-                  rollback, mark_tainted, lift_taint, relay_timeline, history
+                  rollback, mark_tainted, lift_taint, relay_timeline, history, prove_log
     verified      verify_model: prove a model down to its sources; the way to load one
     server        ensure_server, find_server, stop_server: the local MLflow server (its process: mlflow_process)
 
@@ -15,6 +15,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
 
     clock         wall-clock time for records
     signed_log    signed, numbered, chained records that are only ever added
+    audit_log     every decision and every refused one, signed by whoever decided or asked
     signing       OpenSSF model signature and SLSA provenance of a directory
     materialise   checkpoint manifest -> signed directory
     mlflow_client connection to MLflow, named failures, source URIs

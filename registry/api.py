@@ -15,6 +15,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from registry import (
     approval,
+    audit_log,
     candidate,
     materialise,
     mirror,
@@ -27,11 +28,13 @@ from registry import (
     timeline,
     waivers,
 )
+from registry.audit_log import AuditedAction
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
 from registry.promotion import CHAMPION, Stage
 from registry.releases import ReleaseRecord
+from registry.signed_log import AUDIT
 
 __all__ = [
     "Candidate",
@@ -50,6 +53,7 @@ __all__ = [
     "pending",
     "promote",
     "promote_if_approved",
+    "prove_log",
     "ready",
     "register_candidate",
     "relay_timeline",
@@ -73,6 +77,11 @@ class CandidateStatus(Frozen):
     def ready(self) -> bool:
         """Every gate passed, approvals among them."""
         return self.error is None and open_gates(self.gates)
+
+    @property
+    def refusal(self) -> str:
+        """Why it may not be promoted."""
+        return self.error or "; ".join(f"{gate.name}: {gate.reason}" for gate in failed(self.gates))
 
     @property
     def waits_for_approval(self) -> bool:
@@ -172,16 +181,19 @@ def approve(
         MissingError: no such candidate.
         SignatureError: the candidate or the person's key cannot be used.
     """
-    signed = policy.current(ctx, recipe.required_release().name)
-    allowed = signed.policy.approvals.approvers
-    if allowed and by.strip() not in allowed:
-        raise GateError(
-            f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
-        )
-    client = mlflow_client.connect(ctx.workspace)
-    found = candidate.read(ctx, _version(client, recipe, version))
-    candidate.verify_candidate(ctx, found)
-    return approval.sign(ctx, found, by, reason, decision, signed.digest)
+    action, person = "approve" if decision == "approved" else "reject", by.strip()
+    with audit_log.audited(ctx, AuditedAction(action, _named(recipe, version), person, reason, owner=person)) as asked:
+        signed = policy.current(ctx, recipe.required_release().name)
+        allowed = signed.policy.approvals.approvers
+        if allowed and person not in allowed:
+            raise GateError(
+                f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
+            )
+        client = mlflow_client.connect(ctx.workspace)
+        found = candidate.read(ctx, _version(client, recipe, version))
+        asked.subject = found.title
+        candidate.verify_candidate(ctx, found)
+        return approval.sign(ctx, found, by, reason, decision, signed.digest)
 
 
 @mlflow_client.named("read a candidate")
@@ -195,9 +207,12 @@ def waive(
         MissingError: no such candidate.
         SignatureError: the candidate or the key cannot be used.
     """
-    found = candidate.read(ctx, _version(mlflow_client.connect(ctx.workspace), recipe, version))
-    governing = policy.current(ctx, recipe.required_release().name)
-    return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
+    subject = f"{gate} of {_named(recipe, version)} until {expires}"
+    with audit_log.audited(ctx, AuditedAction("waive", subject, owner or "", reason, owner)) as asked:
+        found = candidate.read(ctx, _version(mlflow_client.connect(ctx.workspace), recipe, version))
+        asked.subject = f"{gate} of {found.title} until {expires}"
+        governing = policy.current(ctx, recipe.required_release().name)
+        return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
 
 
 @mlflow_client.named("promote a candidate")
@@ -216,10 +231,16 @@ def promote(
 
 @mlflow_client.named("judge the approved candidates")
 def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Unsettled candidates that may be promoted now. Weights are read only where people have approved enough."""
+    """Unsettled candidates that may be promoted now. Weights are read only where people have approved enough.
+
+    That an approved one may not be is recorded once for each reason.
+    """
     client = mlflow_client.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
     judged = [_status(ctx, client, recipe, version) for version in approved]
+    for refused in (status for status in judged if not status.ready):
+        asked = AuditedAction("promote", _named(recipe, refused.version), "approved candidates", "it was approved")
+        audit_log.record(ctx, asked, refused.refusal, once=True)
     return tuple(status for status in judged if status.ready)
 
 
@@ -252,6 +273,17 @@ def repair(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
     with registration.locked(ctx):
         releases.refresh(ctx)
         return mirror.repair(ctx, mlflow_client.connect(ctx.workspace), name)
+
+
+def prove_log(ctx: Context) -> audit_log.AuditProof:
+    """Prove the log of decisions, and that it has what every release record and the head of their history name.
+
+    Raises:
+        SignatureError: the log or the history does not hold; says which entry.
+    """
+    anchors = [(f"release record {record.number}", record.audit) for record in releases.history(ctx)]
+    releases.log_records(ctx, AUDIT)
+    return audit_log.prove(ctx, [(name, anchor) for name, anchor in anchors if anchor])
 
 
 def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:
@@ -287,6 +319,11 @@ def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Candidat
     return CandidateStatus(
         model=version.name, version=str(version.version), checkpoint=checkpoint, gates=judged.results
     )
+
+
+def _named(recipe: Recipe, version: str | None) -> str:
+    """A candidate in words, before it was looked up."""
+    return f"{candidate.model_name(recipe)} version {version or 'newest'}"
 
 
 def _version(client: Any, recipe: Recipe, version: str | None) -> Any:

@@ -73,6 +73,11 @@ class Candidate(Frozen):
     directory: Path
 
     @property
+    def title(self) -> str:
+        """Model, version and key for people."""
+        return f"{self.model} version {self.version} ({self.key[:12]})"
+
+    @property
     def subjects(self) -> dict[str, str]:
         """The digests that an approval or a release must name."""
         return {"candidate": self.key, "checkpoint": self.checkpoint, "evaluation": self.evaluation}

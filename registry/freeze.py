@@ -14,7 +14,8 @@ from plinth.provenance.impact.targets import DOCUMENT_ID, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.report.impact_page import ConsumerRow, VersionRow
-from registry import feed, impact, mlflow_client, policy, promotion, releases, taint, webhook
+from registry import audit_log, feed, impact, mlflow_client, policy, promotion, releases, taint, webhook
+from registry.audit_log import AuditedAction
 from registry.feed import FeedEntry
 from registry.registration import locked
 from registry.releases import ReleaseRecord
@@ -47,7 +48,8 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
         MissingError: nothing here has that identity.
         SignatureError: there is no compliance key on this machine, or the log of marks does not hold.
     """
-    marks = tuple(taint.mark(ctx, one, by, reason) for one in _targets(ctx, target))
+    with audit_log.audited(ctx, AuditedAction("taint", target, by, reason)):
+        marks = tuple(taint.mark(ctx, one, by, reason) for one in _targets(ctx, target))
     return _concerned(ctx, marks, f"{by}: {reason}")
 
 
@@ -58,7 +60,8 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
         MissingError: no mark that stands has that target.
         SignatureError: there is no compliance key on this machine, or the log of marks does not hold.
     """
-    done = taint.lift(ctx, target, by, reason)
+    with audit_log.audited(ctx, AuditedAction("lift", target, by, reason)):
+        done = taint.lift(ctx, target, by, reason)
     frozen = {digest for mark in taint.records(ctx) for digest in _checkpoints(ctx, mark)}
     free = _checkpoints(ctx, done.mark) - frozen
     with suppress(RegistryError):  # the tag is for people to read; what counts is the log

@@ -26,6 +26,8 @@ from plinth.storage import locks
 from plinth.trust import dsse
 from plinth.trust.authority import POLICY
 from plinth.trust.pin import Trust
+from registry import audit_log
+from registry.audit_log import AuditedAction
 from registry.clock import now
 from registry.gates.settings import GatePolicy
 
@@ -83,6 +85,13 @@ def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPo
         GateError: not the next version.
         RecipeError: it names a gate that is not installed.
     """
+    subject = f"{policy.release} version {policy.version} {digest(policy)[:12]}"
+    asked = AuditedAction("policy", subject, owner or "", policy.description, owner)
+    with audit_log.audited(ctx, asked, once=True):
+        return _sign(ctx, policy, owner)
+
+
+def _sign(ctx: Context, policy: GatePolicy, owner: str | None) -> SignedPolicy:
     for error in _extensions(policy):
         raise error
     trust = Trust.of(ctx.workspace)

@@ -19,6 +19,7 @@ from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from registry import (
     attestations,
+    audit_log,
     evidence,
     gates,
     materialise,
@@ -32,6 +33,7 @@ from registry import (
     waivers,
 )
 from registry import candidate as candidates
+from registry.audit_log import AuditedAction
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.policy import SignedPolicy
@@ -96,8 +98,10 @@ def promote(
         GateError: gates that did not pass, each with its reason.
         MissingError: no such candidate.
     """
-    with locked(ctx):
+    asked = AuditedAction("promote", f"{candidates.model_name(recipe)} version {version}", by, reason)
+    with audit_log.audited(ctx, asked), locked(ctx):
         judged = judge(ctx, client, recipe, client.get_model_version(candidates.model_name(recipe), version))
+        asked.subject = f"{judged.candidate.title} to {stage}"
         _write_verdict(ctx, recipe, judged)
         _require_open(judged)
         version = _ensure_copy(client, recipe, judged.candidate)
@@ -136,13 +140,14 @@ def rollback(
         GateError: there is no good earlier version.
     """
     name = recipe.required_release().name
-    with locked(ctx):
+    with audit_log.audited(ctx, AuditedAction("rollback", name, by, reason)) as asked, locked(ctx):
         now_held = _standing(ctx, name)
         champion = now_held.champion
         if champion is None:
             mirror.repair(ctx, client, name)
             raise MissingError(f"{name} has no champion", remedy="promote a candidate first")
         good = _last_good(ctx, name, now_held)
+        asked.subject = f"{name} version {champion} to {good or 'none'}"
         if good is None and not withdraw:
             raise GateError(
                 f"{name} has no good version before {champion}",

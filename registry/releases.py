@@ -48,7 +48,8 @@ class ReleaseRecord(Frozen):
     `goal` is where the movement ends: a `canary` on its way to `champion`, or one that stays for trial. `version` is
     the release's version that holds the place afterwards (None when withdrawn), `previous` the one that was champion
     before. A `returned` canary is `previous`, and the champion stays. `policy` is the
-    digest of the gate policy under which it was decided.
+    digest of the gate policy under which it was decided, `audit` number and SHA-256 of the newest entry of the log of
+    decisions then.
     """
 
     number: int
@@ -65,6 +66,7 @@ class ReleaseRecord(Frozen):
     approvals: tuple[Approval, ...] = ()
     gates: Mapping[str, str] = {}
     policy: str = ""
+    audit: Mapping[str, Any] = {}
     at: str
 
 
@@ -76,7 +78,8 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
     """
     earlier = history(ctx)
     prior = hashlib.sha256(_path(ctx, len(earlier)).read_bytes()).hexdigest() if earlier else None
-    record = ReleaseRecord(number=len(earlier) + 1, prior=prior, **fields)
+    decided = signed_log.head_of(log_records(ctx, signed_log.AUDIT))
+    record = ReleaseRecord(number=len(earlier) + 1, prior=prior, audit=decided, **fields)
     path, trust = _path(ctx, record.number), Trust.of(ctx.workspace)
     content = record.model_dump(mode="json")
     envelope = dsse.seal(dsse.statement(PREDICATE, record.candidate, content), trust.signer(PROMOTER))

@@ -1,4 +1,4 @@
-"""Signed, numbered, chained records that are only ever added: marks, the feed, consumers.
+"""Signed, numbered, chained records that are only ever added: marks, the feed, consumers, decisions.
 
     FOLDER/00001.json     a DSSE envelope: number, SHA-256 of the file before, role, time, body
 
@@ -24,7 +24,7 @@ from plinth.errors import SignatureError
 from plinth.storage.atomic import write_bytes
 from plinth.storage.locks import locked
 from plinth.trust import dsse
-from plinth.trust.authority import COMPLIANCE, PROMOTER
+from plinth.trust.authority import COMPLIANCE, PROMOTER, ROLES, ROOT, Authority, revoked_at
 from plinth.trust.pin import Trust
 from registry.clock import now
 
@@ -43,10 +43,16 @@ class LogRecord:
 
 @dataclass(frozen=True)
 class SignedLog:
-    """A log of a workspace: its folder there, the predicate of its records, and who may sign them."""
+    """A log of a workspace: its folder there, the predicate of its records, and who may sign them.
+
+    Args:
+        keeps_revoked: a record of a key that was revoked since stays, with no owner. For what only tells what happened;
+            a record that others act on falls with its key.
+    """
 
     name: str
     roles: tuple[str, ...]
+    keeps_revoked: bool = False
 
     @property
     def predicate(self) -> str:
@@ -69,14 +75,16 @@ class SignedLog:
         self._require_newest(ctx, len(found))
         return tuple(found)
 
-    def append(self, ctx: Context, body: Mapping[str, Any], subjects: Mapping[str, str], role: str) -> LogRecord:
-        """Sign and write the next record as a role.
+    def append(
+        self, ctx: Context, body: Mapping[str, Any], subjects: Mapping[str, str], role: str, owner: str | None = None
+    ) -> LogRecord:
+        """Sign and write the next record as a role, with the key of an owner where there are several.
 
         Raises:
             SignatureError: the log does not hold, or there is no key of that role here.
         """
         trust = Trust.of(ctx.workspace)
-        signer = trust.signer(role)
+        signer = trust.signer(role, owner)
         with locked(self.folder(ctx) / ".lock"):
             earlier = self.records(ctx)
             number, prior = len(earlier) + 1, earlier[-1].sha256 if earlier else None
@@ -122,13 +130,15 @@ class SignedLog:
                 expected=" or ".join(self.roles),
                 remedy=f"restore {self.name}/ from a backup",
             )
-        authority = trust.authority(stated)
+        authority = _ever(trust, stated) if self.keeps_revoked else trust.authority(stated)
         content = dsse.opened(envelope, authority, self.predicate, where)["predicate"]
         try:
             self._require_next(where, content, before)
             at, body = str(content["at"]), dict(content["body"])
         except (KeyError, TypeError, ValueError) as error:
             raise SignatureError(f"{where} is not a record of {self.name}/", found=repr(error)) from error
+        if self.keeps_revoked:
+            authority = _unrevoked(trust.authority(stated), at)
         owners = dsse.signed_by(envelope, authority, where)
         return LogRecord(content["number"], hashlib.sha256(data).hexdigest(), at, stated, owners, body)
 
@@ -189,8 +199,10 @@ MARKS = SignedLog("taint", (COMPLIANCE,))
 FEED = SignedLog("feed", (COMPLIANCE, PROMOTER))
 #: Services and models made of releases.
 CONSUMERS = SignedLog("consumers", (COMPLIANCE, PROMOTER))
+#: Decisions and refused ones (`audit_log`).
+AUDIT = SignedLog("audit", tuple(ROLES), keeps_revoked=True)
 
-LOGS = (MARKS, FEED, CONSUMERS)
+LOGS = (MARKS, FEED, CONSUMERS, AUDIT)
 
 
 def heads(ctx: Context, since: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -204,8 +216,27 @@ def heads(ctx: Context, since: Mapping[str, Any] | None) -> dict[str, Any]:
         records = log.records(ctx)
         log.require_after(records, (since or {}).get(log.name))
         if records:
-            found[log.name] = {"number": len(records), "sha256": records[-1].sha256}
+            found[log.name] = head_of(records)
     return found
+
+
+def head_of(records: Sequence[LogRecord]) -> dict[str, Any]:
+    """Number and SHA-256 of the newest record; empty where there is none."""
+    return {"number": len(records), "sha256": records[-1].sha256} if records else {}
+
+
+def _ever(trust: Trust, role: str) -> Authority:
+    """Every key that may sign as a role or might once; a revoked root key is no longer listed under its role."""
+    authority = trust.authority(role)
+    gone = {key_id: key for key_id, key in trust.root.keys.items() if role == ROOT and key.revoked_from}
+    known = {**gone, **authority.keys}
+    kept = {key_id: key.model_copy(update={"revoked_from": None}) for key_id, key in known.items()}
+    return authority.model_copy(update={"keys": kept, "threshold": 1})
+
+
+def _unrevoked(authority: Authority, at: str) -> Authority:
+    kept = {key_id: key for key_id, key in authority.keys.items() if not revoked_at(key, at)}
+    return authority.model_copy(update={"keys": kept})
 
 
 def _json(data: bytes, where: str) -> Any:

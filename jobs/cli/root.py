@@ -96,6 +96,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "verify": ("verify", "Verify every link from a model or asset to its sources."),
             "taint": ("taint", "Mark data or a model unfit; freeze everything derived from it."),
             "consumer": ("consumer", "Enrol services and models that use a release; show their feed."),
+            "log": ("log", "List every decision and every refused one; prove the list."),
             "impact": ("impact", "List everything made of a digest, source, document or commit."),
             "restore": ("content", "Write the files of a manifest into a folder."),
             "export": ("content", "Export DVC pointers, text, tokens or a model."),

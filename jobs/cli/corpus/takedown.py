@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth.corpus.exclusions.entries import Kind
+    from plinth.corpus.exclusions.entries import Exclusion, Kind
     from plinth.provenance.takedown.exposed_runs import ExposedRun, Holdings
     from registry.held_models import HeldModel
 
@@ -184,7 +185,6 @@ def exclude(
     are. What is taken becomes a counted reject with the reason `takedown`.
     """
     from jobs.cli import output
-    from plinth.corpus.exclusions import exclusion_list
     from plinth.errors import RequestError
     from plinth.provenance.takedown.removal import propose
 
@@ -200,7 +200,7 @@ def exclude(
             expected="a confirmation",
             remedy="look at it with `plinth takedown find`; then give --yes",
         )
-    entry = None if dry_run else exclusion_list.append(ctx, **proposed.fields)
+    entry = None if dry_run else _appended(ctx, proposed.fields)
     if as_json:
         output.emit_json({**counts, "entry": entry.number if entry else None, "notes": list(proposed.found.notes)})
         return
@@ -208,6 +208,16 @@ def exclude(
         output.say(f"[yellow]{output.plain_markup(note)}[/yellow]")
     done = f"entry {entry.number} takes" if entry else "this would take"
     output.say(f"{done} {took}; {proposed.parts:,} of {proposed.of_parts:,} parts are written anew by `plinth run`")
+
+
+def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
+    """The new entry of the list; that it was added, or refused, is in the log of decisions."""
+    from plinth.corpus.exclusions import exclusion_list
+    from registry.audit_log import AuditedAction, audited
+
+    subject = f"{fields['kind']} {fields['value']}"
+    with audited(ctx, AuditedAction("exclude", subject, getpass.getuser(), fields["reason"])):
+        return exclusion_list.append(ctx, **fields)
 
 
 @takedown.command("list", epilog=examples("plinth takedown list", "plinth takedown list --json"))

@@ -7,5 +7,6 @@ verify   `plinth verify`: every link from a target to its sources
 taint    `plinth taint`: marks of unfit data and models, and their lifting
 consumer `plinth consumer`: services and models that use a release, and their feed
 impact   `plinth impact`: everything that came of something
+log      `plinth log`: decisions and refused ones, and their proof
 content  `plinth restore` and `plinth export`: files out of the content store
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +105,8 @@ def enrol(settings: Settings, role: str, public: Path, owner: str) -> None:
     """Let the key in the PEM file PUBLIC sign as ROLE; needs the root's key."""
     from plinth.trust import enrolment
 
-    _changed(enrolment.enrol(_workspace(settings), role, owner, public.read_text()))
+    with _audited(settings, f"enrol {role} {owner}"):
+        _changed(enrolment.enrol(_workspace(settings), role, owner, public.read_text()))
 
 
 @keys.command()
@@ -115,7 +118,8 @@ def revoke(settings: Settings, key: str, since: datetime | None) -> None:
     from plinth.trust import enrolment
 
     when = datetime.now(UTC) if since is None else since.replace(tzinfo=UTC)
-    _changed(enrolment.revoke(_workspace(settings), key, when))
+    with _audited(settings, f"revoke {key} from {when.isoformat(timespec='seconds')} on"):
+        _changed(enrolment.revoke(_workspace(settings), key, when))
 
 
 @keys.command()
@@ -126,7 +130,8 @@ def rotate(settings: Settings, role: str, owner: str) -> None:
     """Give OWNER a new key as ROLE and revoke the old one from now on."""
     from plinth.trust import enrolment
 
-    _changed(enrolment.rotate(_workspace(settings), role, owner))
+    with _audited(settings, f"rotate {role} {owner}"):
+        _changed(enrolment.rotate(_workspace(settings), role, owner))
 
 
 @keys.command()
@@ -137,7 +142,8 @@ def threshold(settings: Settings, role: str, count: int) -> None:
     """Let ROLE need the signatures of COUNT different keys."""
     from plinth.trust import enrolment
 
-    _changed(enrolment.threshold(_workspace(settings), role, count))
+    with _audited(settings, f"threshold of {role} {count}"):
+        _changed(enrolment.threshold(_workspace(settings), role, count))
 
 
 @keys.command()
@@ -147,7 +153,8 @@ def renew(settings: Settings, days: int) -> None:
     """Sign the next version of the root with a later expiry."""
     from plinth.trust import enrolment
 
-    _changed(enrolment.renew(_workspace(settings), days))
+    with _audited(settings, f"renew for {days} days"):
+        _changed(enrolment.renew(_workspace(settings), days))
 
 
 @keys.command()
@@ -175,6 +182,14 @@ def _workspace(settings: Settings) -> Workspace:
     from plinth.storage.workspace import Workspace
 
     return Workspace(settings.workspace)
+
+
+def _audited(settings: Settings, change: str) -> AbstractContextManager[object]:
+    """Record a change of the root, or that it was refused, in the log of decisions."""
+    from plinth.compute.context import Context
+    from registry.audit_log import AuditedAction, audited
+
+    return audited(Context(_workspace(settings)), AuditedAction("keys", change, getpass.getuser()))
 
 
 def _trust(settings: Settings) -> Trust:

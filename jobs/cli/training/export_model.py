@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -69,23 +70,27 @@ def model(
     """
     from jobs.cli import output
     from plinth.errors import GateError, WorkspaceError
+    from registry.audit_log import AuditedAction, audited
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WorkspaceError(
             f"{folder} is not empty", expected="a new or empty folder", remedy="name another, or delete it first"
         )
     ctx = settings.context()
-    if unreleased:
-        made, claim = _run(ctx, target, checkpoint, folder, dtype, int(file_gb * 1e9))
-    else:
-        named = _release_name(settings, target)
-        if named is None:
-            raise GateError(
-                f"{target} is no release",
-                expected="`release`, `canary`, NAME/VERSION or NAME@ALIAS",
-                remedy="promote it first; or --unreleased, which marks the export",
-            )
-        made, claim = _release(ctx, named, folder, dtype, int(file_gb * 1e9))
+    action = "export unreleased" if unreleased else "export"
+    with audited(ctx, AuditedAction(action, target, getpass.getuser(), f"to {folder.absolute()}")) as asked:
+        if unreleased:
+            made, claim = _run(ctx, target, checkpoint, folder, dtype, int(file_gb * 1e9))
+        else:
+            named = _release_name(settings, target)
+            if named is None:
+                raise GateError(
+                    f"{target} is no release",
+                    expected="`release`, `canary`, NAME/VERSION or NAME@ALIAS",
+                    remedy="promote it first; or --unreleased, which marks the export",
+                )
+            made, claim = _release(ctx, named, folder, dtype, int(file_gb * 1e9))
+        asked.subject = f"{claim.name} checkpoint {claim.checkpoint[:12]}"
     if as_json:
         output.emit_json({"folder": str(folder), **claim.model_dump(mode="json"), **made._asdict()})
         return

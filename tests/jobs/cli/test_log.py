@@ -1,0 +1,56 @@
+"""`plinth log`: decisions of the command line, and refused ones, listed and proved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth.compute.context import Context
+from plinth.records import Manifest
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from registry.signed_log import AUDIT
+
+Plinth = Callable[..., Any]
+
+
+@pytest.fixture
+def ctx(tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    """A workspace with one asset, and a root of trust that may be changed."""
+    shutil.copytree(trust_folder, tmp_path / "trust")
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    made = Manifest(asset="notes/curated", step="s", version="1", params={}, inputs={"inventory": "5" * 64}, parts=())
+    ctx.refs.publish(made, "key")
+    return ctx
+
+
+def listed(plinth: Plinth) -> list[tuple[str, str, str, str]]:
+    found = json.loads(plinth("log", "--json").out)
+    return [(each["action"], each["outcome"], each["actor"], each["subject"]) for each in found]
+
+
+def test_decisions_are_listed_and_a_removed_one_ends_with_trust(plinth: Plinth, ctx: Context) -> None:
+    assert plinth("log", "--verify").out == "0 entries hold; 0 release records name one of them\n"
+    marked = ctx.refs.current("notes/curated").digest
+    assert plinth("taint", marked, "--by", "dpo", "--reason", "with\x1b[2J [bold]marks").code == 0
+    assert plinth("taint", "lift", marked, "--by", "dpo", "--reason", "granted").code == 0
+    assert plinth("keys", "rotate", "trainer", "trainer").code == 0
+    assert plinth("keys", "threshold", "promoter", "9").code == 8
+    assert plinth("export", "model", "somewhere", "out").code == 8
+    assert listed(plinth) == [
+        ("taint", "done", "compliance", marked),
+        ("lift", "done", "compliance", marked),
+        ("keys", "done", "root", "rotate trainer trainer"),
+        ("keys", "refused", "root", "threshold of promoter 9"),
+        ("export", "refused", "promoter", "somewhere"),
+    ]
+    shown = plinth("log").out
+    assert "\x1b[2J" not in shown
+    assert "5 entries hold" in plinth("log", "--verify").out
+    AUDIT.path(ctx, 5).unlink()
+    assert plinth("log", "--verify").code == plinth("log").code == 8
