@@ -58,6 +58,7 @@ __all__ = [
     "register_candidate",
     "relay_timeline",
     "repair",
+    "return_canary",
     "rollback",
     "status",
     "waive",
@@ -255,6 +256,12 @@ def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool 
     return promotion.rollback(
         ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw
     )
+
+
+@mlflow_client.named("give a canary back")
+def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> ReleaseRecord:
+    """Take the canary's place away; see `promotion.return_canary`."""
+    return promotion.return_canary(ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason)
 
 
 @mlflow_client.named("repair MLflow's aliases")

@@ -117,11 +117,12 @@ def _of_release(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
     concerned = consumers.concerned(ctx, (), {record.model})
     if record.action in ("canary", "returned"):
         concerned = consumers.canary_for(ctx, record.model)
+    moved = record.previous if record.action == "returned" else record.version or record.previous
     return {
         "event": record.action,
         "of": "releases",
         "record": record.number,
-        "target": f"{record.model} version {record.version or record.previous}",
+        "target": f"{record.model} version {moved}",
         "by": record.by,
         "reason": record.reason,
         "versions": [f"{record.model}/{version}" for version in (record.version, record.previous) if version],

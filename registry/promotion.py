@@ -163,6 +163,31 @@ def rollback(
         return record
 
 
+def return_canary(ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str) -> ReleaseRecord:
+    """Take the canary's place away; the champion stays. Repeated after a crash, it completes what was begun.
+
+    Raises:
+        MissingError: there is no canary, and the last movement of the release gave none back.
+    """
+    name = recipe.required_release().name
+    with locked(ctx):
+        records = releases.history(ctx, name)
+        held = standing(records)
+        if held.canary is not None:
+            version, about = held.champion, record_of(ctx, name, held.champion or held.canary)
+            moved = {"model": name, "version": version, "previous": held.canary, "by": by, "reason": reason}
+            candidate = about.model_dump(include={"candidate", "candidate_version"})
+            record = releases.append(ctx, action="returned", goal="returned", at=now(), **moved, **candidate)
+        elif records and records[-1].action == "returned":
+            record = records[-1]
+        else:
+            mirror.repair(ctx, client, name)
+            raise MissingError(f"{name} has no canary", remedy="`plinth promote --stage canary` puts one on trial")
+        client.set_model_version_tag(name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
+        mirror.repair(ctx, client, name)
+        return record
+
+
 def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
     """A release version, proved: the signed history has it and has not taken it back, and its model is unchanged and
     untainted. MLflow is not asked.
@@ -183,8 +208,10 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
 
 
 def settled(ctx: Context, name: str) -> frozenset[str]:
-    """Keys of the candidates that reached their goal once: no sensor moves them again, also after a rollback."""
-    return frozenset(r.candidate["candidate"] for r in releases.history(ctx, name) if r.action == r.goal)
+    """Keys of the candidates that reached their goal once or were given back: no sensor moves them again."""
+    records = releases.history(ctx, name)
+    back = {record.previous for record in records if record.action == "returned"}
+    return frozenset(r.candidate["candidate"] for r in records if r.action == r.goal or r.version in back)
 
 
 def _write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:

@@ -18,7 +18,7 @@ from registry.gates.all_gates import evaluate
 from registry.gates.facts import Approval, CheckResult, Evidence, SliceScore
 from registry.gates.people import APPROVALS, approvals
 from registry.gates.result import GateResult, failed, open_gates
-from registry.gates.settings import GatePolicy
+from registry.gates.settings import GatePolicy, TrialPolicy
 
 __all__ = [
     "APPROVALS",
@@ -28,6 +28,7 @@ __all__ = [
     "GatePolicy",
     "GateResult",
     "SliceScore",
+    "TrialPolicy",
     "approvals",
     "evaluate",
     "failed",

@@ -116,6 +116,18 @@ class CostPolicy(Frozen):
     amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Names, each above 0.")
 
 
+class TrialPolicy(Frozen):
+    """When a canary is given back, and when it may become champion, by paired comparison with the champion.
+
+    `margin` is a share of the champion's value. Both decisions are about the same limit: worse by more than it is
+    proved, or no worse than it is proved, in each stream."""
+
+    margin: float = Field(0.005, ge=0, lt=1, description="Share of the champion's value by which it may be worse.")
+    level: float = Field(0.95, gt=0.5, lt=1, description="One minus the chance of ever giving back a canary no worse.")
+    least: int = Field(100, ge=2, description="Observations of a stream before it is judged.")
+    higher_is_better: tuple[str, ...] = Field((), description="Streams in which more is better; else less is.")
+
+
 class ApprovalPolicy(Frozen):
     """People who must agree."""
 
@@ -156,6 +168,11 @@ class GatePolicy(Frozen):
     bias: BiasPolicy = BiasPolicy()
     cost: CostPolicy = CostPolicy()
     approvals: ApprovalPolicy = ApprovalPolicy()
+    trial: TrialPolicy = Field(
+        TrialPolicy(),
+        description="When a canary is given back.",
+        exclude_if=lambda given: given == TrialPolicy(),
+    )
     extensions: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict, description="Gates of installed packages, by name, each with its parameters."
     )

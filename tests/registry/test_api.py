@@ -19,6 +19,7 @@ from registry import (
     mirror,
     mlflow_client,
     policy,
+    promotion,
     registration,
     releases,
     signing,
@@ -423,11 +424,8 @@ def test_a_rollback_interrupted_before_mlflow_is_shown_by_the_next_look(
     for line in lines:
         release(ctx, line)
 
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(mirror, "repair", crash)
+        patched.setattr(mirror, "repair", _killed)
         with pytest.raises(KeyboardInterrupt):
             api.rollback(ctx, lines[0].recipe, ADA, "worse")
     assert aliases(mlflow, lines[0]) == {"champion": "3", "previous": "2"}
@@ -439,6 +437,53 @@ def test_a_rollback_interrupted_before_mlflow_is_shown_by_the_next_look(
     )
     assert aliases(mlflow, lines[0]) == {"champion": "2", "previous": "1"}
     assert len([each for each in api.history(ctx, lines[0].recipe) if each.action == "rollback"]) == 1
+
+
+def test_a_canary_is_given_back_also_after_a_kill(
+    ctx: Context, make_line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make_line(1), make_line(2)
+    release(ctx, first)
+    register(ctx, second)
+    api.approve(ctx, second.recipe, None, ADA, "try it")
+    with pytest.raises(MissingError, match="no canary"):
+        api.return_canary(ctx, first.recipe, ADA, "there is none")
+    api.promote(ctx, second.recipe, None, "ben", "trial", stage="canary")
+    assert aliases(mlflow, first) == {"champion": "1", "canary": "2"}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mirror, "repair", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            api.return_canary(ctx, first.recipe, ADA, "worse on web")
+    assert aliases(mlflow, first) == {"champion": "1", "canary": "2"}
+    record = api.return_canary(ctx, first.recipe, ADA, "again")
+    assert (record.action, record.version, record.previous, record.reason) == ("returned", "1", "2", "worse on web")
+    assert aliases(mlflow, first) == {"champion": "1"}
+    assert [each.action for each in api.history(ctx, first.recipe)].count("returned") == 1
+    name = first.recipe.release.name
+    assert verified.verify_model(ctx, f"{name}@champion").checkpoint == first.checkpoint.digest
+    with pytest.raises(GateError, match="rolled back"):
+        verified.verify_model(ctx, f"{name}/2")
+    assert api.promote_if_approved(ctx, first.recipe) == ()
+
+
+def test_a_promotion_that_was_given_back_half_way_is_not_taken_up_again(
+    ctx: Context, line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    with monkeypatch.context() as patched:
+        patched.setattr(promotion, "verify_release", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            api.promote_if_approved(ctx, line.recipe)
+    assert aliases(mlflow, line) == {"canary": "1"}
+    assert api.return_canary(ctx, line.recipe, ADA, "not this one").version is None
+    assert aliases(mlflow, line) == {}
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_taint_freezes_tells_who_is_concerned_and_rollback_avoids_it(ctx: Context, make_line: Any, mlflow: Any) -> None:

@@ -27,7 +27,7 @@ class Sequential(Frozen):
     """What was seen so far; immutable, so that it can be kept between looks.
 
     `effect` is tau: the size of effects, in standard deviations, that the test is sharpest for. Observations are one
-    per cluster: differences of documents, requests, items.
+    per cluster: differences of documents, requests, items. Looks before observation `first_look` do not count.
     """
 
     effect: float = 0.2
@@ -36,6 +36,8 @@ class Sequential(Frozen):
     mean: float = 0.0
     squares: float = 0.0  # sum of squared distances from the mean
     p: float = 1.0  # smallest so far
+    above: float = 1.0  # smallest so far while the mean was above 0
+    first_look: int = 2
 
     def add(self, values: ArrayLike) -> Sequential:
         """This and further observations, in order; `p` as if one had looked after each.
@@ -43,7 +45,7 @@ class Sequential(Frozen):
         Raises:
             ValueError: a value that is not finite.
         """
-        n, mean, squares, p = self.n, self.mean, self.squares, self.p
+        n, mean, squares, p, above = self.n, self.mean, self.squares, self.p, self.above
         for value in np.asarray(values, dtype=np.float64).ravel().tolist():
             if not math.isfinite(value):
                 raise ValueError("a sequential test needs finite values")
@@ -51,13 +53,19 @@ class Sequential(Frozen):
             step = value - mean  # Welford 1962
             mean += step / n
             squares += step * (value - mean)
-            p = min(p, _p(n, mean, squares, self.effect))
-        return self.model_copy(update={"n": n, "mean": mean, "squares": squares, "p": p})
+            now = _p(n, mean, squares, self.effect) if n >= self.first_look else 1.0
+            p, above = min(p, now), min(above, now) if mean > 0 else above
+        return self.model_copy(update={"n": n, "mean": mean, "squares": squares, "p": p, "above": above})
 
     @property
     def decided(self) -> bool:
         """Whether "no effect" is ruled out at the level, at any look so far."""
         return self.p <= 1 - self.level
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether "at most 0" was ruled out at any look so far."""
+        return self.above <= 1 - self.level
 
     @property
     def estimate(self) -> Estimate:
