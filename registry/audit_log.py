@@ -35,6 +35,7 @@ ROLE_OF = {
     "reject": APPROVER,
     "promote": PROMOTER,
     "rollback": PROMOTER,
+    "return": PROMOTER,
     "export": PROMOTER,
     "export unreleased": TRAINER,
     "taint": COMPLIANCE,

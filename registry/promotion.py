@@ -170,7 +170,8 @@ def return_canary(ctx: Context, client: Any, recipe: Recipe, *, by: str, reason:
         MissingError: there is no canary, and the last movement of the release gave none back.
     """
     name = recipe.required_release().name
-    with locked(ctx):
+    asked = AuditedAction("return", f"canary of {name}", by, reason)
+    with audit_log.audited(ctx, asked), locked(ctx):
         records = releases.history(ctx, name)
         held = standing(records)
         if held.canary is not None:
@@ -183,6 +184,7 @@ def return_canary(ctx: Context, client: Any, recipe: Recipe, *, by: str, reason:
         else:
             mirror.repair(ctx, client, name)
             raise MissingError(f"{name} has no canary", remedy="`plinth promote --stage canary` puts one on trial")
+        asked.subject = f"{name} version {record.previous}"
         client.set_model_version_tag(name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
         mirror.repair(ctx, client, name)
         return record

@@ -13,6 +13,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
 from registry import (
     api,
+    audit_log,
     consumers,
     feed,
     impact,
@@ -460,6 +461,8 @@ def test_a_canary_is_given_back_also_after_a_kill(
     assert (record.action, record.version, record.previous, record.reason) == ("returned", "1", "2", "worse on web")
     assert aliases(mlflow, first) == {"champion": "1"}
     assert [each.action for each in api.history(ctx, first.recipe)].count("returned") == 1
+    logged = [each.outcome for each in audit_log.entries(ctx) if each.action == "return"]
+    assert logged == ["done"]
     name = first.recipe.release.name
     assert verified.verify_model(ctx, f"{name}@champion").checkpoint == first.checkpoint.digest
     with pytest.raises(GateError, match="rolled back"):

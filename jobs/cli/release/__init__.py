@@ -3,6 +3,7 @@
 keys     `plinth keys`: the root of trust, who signs as which role
 gates    `plinth gates`: the signed policy that a release must pass, and waivers
 release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions
+canary   `plinth canary`: give a canary back
 verify   `plinth verify`: every link from a target to its sources
 taint    `plinth taint`: marks of unfit data and models, and their lifting
 consumer `plinth consumer`: services and models that use a release, and their feed
