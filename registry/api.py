@@ -307,9 +307,9 @@ def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
 def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
     try:
         found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
+        decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
     except TrustError:
         return False
-    decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
     known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
     return approvals(governing.policy, known).passed
 

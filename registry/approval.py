@@ -54,7 +54,8 @@ def sign(
             earlier = None
         if earlier is not None and (earlier.decision, earlier.reason, earlier.policy) == (decision, reason, policy):
             return path
-    predicate = {"decision": decision, "by": by, "reason": reason, "policy": policy, "at": now()}
+    number = max(Trust.of(ctx.workspace).seen(_counted(ctx, candidate, by)), _number(path)) + 1
+    predicate = {"decision": decision, "by": by, "reason": reason, "policy": policy, "at": now(), "number": number}
     dsse.write(path, dsse.statement(PREDICATE, candidate.subjects, predicate), key)
     return path
 
@@ -98,19 +99,26 @@ def collect(
     Args:
         policy: digest of the gate policy that governs; a signed approval under another one is invalid, a rejection is
             not.
+
+    Raises:
+        SignatureError: a decision that this machine has verified before was removed, changed or replaced by an earlier
+            one of that person: a rejection must not vanish.
     """
     decisions: list[Approval] = []
     faults: list[str] = []
+    holding: set[str] = set()
     for path in sorted((ctx.workspace.approvals / candidate.key[:12]).glob("*.json")):
         try:
             found = verify_statement(ctx, path, candidate)
         except SignatureError as error:
             faults.append(error.what)
             continue
+        holding.add(found.by)
         if found.decision == "approved" and found.policy != policy:
             faults.append(f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})")
         else:
             decisions.append(found)
+    _require_newest(ctx, candidate, holding)
     for tag in sorted(tag for tag in tags if TAG.fullmatch(tag)):
         tagged = _from_tag(tag, tags)
         if isinstance(tagged, Approval):
@@ -118,6 +126,35 @@ def collect(
         elif tagged:
             faults.append(tagged)
     return tuple(decisions), tuple(faults)
+
+
+def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> None:
+    """Every decision is at least as new as the newest that this machine has seen of its person."""
+    trust = Trust.of(ctx.workspace)
+    for person in sorted({key.owner for key in trust.authority(APPROVER).keys.values() if key.revoked_from is None}):
+        counted = _counted(ctx, candidate, person)
+        number = _number(statement_path(ctx, candidate, person)) if person in deciders else 0
+        if number < trust.seen(counted):
+            raise SignatureError(
+                f"the newest decision of {person} about candidate {candidate.key[:12]} is missing",
+                found=f"decision {number}" if number else "none that holds",
+                expected=f"decision {trust.seen(counted)}, which this machine has seen",
+                remedy="restore approvals/ from a backup, or have that person decide again",
+            )
+        if number:
+            trust.remember(counted, number)
+
+
+def _number(path: Path) -> int:
+    """How many decisions a person had made with this one; 0 where there is none."""
+    try:
+        return int(dsse.unverified(dsse.envelope_of(path), str(path))["predicate"].get("number", 1))
+    except (SignatureError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def _counted(ctx: Context, candidate: Candidate, person: str) -> str:
+    return f"{ctx.workspace.uri or ctx.workspace.root} approvals/{candidate.key}/{person}"
 
 
 def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:

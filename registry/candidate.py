@@ -84,8 +84,8 @@ class Candidate(Frozen):
 
 
 def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
-    """Manifests of what was measured of a checkpoint: those known, and what is published about it."""
-    measured = list(known)
+    """Manifests of what was measured of a checkpoint: those known, those attested, and what is published about it."""
+    measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
     for ref in ctx.refs.all():
         if ref.asset.split("/")[0] in MEASURING and checkpoint in ctx.refs.load(ref.digest).inputs.values():
             measured.append(ref.digest)
@@ -158,7 +158,8 @@ def attest(
     stated = {"resume": _resume(checkpoint, directory), "cost": {"amounts": dict(facts.cost)}}
     if facts.licences is not None:
         sources = {name: one.model_dump(mode="json") for name, one in (facts.sources or {}).items()}
-        stated["licences"] = {"documents": dict(facts.licences), "sources": sources}
+        permitted = list(recipe.corpus.permitted_licences)
+        stated["licences"] = {"documents": dict(facts.licences), "sources": sources, "permitted": permitted}
     if facts.contaminated_documents is not None:
         documents = sum((facts.licences or {}).values())
         stated["contamination"] = {"documents": documents, "contaminated": facts.contaminated_documents}

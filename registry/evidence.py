@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,7 +43,7 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
         lineage=lineage,
         taints=_taints(ctx, candidate, chain),
         champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
-        expected_slices=tuple(sorted(recipe.corpus.buckets)),
+        expected_slices=tuple(sorted({*recipe.corpus.buckets, *(provenance or {}).get("materials", {})})),
         evaluation=measured.evaluation(found, candidate.evaluation),
         probes=measured.probes(found, measured.worth(ctx, candidate.run.id)),
         tasks=measured.tasks(found),
@@ -54,15 +53,15 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
         requested_by=candidate.facts.requested_by,
         approvals=approvals,
         approval_faults=faults,
-        **dict(_facts(recipe, stated.valid)),
+        **dict(_facts(stated.valid)),
     )
 
 
-def _facts(recipe: Recipe, attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
+def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
     """Facts of the run and its data, each as the role that may state it has signed it; what cannot be read is none."""
     made: dict[str, Callable[..., Any]] = {
         "contamination": ContaminationFacts,
-        "licences": partial(LicenceFacts, permitted=recipe.corpus.permitted_licences),
+        "licences": LicenceFacts,
         "resume": ResumeFacts,
         "stability": StabilityFacts,
         "cost": CostFacts,

@@ -1,0 +1,29 @@
+"""What the gates say of a candidate that MLflow has not heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from plinth.compute.context import Context
+from plinth.recipe.recipe import Recipe
+from registry import approval, evidence, gates, policy
+from registry.candidate import Candidate
+
+ANNA, BEN = "anna@example.org", "ben@example.org"
+
+
+def closed(
+    ctx: Context, recipe: Recipe, found: Candidate, tags: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Reason by gate that does not pass under the policy that governs."""
+    governing = policy.current(ctx, recipe.required_release().name).policy
+    results = gates.evaluate(governing, evidence.gather(ctx, recipe, found, tags or {}))
+    return {one.name: one.reason for one in gates.failed(results)}
+
+
+def decide(
+    ctx: Context, found: Candidate, by: str, reason: str, decision: approval.Decision = "approved"
+) -> Path:
+    """Sign a person's decision under the policy that governs."""
+    return approval.sign(ctx, found, by, reason, decision, policy.governing(ctx, found.model.removesuffix("-candidate")))
