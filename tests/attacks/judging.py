@@ -26,4 +26,5 @@ def decide(
     ctx: Context, found: Candidate, by: str, reason: str, decision: approval.Decision = "approved"
 ) -> Path:
     """Sign a person's decision under the policy that governs."""
-    return approval.sign(ctx, found, by, reason, decision, policy.governing(ctx, found.model.removesuffix("-candidate")))
+    governing = policy.governing(ctx, found.model.removesuffix("-candidate"))
+    return approval.sign(ctx, found, by, reason, decision, governing)

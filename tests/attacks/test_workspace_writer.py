@@ -107,6 +107,7 @@ def test_signing_all_again_under_a_root_of_ones_own(
         patch.setenv(TRUST_VARIABLE, str(tmp_path / "eves"))
         enrolment.initialise(ctx.workspace, "tests", [BEN])
         shutil.rmtree(ctx.workspace.policies)
+        shutil.rmtree(ctx.workspace.root / "audit")
         policy.sign(ctx, small_policy(line.recipe.required_release().name))
         approval.statement_path(ctx, approved, BEN).unlink()
         decide(ctx, approved, BEN, "good")
