@@ -108,7 +108,7 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
         todo = Decision((), tuple(stage.asset for stage in catalog))
     rows = []
     for stage in catalog:
-        ref = ctx.refs.ref(stage.asset)
+        ref = ctx.refs.seen(stage.asset)  # one that nobody here published is shown as stale
         manifest = ctx.refs.load(ref.digest) if ref else None
         state = "up to date" if stage.asset in todo.fresh else "stale" if ref else "not made"
         rows.append(
