@@ -7,11 +7,11 @@ import pytest
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from assets import catalog, comparison
+from assets import comparison
 from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
-from tests.jobs.conftest import RECIPE, answer, plinth, variant
+from tests.jobs.conftest import answer, plinth, variant
 from tests.shared import copied
 
 
@@ -80,7 +80,6 @@ def others_weights(workspace: Path, folder: Path) -> None:
 def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
     """The recipe names the other model; the asset is of the new checkpoint beside it, by what was measured."""
     recipe = load(variant(folder, f"evaluation: {{against: {early}}}\n"))
-    assert "comparison" not in {stage.asset for stage in catalog.stages(load(RECIPE))}
     (stage,) = comparison.stages(recipe)
     assert {"evaluation", "probes"} <= set(stage.deps)
     inputs = {name: ctx.refs.load(ref.digest) for name in stage.deps if (ref := ctx.refs.ref(name))}
@@ -96,7 +95,7 @@ def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
     assert "Spans of held-out text" in comparison.path(ctx, recipe).read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_release_by_its_names(released: Path, tmp_path: Path) -> None:
     """The champion, its version, the candidate's, its directory and its run are one model; it is verified first."""
     names = ("release", "tiny/1", "tiny@champion", "tiny-candidate/1", "latest")
