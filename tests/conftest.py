@@ -70,6 +70,7 @@ def trust_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = shared.once(tmp_path_factory, "trust", make_trust)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TRUST_VARIABLE, str(folder / "trust"))
+        patch.delenv("COLUMNS", raising=False)  # test processes are given one; tables for a pipe are wide
         yield folder / "trust"
 
 

@@ -164,7 +164,9 @@ def test_a_cache_that_others_can_write_is_refused_by_name(package: Path, tmp_pat
     assert list(shared.iterdir()) == []
 
 
-def test_torch_compiles_into_private_folders(package: Path) -> None:
+def test_torch_compiles_into_private_folders(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"):
+        monkeypatch.delenv(name, raising=False)  # torch sets one where it was imported in this process
     script = "import os; from plinth import private; private.for_torch(); print(*map(os.environ.get, %r))"
     names = ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"]
     for place in _run(package, script % names).stdout.split():
