@@ -265,20 +265,23 @@ def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> Release
 
 
 @mlflow_client.named("repair MLflow's aliases")
-def repair(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
+def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str, ...]:
     """Make MLflow show what the signed history says, and sign its head again when it is old.
 
     Returns what differed, a sentence each: somebody has set an alias or made a version by hand, or a promotion was
     interrupted.
 
+    Args:
+        expired: whether a head that has expired is signed again; see `releases.refresh`.
+
     Raises:
         SignatureError: the history does not hold.
     """
     name = recipe.required_release().name
-    if not releases.history(ctx, name):
+    if not releases.history(ctx, name, expired=expired):
         return ()
     with registration.locked(ctx):
-        releases.refresh(ctx)
+        releases.refresh(ctx, expired=expired)
         return mirror.repair(ctx, mlflow_client.connect(ctx.workspace), name)
 
 

@@ -132,7 +132,7 @@ def about(ctx: Context, checkpoint: str) -> Attested:
         SignatureError: no root of trust is pinned.
     """
     trust, valid, faults = Trust.of(ctx.workspace), {}, []
-    for path in sorted(path_of(ctx, checkpoint, "x").parent.glob("*.json")):
+    for path in sorted(folder_of(ctx, checkpoint).glob("*.json")):
         try:
             found = _read(trust, path, checkpoint)
         except SignatureError as error:
@@ -144,7 +144,12 @@ def about(ctx: Context, checkpoint: str) -> Attested:
 
 def path_of(ctx: Context, checkpoint: str, asset: str) -> Path:
     """The file of a statement."""
-    return ctx.workspace.attestations / checkpoint[:16] / f"{asset.replace('/', '.')}.json"
+    return folder_of(ctx, checkpoint) / f"{asset.replace('/', '.')}.json"
+
+
+def folder_of(ctx: Context, checkpoint: str) -> Path:
+    """The folder of the statements about a checkpoint."""
+    return ctx.workspace.attestations / checkpoint[:16]
 
 
 def _read(trust: Trust, path: Path, checkpoint: str) -> Attestation:

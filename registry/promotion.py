@@ -223,7 +223,7 @@ def _write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
     found, release = judged.candidate, recipe.required_release().name
     read = [candidates.evidence_path(found.directory, found.key), *waivers.paths(ctx, release, found.key)]
     read += sorted((ctx.workspace.approvals / found.key[:12]).glob("*.json"))
-    read += sorted(attestations.path_of(ctx, found.checkpoint, "x").parent.glob("*.json"))
+    read += sorted(attestations.folder_of(ctx, found.checkpoint).glob("*.json"))
     signed = (signing.signature_path(found.directory), signing.slsa_path(found.directory))
     read += [path for path in signed if path.exists()]
     verdict.write(ctx, found, judged.policy, judged.results, read, judged.faults)

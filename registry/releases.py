@@ -47,9 +47,8 @@ class ReleaseRecord(Frozen):
 
     `goal` is where the movement ends: a `canary` on its way to `champion`, or one that stays for trial. `version` is
     the release's version that holds the place afterwards (None when withdrawn), `previous` the one that was champion
-    before. A `returned` canary is `previous`, and the champion stays. `policy` is the
-    digest of the gate policy under which it was decided, `audit` number and SHA-256 of the newest entry of the log of
-    decisions then.
+    before. A `returned` canary is `previous`, and the champion stays. `policy` is the digest of the gate policy under
+    which it was decided, `audit` number and SHA-256 of the newest entry of the log of decisions then.
     """
 
     number: int
@@ -77,6 +76,8 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
         SignatureError: an earlier record was changed, or the promoter's key is not usable.
     """
     earlier = history(ctx)
+    if earlier:
+        _catch_up(ctx, len(earlier))
     prior = hashlib.sha256(_path(ctx, len(earlier)).read_bytes()).hexdigest() if earlier else None
     decided = signed_log.head_of(log_records(ctx, signed_log.AUDIT))
     record = ReleaseRecord(number=len(earlier) + 1, prior=prior, audit=decided, **fields)
@@ -88,13 +89,16 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
     return record
 
 
-def refresh(ctx: Context) -> bool:
+def refresh(ctx: Context, *, expired: bool = False) -> bool:
     """Sign the head again when it is a day old or a record of any log behind; the caller holds the registry's lock.
+
+    Args:
+        expired: also one that has expired. Only a person says so: whoever put an old history back would have it signed.
 
     Raises:
         SignatureError: the history does not hold, or the promoter's key is not usable.
     """
-    newest = len(history(ctx))
+    newest = len(history(ctx, expired=expired))
     if not newest:
         return False
     trust = Trust.of(ctx.workspace)
@@ -120,8 +124,11 @@ def log_records(ctx: Context, log: SignedLog) -> tuple[LogRecord, ...]:
     return found
 
 
-def history(ctx: Context, model: str | None = None) -> tuple[ReleaseRecord, ...]:
+def history(ctx: Context, model: str | None = None, *, expired: bool = False) -> tuple[ReleaseRecord, ...]:
     """Every record, oldest first, or those of one release.
+
+    Args:
+        expired: also under a head that nobody has signed for so long that it may be an old one.
 
     Raises:
         SignatureError: a record is missing (the newest too), was changed, or was not signed by the promoter; the head
@@ -141,11 +148,13 @@ def history(ctx: Context, model: str | None = None) -> tuple[ReleaseRecord, ...]
             )
         found.append(record)
         prior = hashlib.sha256(path.read_bytes()).hexdigest()
-    _require_newest(ctx, trust, found, prior)
+    _require_newest(ctx, trust, found, prior, expired)
     return tuple(record for record in found if model in (None, record.model))
 
 
-def _require_newest(ctx: Context, trust: Trust, found: list[ReleaseRecord], last: str | None) -> None:
+def _require_newest(
+    ctx: Context, trust: Trust, found: list[ReleaseRecord], last: str | None, expired: bool
+) -> None:
     """The last record here is the newest that there is; one more than the head names was written before a crash."""
     head, seen = _head(ctx, trust), trust.seen(_seen_as(ctx))
     if head is None and not found and not seen:
@@ -161,7 +170,7 @@ def _require_newest(ctx: Context, trust: Trust, found: list[ReleaseRecord], last
         )
     if head is not None and len(found) == number and head["sha256"] != last:
         raise SignatureError("the head names another newest release record", found=last, expected=head["sha256"])
-    if head is not None and now() >= head["expires"]:
+    if head is not None and now() >= head["expires"] and not expired:
         raise SignatureError(
             "the head of the release history has expired",
             found=f"signed {head['at']}, valid until {head['expires']}",
@@ -169,6 +178,14 @@ def _require_newest(ctx: Context, trust: Trust, found: list[ReleaseRecord], last
             remedy="`plinth up` signs it every day; `plinth mirror` signs it once, where the key is",
         )
     trust.remember(_seen_as(ctx), len(found))
+
+
+def _catch_up(ctx: Context, number: int) -> None:
+    """Sign the head that a crash has left a record behind: two behind, it would look as if records had been put in."""
+    trust = Trust.of(ctx.workspace)
+    head = _head(ctx, trust)
+    if head is None or head["number"] < number:
+        _sign_head(ctx, trust, number)
 
 
 def _seen_as(ctx: Context) -> str:

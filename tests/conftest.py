@@ -14,6 +14,7 @@ fuzz/targets.py has a target for each parser; its seeds are part of the suite, a
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,15 @@ def trust_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv(TRUST_VARIABLE, str(folder / "trust"))
         patch.delenv("COLUMNS", raising=False)  # test processes are given one; tables for a pipe are wide
         yield folder / "trust"
+
+
+@pytest.fixture
+def own_trust(trust_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same root and keys in a folder of this test's own: a machine that has seen no record yet."""
+    # Other test processes write the shared folder's seen.json, through files that come and go.
+    own = shutil.copytree(trust_folder, tmp_path / "own-trust", ignore=shutil.ignore_patterns("seen.json", ".*"))
+    monkeypatch.setenv(TRUST_VARIABLE, str(own))
+    return own
 
 
 def make_trust(folder: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
-from plinth.storage.workspace import TRUST_VARIABLE
 from plinth.trust import enrolment
 from plinth.trust.authority import EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.pin import Trust
@@ -23,13 +22,6 @@ from tests.registry.conftest import make_recipe, small_policy
 from tests.registry.test_releases import write
 
 PROMOTION = AuditedAction("promote", "demo-candidate version 1", "ops", "better")
-
-
-def copied(folder: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trust folder of this test's own, which may be changed."""
-    shutil.copytree(trust_folder, folder)
-    monkeypatch.setenv(TRUST_VARIABLE, str(folder))
-    return folder
 
 
 def three(ctx: Context) -> None:
@@ -74,10 +66,9 @@ def test_a_refused_approval_by_a_stranger_is_recorded_as_of_nobody(ctx: Context,
 
 
 def test_a_role_without_a_key_here_is_refused_by_another_roles_signature(
-    ctx: Context, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, own_trust: Path
 ) -> None:
-    own = copied(tmp_path / "trust", trust_folder, monkeypatch)
-    for role in own.joinpath("keys").iterdir():
+    for role in own_trust.joinpath("keys").iterdir():
         if role.name not in (EVALUATOR, "root"):
             shutil.rmtree(role)
     audit_log.record(ctx, PROMOTION, "no key")
@@ -85,7 +76,7 @@ def test_a_role_without_a_key_here_is_refused_by_another_roles_signature(
     assert (entry.role, entry.actor) == (EVALUATOR, "unauthenticated ops")
     with pytest.raises(SignatureError, match="no private key"):
         audit_log.record(ctx, PROMOTION)
-    shutil.rmtree(own / "keys")
+    shutil.rmtree(own_trust / "keys")
     with pytest.raises(GateError), audited(ctx, PROMOTION):
         raise GateError("closed")
     assert len(audit_log.entries(ctx)) == 1
@@ -139,7 +130,7 @@ def test_the_newest_entry_is_missed_by_a_machine_that_saw_it(ctx: Context) -> No
 
 
 def test_a_release_names_the_newest_entry_and_others_miss_it_too(
-    ctx: Context, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, own_trust: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three(ctx)
     record = write(ctx, "1")
@@ -147,7 +138,7 @@ def test_a_release_names_the_newest_entry_and_others_miss_it_too(
     proof = api.prove_log(ctx)
     assert (proof.entries, proof.sha256, proof.anchors) == (3, record.audit["sha256"], ("release record 1",))
     AUDIT.path(ctx, 3).unlink()
-    (copied(tmp_path / "trust", trust_folder, monkeypatch) / "seen.json").unlink()
+    (own_trust / "seen.json").unlink()
     assert len(audit_log.entries(ctx)) == 2  # this machine has seen none: the log alone looks whole
     with pytest.raises(SignatureError, match="missing or were replaced"):
         api.prove_log(ctx)
@@ -157,12 +148,12 @@ def test_a_release_names_the_newest_entry_and_others_miss_it_too(
 
 
 def test_a_log_written_anew_is_not_what_an_older_release_names(
-    ctx: Context, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, own_trust: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three(ctx)
     write(ctx, "1")
     shutil.rmtree(AUDIT.folder(ctx))
-    (copied(tmp_path / "trust", trust_folder, monkeypatch) / "seen.json").unlink()
+    (own_trust / "seen.json").unlink()
     monkeypatch.setattr("registry.audit_log.getpass.getuser", lambda: "eve")
     for _ in range(4):
         audit_log.record(ctx, AuditedAction("promote", "something else", "eve", "nothing happened"))
@@ -189,9 +180,8 @@ def test_a_key_states_nothing_in_the_name_of_another(
 
 
 def test_a_key_revoked_for_the_past_leaves_the_log_whole_and_its_entries_marked(
-    ctx: Context, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, own_trust: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copied(tmp_path / "trust", trust_folder, monkeypatch)
     three(ctx)
     key = Trust.of(ctx.workspace).signer(PROMOTER)
     enrolment.revoke(ctx.workspace, key.key_id, datetime(2020, 1, 1, tzinfo=UTC))

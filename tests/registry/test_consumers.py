@@ -195,13 +195,11 @@ def test_a_consumer_sees_a_gap_a_repeat_and_a_forgery(ctx: Context, three: list[
 
 
 def test_without_a_key_that_may_sign_the_feed_says_so(
-    ctx: Context, release: str, line: Any, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, release: str, line: Any, own_trust: Path
 ) -> None:
     taint.mark(ctx, line.checkpoint.digest, "ada", "because")
-    shutil.copytree(trust_folder, tmp_path / "trust")
     for role in ("compliance", "promoter"):
-        shutil.rmtree(tmp_path / "trust" / "keys" / role)
-    monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "trust"))
+        shutil.rmtree(own_trust / "keys" / role)
     with pytest.raises(SignatureError, match="no private key"):
         feed.catch_up(ctx)
 

@@ -14,7 +14,6 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import MissingError, SignatureError
-from plinth.storage.workspace import TRUST_VARIABLE
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
 from registry import candidate, releases, taint
@@ -161,27 +160,23 @@ def test_a_record_dated_before_the_last_is_refused(ctx: Context, line: Any, monk
 
 
 def test_without_the_compliance_key_nothing_is_marked(
-    ctx: Context, line: Any, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, line: Any, own_trust: Path
 ) -> None:
-    shutil.copytree(trust_folder, tmp_path / "trust")
-    shutil.rmtree(tmp_path / "trust" / "keys" / "compliance")
-    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
+    shutil.rmtree(own_trust / "keys" / "compliance")
     with pytest.raises(SignatureError, match="no private key"):
         taint.mark(ctx, line.checkpoint.digest, "ada", "because")
     assert taint.records(ctx) == ()
 
 
 def test_the_head_of_the_releases_shows_a_new_machine_that_a_mark_is_missing(
-    ctx: Context, unregistered: Any, line: Any, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, unregistered: Any, line: Any, own_trust: Path
 ) -> None:
     facts = {"goal": "canary", "model": "demo", "version": "1", "previous": None, "candidate": unregistered.subjects}
     releases.append(ctx, action="canary", candidate_version="1", by="ada", reason="trial", at=now(), **facts)
     taint.mark(ctx, line.checkpoint.digest, "ada", "because")
     assert releases.refresh(ctx)
     assert not releases.refresh(ctx)
-    shutil.copytree(trust_folder, tmp_path / "trust")
-    (tmp_path / "trust" / "seen.json").unlink()
-    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
+    (own_trust / "seen.json").unlink()  # another machine
     shutil.rmtree(ctx.workspace.root / "taint")
     refused(ctx, line, "missing or were replaced")
     with pytest.raises(SignatureError, match="missing or were replaced"):

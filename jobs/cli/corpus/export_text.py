@@ -31,11 +31,12 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, as_js
     from jobs.cli import output
     from plinth.compute.engine import LocalEngine
     from plinth.compute.threads import cores
-    from plinth.provenance.text_export.export import export
+    from plinth.provenance.text_export.export import export, require_corpus
     from plinth.provenance.text_export.manifest import MANIFEST
     from registry.exports import data
 
     ctx = settings.context()
+    require_corpus(buckets)
     card = ctx.refs.current(ASSET)
     chosen = buckets or tuple(key.removesuffix("/curated") for key in card.inputs if key.endswith("/curated"))
     data.leave(ctx, [ctx.refs.current(f"{bucket}/curated") for bucket in chosen], to)

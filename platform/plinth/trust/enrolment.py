@@ -212,9 +212,15 @@ def _changed(
 def _publish(workspace: Workspace, folder: Path, record: Root, earlier: Iterable[Root]) -> Trust:
     """Sign a version with every root key of this machine that it or the one before names; keep and publish it."""
     holders: dict[str, signers.Signer] = {}
+    lacking = None
     for version in (record, *earlier):
         for key_id in version.roles[ROOT].keys:
-            holders.setdefault(key_id, Trust(folder, version).signer(ROOT, version.keys[key_id].owner))
+            try:
+                holders.setdefault(key_id, Trust(folder, version).signer(ROOT, version.keys[key_id].owner))
+            except SignatureError as error:  # lost, or elsewhere: the thresholds say whether the others are enough
+                lacking = error
+    if not holders and lacking:
+        raise lacking
     envelope = root.sign(record, holders.values())
     found = root.first(envelope, "the new root")
     for before in earlier:

@@ -131,6 +131,7 @@ def test_every_kept_checkpoint_with_the_copies_that_it_has_seen(
     assert json.loads(plinth("exposure", f"told:{STEPS[1]}", "-w", ctx.workspace.root, "--json").out) == [found[1]]
     shown = plinth(*command).out
     assert all(str(step) in shown for step in STEPS)
+    assert all(f"{one['p_value']:.2g}" in shown for one in found)
     absent = plinth("exposure", "told:7", "-w", ctx.workspace.root)
     assert (absent.code, "checkpoints of steps 50, 200" in absent.err) == (3, True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.records import Manifest
-from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.storage.workspace import Workspace
 from registry.signed_log import AUDIT
 
 Plinth = Callable[..., Any]
 
 
 @pytest.fixture
-def ctx(tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+def ctx(tmp_path: Path, own_trust: Path) -> Context:
     """A workspace with one asset, and a root of trust that may be changed."""
-    shutil.copytree(trust_folder, tmp_path / "trust")
-    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     made = Manifest(asset="notes/curated", step="s", version="1", params={}, inputs={"inventory": "5" * 64}, parts=())
     ctx.refs.publish(made, "key")

@@ -175,6 +175,15 @@ def test_the_last_root_key_stays(workspace: Workspace, trust: Trust) -> None:
         enrolment.revoke(workspace, trust.signer(ROOT).key_id, datetime.now(UTC))
 
 
+def test_a_lost_root_key_is_revoked_with_the_other_one(workspace: Workspace, trust: Trust) -> None:
+    lost = enrolment.new_key(trust.folder, ROOT, "second")
+    enrolment.enrol(workspace, ROOT, "second", lost)
+    (trust.folder / "keys" / ROOT / "second.key").unlink()
+    after = enrolment.revoke(workspace, key_id_of(lost), datetime.now(UTC))
+    assert after.root.roles[ROOT].keys == trust.root.roles[ROOT].keys
+    assert Trust.of(workspace).root == after.root
+
+
 def test_without_the_root_key_nothing_is_enrolled(workspace: Workspace, trust: Trust) -> None:
     (trust.folder / "keys" / ROOT / f"{ROOT}.key").unlink()
     pem = enrolment.new_key(trust.folder, TRAINER, "second")

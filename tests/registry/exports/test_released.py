@@ -13,7 +13,7 @@ from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
-from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
 from registry import approval, policy, releases, taint
@@ -194,11 +194,9 @@ def test_evidence_that_somebody_else_signed_stops_the_export(
 
 
 def test_without_the_promoters_key_nothing_leaves(
-    released: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    released: Context, tmp_path: Path, own_trust: Path
 ) -> None:
-    shutil.copytree(released.workspace.trust_folder, tmp_path / "trainer")
-    shutil.rmtree(tmp_path / "trainer" / "keys" / "promoter")
-    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trainer"))
+    shutil.rmtree(own_trust / "keys" / "promoter")
     assert export(released, "demo/2", tmp_path / "out") == 8
     assert not list(tmp_path.glob("*out*"))
 

@@ -65,7 +65,7 @@ def export(
         IntegrityError: ledger or card were made of other text, or text was curated without a licence gate.
         StorageError: the place cannot be written, or has files there that no export wrote.
     """
-    _require_corpus(buckets)
+    require_corpus(buckets)
     made = {bucket: ctx.refs.current(f"{bucket}/curated") for bucket in buckets}
     ledger = ctx.refs.current(LEDGER)
     for bucket, curated in made.items():
@@ -83,8 +83,12 @@ def export(
     return finish(to, kind, files, inputs)
 
 
-def _require_corpus(buckets: Sequence[str]) -> None:
-    """Canaries measure a run, and are worth nothing once others train on them."""
+def require_corpus(buckets: Sequence[str]) -> None:
+    """Refuse canaries: they measure a run, and are worth nothing once others train on them.
+
+    Raises:
+        SourceError: they are among the buckets.
+    """
     if CANARIES in buckets:
         raise SourceError(
             f"{CANARIES} is no bucket of the corpus",

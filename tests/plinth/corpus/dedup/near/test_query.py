@@ -100,7 +100,7 @@ def test_a_damaged_index_is_refused(tiny: Any) -> None:
     data = np.frombuffer(path.read_bytes(), dtype=np.uint8).copy()
     data[100] ^= 1
     path.write_bytes(data.tobytes())
-    with pytest.raises(IntegrityError), query.open_published(tiny.ctx) as opened:
+    with pytest.raises(IntegrityError, match="has changed since"), query.open_published(tiny.ctx) as opened:
         opened.near(docs[0].text)
 
 
