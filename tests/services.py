@@ -34,6 +34,9 @@ def missing(service: str) -> str | None:
         return None if program(*CHROMIUM) else "not installed"
     if service == "groff":
         return None if program("groff") else "not installed"
+    if service == "PKCS#11 token":
+        absent = [name for name in ("softhsm2-util", "pkcs11-tool") if program(name) is None]
+        return f"no {', '.join(absent)}" if absent else None
     if service == "Slurm":
         absent = [name for name in SLURM if program(name) is None]
         return f"no {', '.join(absent)}" if absent else None if os.geteuid() == 0 else "needs root"

@@ -87,13 +87,20 @@ def show(settings: Settings, as_json: bool) -> None:
 @keys.command()
 @click.argument("role")
 @click.argument("owner")
+@click.option("--source", default=None, metavar="SOURCE", help="A key that is there already: hsm:ID?label=TOKEN.")
 @shared
-def new(settings: Settings, role: str, owner: str) -> None:
-    """Make a private key for OWNER as ROLE on this machine; prints the public half, which the root's holder enrols."""
+def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
+    """Make a private key for OWNER as ROLE on this machine; prints the public half, which the root's holder enrols.
+
+    With --source nothing is made: where the key is kept is noted. PLINTH_PIN_FILE, or a question, gives its PIN.
+    """
     from jobs.cli import output
     from plinth.trust import enrolment
 
-    output.say(enrolment.new_key(_workspace(settings).trust_folder, role, owner).strip())
+    folder = _workspace(settings).trust_folder
+    if source is not None:
+        return output.say(enrolment.note_key(folder, role, owner, source).strip())
+    return output.say(enrolment.new_key(folder, role, owner).strip())
 
 
 @keys.command()

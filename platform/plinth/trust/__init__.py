@@ -2,7 +2,8 @@
 
     authority   roles, and whose keys count for one
     root        the signed record of roles, public keys, thresholds, expiry, revocations; versions that follow
-    signers     one private key: in a file, in an environment variable, behind a command, in a hardware module
+    signers     one private key, wherever it is kept: in a file, in an environment variable, or `foreign`
+    foreign     keys that this process never sees: behind a command, in a hardware module with its PIN, in a cloud
     pin         the root that this machine has pinned for a workspace, and the private keys beside it
     enrolment   make a root, enrol a key, revoke it: the only place that makes keys
     dsse        in-toto statements in DSSE envelopes: build, sign, verify, read, write

@@ -71,6 +71,25 @@ def new_key(folder: Path, role: str, owner: str) -> str:
     return signers.make_private_key(place / f"{owner_file(owner)}.key")
 
 
+def note_key(folder: Path, role: str, owner: str, source: str) -> str:
+    """Note where the private key of an owner is kept; returns the PEM of its public half, not yet enrolled.
+
+    Args:
+        source: as `signers` names them.
+
+    Raises:
+        SignatureError: no such role, the owner has a key there already, or the key cannot be used.
+    """
+    _known(role)
+    place = folder / "keys" / role / f"{owner_file(owner)}.source"
+    if place.exists() or place.with_suffix(".key").exists() or len(source.splitlines()) != 1:
+        raise SignatureError(f"{owner} has a key as {role} here, or its source is no line", found=source)
+    public = signers.public_of(source)
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_bytes(place, f"{source}\n".encode(), mode=0o600)
+    return public
+
+
 def enrol(workspace: Workspace, role: str, owner: str, public: str) -> Trust:
     """Let a key sign as a role.
 

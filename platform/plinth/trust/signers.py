@@ -4,17 +4,15 @@
     env:NAME           the same PEM in an environment variable
     command:PROGRAM …  a program that reads the bytes to sign on standard input and writes a DER signature in base64:
                        the form of every cloud's command line for its key service
-    hsm:…, awskms:…, gcpkms:…, azurekms:…, hv:…   as securesystemslib names them; PKCS#11 is `hsm:`
+    hsm:ID?label=TOKEN                            a hardware module (PKCS#11)
+    awskms:…, gcpkms:…, azurekms:…, hv:…          as securesystemslib names them
+
+The last three kinds are `foreign`'s.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
-import shlex
-import stat
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,8 +21,7 @@ from typing import Any
 
 from plinth.errors import SignatureError
 from plinth.storage.atomic import write_bytes
-
-COMMAND_LIMIT_S = 60.0
+from plinth.trust import foreign
 
 
 @lru_cache(maxsize=256)
@@ -82,11 +79,9 @@ class Signer:
         Raises:
             SignatureError: the private key is absent, readable by others, of another kind, or not this one.
         """
-        scheme, _, rest = self.source.partition(":")
-        if scheme == "command":
-            return _command_signer(rest, public_key(self.public))
+        scheme = self.source.partition(":")[0]
         if scheme not in ("file", "env"):
-            return _foreign_signer(self.source, public_key(self.public))
+            return foreign.signer(self.source, public_key(self.public))
         from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
 
         return CryptoSigner(private_key(self.source), public_key(self.public))
@@ -142,6 +137,17 @@ def make_private_key(path: Path) -> str:
     return public_pem(fresh)
 
 
+def public_of(source: str) -> str:
+    """PEM of the public half of a private key, wherever it is kept.
+
+    Raises:
+        SignatureError: it cannot be used, or its source does not tell its public half.
+    """
+    if source.partition(":")[0] in ("file", "env"):
+        return public_pem(private_key(source))
+    return foreign.public_of(source)
+
+
 def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
     """The signer of a source whose public half the root lists for a role.
 
@@ -187,67 +193,4 @@ def _pem(source: str) -> bytes:
         if not os.environ.get(rest):
             raise SignatureError(f"no private key in the environment variable {rest}", expected="PEM, P-256")
         return os.environ[rest].encode()
-    path = Path(rest)
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            raise SignatureError(
-                f"others can read the private key {path}",
-                found=f"mode {mode:o}",
-                expected="mode 600",
-                remedy=f"if nobody has copied it: chmod 600 {path}; otherwise revoke it and enrol a new one",
-            )
-        return path.read_bytes()
-    except OSError as error:
-        raise SignatureError(
-            f"no private key {path}",
-            found=error.strerror,
-            remedy="sign where the private key is kept, and bring the signed statement here",
-        ) from error
-
-
-def _command_signer(command: str, key: Any) -> Any:
-    from securesystemslib.signer import Signature  # type: ignore[attr-defined]
-    from securesystemslib.signer import Signer as Base  # type: ignore[attr-defined]
-
-    class CommandSigner(Base):
-        """Signs by running a program."""
-
-        @classmethod
-        def from_priv_key_uri(cls, priv_key_uri: str, public_key: Any, secrets_handler: Any = None) -> Any:
-            return Signer("", "", priv_key_uri, public_key.keyval["public"]).for_dsse()
-
-        @property
-        def public_key(self) -> Any:
-            return key
-
-        def sign(self, payload: bytes) -> Signature:
-            return Signature(key.keyid, _run(command, payload).hex())
-
-    return CommandSigner()
-
-
-def _run(command: str, payload: bytes) -> bytes:
-    try:
-        done = subprocess.run(
-            shlex.split(command), input=payload, capture_output=True, timeout=COMMAND_LIMIT_S, check=True
-        )
-        return base64.b64decode(done.stdout.strip(), validate=True)
-    except subprocess.CalledProcessError as error:
-        found: object = f"status {error.returncode}: {error.stderr[-300:].decode(errors='replace')}"
-    except (OSError, ValueError, binascii.Error, subprocess.TimeoutExpired) as error:
-        found = error
-    raise SignatureError(
-        f"the signing command failed: {command}", found=found, expected="a DER signature in base64 on standard output"
-    )
-
-
-def _foreign_signer(source: str, key: Any) -> Any:
-    from securesystemslib.signer import Signer as Base  # type: ignore[attr-defined]
-
-    try:
-        return Base.from_priv_key_uri(source, key)
-    except Exception as error:  # each service's library has errors of its own
-        raise SignatureError(
-            f"no signer for {source.partition(':')[0]}:", found=error, expected="file:, env:, command:, hsm:, awskms:"
-        ) from error
+    return foreign.read_private(Path(rest), "private key", "sign where it is kept, and bring the signed statement here")
