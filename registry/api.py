@@ -46,6 +46,7 @@ __all__ = [
     "Tainted",
     "approve",
     "champion_gives_way",
+    "find_candidate",
     "history",
     "keep_files",
     "lift_taint",
@@ -164,6 +165,19 @@ def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus
     """
     client = mlflow_client.connect(ctx.workspace)
     return _status(ctx, client, recipe, _version(client, recipe, version))
+
+
+@mlflow_client.named("read a candidate")
+def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candidate:
+    """A candidate version (None: the newest), its signature and lineage proved.
+
+    Raises:
+        MissingError: no such candidate.
+        SignatureError, LineageError: a file, a statement or the chain was changed.
+    """
+    found = candidate.read(ctx, _version(mlflow_client.connect(ctx.workspace), recipe, version))
+    candidate.verify_candidate(ctx, found)
+    return found
 
 
 @mlflow_client.named("read a candidate")

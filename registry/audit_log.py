@@ -41,6 +41,7 @@ ROLE_OF = {
     "taint": COMPLIANCE,
     "lift": COMPLIANCE,
     "exclude": COMPLIANCE,
+    "papers": COMPLIANCE,
     "policy": POLICY,
     "waive": POLICY,
     "keys": ROOT,

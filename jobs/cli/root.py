@@ -95,6 +95,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "rollback": ("release", "Return the release to the last good version."),
             "mirror": ("release", "Make MLflow show what the signed history says."),
             "verify": ("verify", "Verify every link from a model or asset to its sources."),
+            "papers": ("papers", "Show, write or sign the papers of a candidate or release."),
             "taint": ("taint", "Mark data or a model unfit; freeze everything derived from it."),
             "consumer": ("consumer", "Enrol services and models that use a release; show their feed."),
             "log": ("log", "List every decision and every refused one; prove the list."),

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.compute.context import Context
-from plinth.errors import MissingError, SignatureError
+from plinth.errors import MissingError
 from plinth.trust import dsse
-from plinth.trust.authority import APPROVER, ROLES, ROOT, TRAINER
+from plinth.trust.authority import COMPLIANCE
 from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import RELEASE
-from plinth.trust.standalone_verify import ROLES as ROLE_OF
-from registry import approval, candidate, policy, promotion, releases, signing, waivers
+from registry import policy, promotion, releases, signing, waivers
 from registry.candidate import Candidate
 from registry.exports.sealed import ExportClaim
-from registry.papers import papers
-from registry.papers.facts import SignedText
-from registry.papers.gather import AttestedFacts, PaperSubject, gather
+from registry.papers import signed
+from registry.papers.signed import MadePapers
+from registry.papers.subject import role_of, statements_about, subject_of
 from registry.releases import ReleaseRecord
 from registry.standing import standing
 
@@ -32,11 +31,10 @@ EVIDENCE = "evidence"
 
 
 class ReleasedModel(NamedTuple):
-    """A proved release: its record, candidate and provenance."""
+    """A proved release: its record and candidate."""
 
     record: ReleaseRecord
     candidate: Candidate
-    provenance: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -53,8 +51,7 @@ def find(ctx: Context, target: str) -> ReleasedModel:
     """
     name, version = _named(ctx, target)
     found, _ = promotion.verify_release(ctx, name, version)
-    provenance = json.loads((found.directory / signing.PROVENANCE_FILE).read_bytes())
-    return ReleasedModel(promotion.record_of(ctx, name, version), found, provenance)
+    return ReleasedModel(promotion.record_of(ctx, name, version), found)
 
 
 def _named(ctx: Context, target: str) -> tuple[str, str]:
@@ -69,13 +66,18 @@ def _named(ctx: Context, target: str) -> tuple[str, str]:
 
 
 def add_papers(ctx: Context, found: ReleasedModel, directory: Path) -> ExportClaim:
-    """Write papers and evidence into a directory that is about to be sealed; returns what the seal states."""
-    evidence = dict(_statements(ctx, found))
-    release = hashlib.sha256(evidence[RELEASE][1]).hexdigest()
+    """Write papers and evidence into a directory that is about to be sealed; returns what the seal states.
+
+    Raises:
+        GateError: the policy asks for papers that compliance signed, and these are not.
+    """
+    evidence, made = dict(_statements(ctx, found)), papers_of(ctx, found)
+    for name, content in made.files.items():
+        _write(directory / name, content)
+    if statement := signed.for_export(ctx, found.record.model, made):
+        evidence[f"{EVIDENCE}/papers.json"] = (COMPLIANCE, statement.read_bytes())
     for name, (_, content) in evidence.items():
         _write(directory / name, content)
-    for name, content in papers(gather(ctx, _subject(ctx, found, release))).items():
-        _write(directory / (name if name == "README.md" else f"papers/{name}"), content)
     own = (found.candidate.directory / signing.PROVENANCE_FILE).read_bytes()
     _write(directory / EVIDENCE / signing.PROVENANCE_FILE, own)
     return ExportClaim(
@@ -89,10 +91,25 @@ def add_papers(ctx: Context, found: ReleasedModel, directory: Path) -> ExportCla
     )
 
 
+def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
+    """The papers of a release."""
+    release = hashlib.sha256(_pretty(_record(ctx, found))).hexdigest()
+    return signed.make(ctx, subject_of(ctx, found.candidate, found.name, released=release, at=found.record.at))
+
+
+def _record(ctx: Context, found: ReleasedModel) -> dict[str, Any]:
+    """The signed envelope of the release record."""
+    stored = json.loads((ctx.workspace.releases / f"{found.record.number:05d}.json").read_bytes())
+    return dict(stored["envelope"])
+
+
+def _pretty(envelope: Mapping[str, Any]) -> bytes:
+    return json.dumps(envelope, indent=1, sort_keys=True).encode()
+
+
 def _statements(ctx: Context, found: ReleasedModel) -> Iterator[tuple[str, tuple[str, bytes]]]:
     """Role and bytes of every signed statement about a release, by its name in the export."""
     trust, own = Trust.of(ctx.workspace), found.candidate
-    record = json.loads((ctx.workspace.releases / f"{found.record.number:05d}.json").read_bytes())["envelope"]
     beside = own.directory.name
     files = {f"{EVIDENCE}/provenance.slsa.json": signing.slsa_path(own.directory)}
     for path in sorted(own.directory.parent.glob(f"{beside}.{own.key[:12]}.*.json")):
@@ -101,73 +118,16 @@ def _statements(ctx: Context, found: ReleasedModel) -> Iterator[tuple[str, tuple
         files[f"{EVIDENCE}/approvals/{path.name}"] = path
     for path in waivers.paths(ctx, found.record.model, own.key):
         files[f"{EVIDENCE}/waivers/{path.name}"] = path
-    for path in attestations(ctx, own.checkpoint):
+    for path in statements_about(ctx, own.checkpoint):
         files[f"{EVIDENCE}/attestations/{path.name}"] = path
     governed = (one for one in policy.history(ctx, found.record.model) if one.digest == found.record.policy)
     for one in governed:
         files[f"{EVIDENCE}/policy.json"] = policy.path_of(ctx, found.record.model, one.policy.version)
-    envelopes = {RELEASE: record} | {name: dsse.envelope_of(path) for name, path in files.items()}
+    envelopes = {RELEASE: _record(ctx, found)} | {name: dsse.envelope_of(path) for name, path in files.items()}
     head = ctx.workspace.releases / releases.HEAD
     envelopes |= {f"{EVIDENCE}/head.json": dsse.envelope_of(head)} if head.exists() else {}
     for name, envelope in envelopes.items():
-        role = _role(trust, envelope, name, found.record.at)
-        yield name, (role, json.dumps(envelope, indent=1, sort_keys=True).encode())
-
-
-def attestations(ctx: Context, checkpoint: str) -> list[Path]:
-    """Statements of what was found out about a checkpoint."""
-    return sorted((ctx.workspace.attestations / checkpoint[:16]).glob("*.json"))
-
-
-def _role(trust: Trust, envelope: Mapping[str, Any], where: str, at: str) -> str:
-    """The role that signed a statement: that of its type, or the one whose signature holds.
-
-    Raises:
-        SignatureError: none does.
-    """
-    kind = dsse.unverified(envelope, where)["predicateType"]
-    for role in [ROLE_OF[kind]] if kind in ROLE_OF else [role for role in ROLES if role != ROOT]:
-        try:
-            dsse.opened(envelope, trust.authority(role), kind, where, at=at)
-        except SignatureError:
-            continue
-        return role
-    raise SignatureError(f"nobody may state {where}", found=kind, expected="a signature by the role that may")
-
-
-def _subject(ctx: Context, found: ReleasedModel, release: str) -> PaperSubject:
-    own = found.candidate
-    stated = hashlib.sha256(candidate.evidence_path(own.directory, own.key).read_bytes()).hexdigest()
-    facts = AttestedFacts(kind="candidate", sha256=stated, role=TRAINER, facts=own.facts.model_dump(mode="json"))
-    attested = [_attested(Trust.of(ctx.workspace), path, found.record.at) for path in attestations(ctx, own.checkpoint)]
-    provenance = (own.directory / signing.PROVENANCE_FILE).read_bytes()
-    return PaperSubject(
-        name=found.name,
-        released=release,
-        provenance=found.provenance,
-        provenance_sha256=hashlib.sha256(provenance).hexdigest(),
-        evaluation=own.evaluation,
-        attested=(facts, *attested),
-        said=tuple(_said(ctx, own)),
-    )
-
-
-def _attested(trust: Trust, path: Path, at: str) -> AttestedFacts:
-    """The facts of an attestation; of a measurement, the digest of its manifest."""
-    envelope = dsse.envelope_of(path)
-    role, stated = _role(trust, envelope, path.name, at), dsse.unverified(envelope, path.name)["predicate"]
-    asset = str(stated.get("asset", path.stem))
-    measured = {"manifest": stated["materials"][asset]} if asset in stated.get("materials", {}) else {}
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return AttestedFacts(kind=asset, sha256=digest, role=role, facts={**measured, **stated.get("facts", {})})
-
-
-def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
-    """Reasons of those who signed a decision."""
-    for path in sorted((ctx.workspace.approvals / own.key[:12]).glob("*.json")):
-        one = approval.verify_statement(ctx, path, own)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        yield SignedText(subject=one.decision, text=one.reason, by=one.by, role=APPROVER, evidence=digest)
+        yield name, (role_of(trust, envelope, name, found.record.at), _pretty(envelope))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -155,6 +155,11 @@ class GatePolicy(Frozen):
         description="A marked champion stays until somebody rolls back, or goes back to the last good version.",
         exclude_if=lambda given: given == "stays",
     )
+    papers: Literal["unsigned", "signed"] = Field(
+        "unsigned",
+        description="`signed`: a release is exported only with papers that compliance has signed.",
+        exclude_if=lambda given: given == "unsigned",
+    )
     slices: SlicePolicy = SlicePolicy()
     probes: ProbePolicy = ProbePolicy()
     tasks: TaskPolicy = TaskPolicy()

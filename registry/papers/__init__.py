@@ -8,6 +8,8 @@
     data_card         DATA_CARD.md: text, sources, terms, rules, domains
     bom               bom.cdx.json: CycloneDX bill of materials
     training_summary  TRAINING_SUMMARY.md: the European Union's summary of training content
+    subject           a verified candidate or release, with the signed statements about it
+    signed            the signature of compliance under papers, and where an export needs it
 
 No clock, no path, no recipe and no text but what a person signed enters a paper.
 """
@@ -28,6 +30,11 @@ PAPERS = {
     BOM: bom,
     TRAINING_SUMMARY: training_summary,
 }
+
+
+def place(name: str) -> str:
+    """The name of a paper in an export: the model card lies where the Hub reads it."""
+    return name if name == MODEL_CARD else f"papers/{name}"
 
 
 def papers(facts: PaperFacts) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ def model_card(facts: PaperFacts) -> str:
     page = PaperPage(facts)
     page.say(f"# Model card: {plain(facts.name)}")
     if facts.released is None:
-        page.say(f"**{UNRELEASED}**: no signed history released this model. It passed no gate and nobody approved it.")
+        page.say(f"**{UNRELEASED}**: no signed history released this model.")
     page.say(
         f"Checkpoint `{facts.checkpoint}`, recipe `{facts.recipe}`, code {plain(facts.code.get('version', ''))} "
         f"`{facts.code.get('sha256', '')}`. A row's evidence is the beginning of a SHA-256 of the last section."

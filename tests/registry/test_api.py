@@ -27,6 +27,9 @@ from registry import (
     verified,
 )
 from registry import materialise as directories
+from registry.papers import signed
+from registry.papers.facts import UNRELEASED
+from registry.papers.subject import subject_of
 from tests.registry.conftest import small_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]
@@ -93,6 +96,21 @@ def test_a_candidate_carries_its_lineage_and_scores(ctx: Context, line: Any, mlf
     }
     assert [name for name, gate in gates.items() if not gate.passed] == ["approvals"]
     assert version.tags["run"] == line.run.id
+
+
+def test_a_candidate_has_papers_before_it_is_released(ctx: Context, line: Any) -> None:
+    found, _ = register(ctx, line)
+    assert api.find_candidate(ctx, line.recipe, "1") == api.find_candidate(ctx, line.recipe, None) == found
+    made = signed.make(ctx, subject_of(ctx, found, f"{found.model}/{found.version}"))
+    assert made.checkpoint == line.checkpoint.digest
+    card = made.files["README.md"].decode()
+    assert f"# Model card: {line.recipe.release.name}-candidate/1" in card
+    assert f"**{UNRELEASED}**: no signed history released this model." in card
+    signed.sign(ctx, made)
+    assert signed.signed_by(ctx, made) == ("compliance",)
+    flip(found.directory / "model.safetensors")
+    with pytest.raises(SignatureError, match="does not hold"):
+        api.find_candidate(ctx, line.recipe, "1")
 
 
 def test_the_same_work_is_registered_once(ctx: Context, line: Any, mlflow: Any) -> None:

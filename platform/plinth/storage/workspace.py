@@ -15,6 +15,7 @@ taint/       signed marks of what is unfit, and their lifting; only ever added t
 trust/       versions of the root of trust; they count where they follow from the pinned one, which lies elsewhere
 policies/    signed gate policies
 attestations/ signed evidence about checkpoints
+papers/      signatures of compliance under papers
 audit/       signed entries of every decision and every refused one, numbered
 feed/        signed entries of what consumers must learn, numbered
 consumers/   signed enrolments of services and fine-tuned models

@@ -30,14 +30,15 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 EXPORT, RELEASE = "EXPORT.json", "evidence/release.json"
 ROOT_TYPE, EXPORT_TYPE, RELEASE_TYPE = "urn:plinth:root:v1", "urn:plinth:export:v1", "urn:plinth:release:v1"
 PAYLOAD_TYPE, STATEMENT_TYPE = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
+PAPERS_TYPE = "urn:plinth:papers:v1"
 #: Who may state what. A statement of another type is signed by the role that the export names for it.
 ROLES = {
     RELEASE_TYPE: "promoter", "urn:plinth:release-head:v1": "promoter",
     "https://slsa.dev/verification_summary/v1": "promoter", "https://slsa.dev/provenance/v1": "trainer",
     "urn:plinth:gate-policy:v1": "policy", "urn:plinth:gate-waiver:v1": "policy", "urn:plinth:approval:v1": "approver",
-    "urn:plinth:evidence:v1": "trainer", "urn:plinth:attestation:stability:v1": "trainer",
+    "urn:plinth:evidence:v1": "trainer", "urn:plinth:attestation:licences:v1": "compliance", PAPERS_TYPE: "compliance",
     **{f"urn:plinth:attestation:{kind}:v1": "evaluator" for kind in ("measurement", "contamination", "resume")},
-    "urn:plinth:attestation:cost:v1": "trainer", "urn:plinth:attestation:licences:v1": "compliance",
+    **{f"urn:plinth:attestation:{kind}:v1": "trainer" for kind in ("stability", "cost")},
 }  # fmt: skip
 
 
@@ -67,6 +68,7 @@ def verify(directory: Path, root_file: Path, unreleased: bool = False, now: date
     files = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
     _same_files(directory, files)
     _require(set(stated["evidence"]) <= set(files), "evidence that is not there")
+    stated["papers"] = {name: files[name] for name in files if name == "README.md" or name.startswith("papers/")}
     evidence = {name: _evidence(directory, name, of, root, stated) for name, of in sorted(stated["evidence"].items())}
     _require(not released or RELEASE in evidence, "a release without its record")
     return {
@@ -87,11 +89,7 @@ def sha256(path: Path) -> str:
 
 
 def files_of(directory: Path) -> Iterator[str]:
-    """Names of all files below a directory.
-
-    Raises:
-        RefusedExport: a link, a file with a second name, an empty folder, or what is neither file nor folder.
-    """
+    """Names of all files below a directory; an empty folder, a link or a file with a second name is refused."""
     empty = True
     for entry in sorted(os.scandir(directory), key=lambda each: each.name):
         empty = False
@@ -123,6 +121,8 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
     signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
     about = [one["digest"]["sha256"] for one in found["subject"] if one["name"] == "checkpoint"]
     _require(about in ([], [stated["checkpoint"]]), f"{name} is about another checkpoint")
+    said = {one["name"]: one["digest"]["sha256"] for one in found["subject"] if one["name"] != "checkpoint"}
+    _require(found["predicateType"] != PAPERS_TYPE or said == stated["papers"], f"{name} is about other papers")
     if name == RELEASE:
         record, (model, _, version) = found["predicate"], stated["name"].rpartition("/")
         _require(found["predicateType"] == RELEASE_TYPE, f"{name} is no release record")

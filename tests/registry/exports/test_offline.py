@@ -230,6 +230,19 @@ def other_record(export: SealedFolder, at: Path) -> None:
     resealed("promoter")(export, at)
 
 
+def papers_signed(role: str, **changed: str) -> Attack:
+    """A statement over papers: by the wrong role, or over other papers than lie there."""
+
+    def attack(export: SealedFolder, at: Path) -> None:
+        card = standalone_verify.sha256(at / "papers" / "DATA_CARD.md")
+        about = {"papers/DATA_CARD.md": card, "checkpoint": CHECKPOINT, **changed}
+        content = dsse.statement(standalone_verify.PAPERS_TYPE, about, {"at": CLAIM.released_at})
+        dsse.write(at / "evidence" / "papers.json", content, Trust.of(export.ctx.workspace).signer(role))
+        resealed("promoter", evidence={**CLAIM.evidence, "evidence/papers.json": role})(export, at)
+
+    return attack
+
+
 ATTACKS: dict[str, Attack] = {
     **{f"a bit of {name}": flip(name) for name in (
         "config.json", "model.safetensors", "papers/DATA_CARD.md", "evidence/release.json",
@@ -247,6 +260,9 @@ ATTACKS: dict[str, Attack] = {
     "an approval of another checkpoint": about_another,
     "an approval of the promoter's": foreign_evidence("approver"), "named so": foreign_evidence("promoter"),
     "the record of another version": other_record,
+    "papers that the promoter signed": papers_signed("promoter"),
+    "a signature under other papers": papers_signed("compliance", **{"papers/DATA_CARD.md": "0" * 64}),
+    "a signature under papers that are gone": papers_signed("compliance", **{"README.md": "0" * 64}),
     "evidence that is not in the seal": outside, "a record of another type": another_type,
     "a statement of another type": restated(lambda content: content.update(predicateType="urn:plinth:approval:v1")),
     "of another root": restated(lambda content: content["predicate"]["root"].update(name="other", version=0)),
@@ -284,7 +300,7 @@ def test_every_attack_is_refused_by_both(export: SealedFolder, tmp_path: Path) -
         assert refused(at, export.root), f"accepted: {name}"
     untouched = export.copy(tmp_path / "untouched")
     by_owner = export.copy(tmp_path / "by-owner")
-    resealed("promoter")(export, by_owner)
+    papers_signed("compliance")(export, by_owner)
     statuses, printed = alone(export.root, *places, untouched, by_owner)
     assert dict(zip(ATTACKS, statuses, strict=False)) == dict.fromkeys(ATTACKS, 1)
     assert statuses[-2:] == [0, 0]  # or a copy alone would be refused
@@ -294,7 +310,8 @@ def test_every_attack_is_refused_by_both(export: SealedFolder, tmp_path: Path) -
 def test_the_reason_is_named(export: SealedFolder, tmp_path: Path) -> None:
     reasons = {"removed": "model.safetensors is missing", "a file added": r"modeling\.py was added",
                "a bit of config.json": r"config\.json has changed", "signed as trainer": "not signed as promoter",
-               "an approval of the promoter's": "0 signatures as approver"}  # fmt: skip
+               "an approval of the promoter's": "0 signatures as approver",
+               "a signature under other papers": "papers.json is about other papers"}  # fmt: skip
     for name, reason in reasons.items():
         at = export.copy(tmp_path / name)
         ATTACKS[name](export, at)

@@ -16,12 +16,15 @@ from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
-from registry import approval, policy, releases, taint
+from registry import approval, audit_log, policy, releases, taint
 from registry.candidate import Candidate
+from registry.exports.released import find, papers_of
 from registry.exports.sealed import verify
 from registry.gates.settings import GatePolicy
+from registry.papers import signed
 from tests.model_folder import byte_level, save_folder
 from tests.registry.conftest import Line, make_recipe, sign_candidate
+from tests.registry.exports.conftest import make_root
 from tests.registry.exports.test_offline import alone
 
 MODEL = Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48)
@@ -41,12 +44,17 @@ class ModelLine(Line):
 
 @pytest.fixture
 def released(tmp_path: Path) -> Context:
-    """`demo` with version 1, which was rolled back, and version 2, the champion; both of one candidate."""
-    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    """`demo` under a demo root with version 1, which was rolled back, and version 2, the champion."""
+    return release_in(Context(Workspace(tmp_path / "workspace").ensure()))
+
+
+def release_in(ctx: Context) -> Context:
+    """Two versions of one candidate, under a policy that asks for signed papers."""
     line = ModelLine(ctx, make_recipe("demo"))
     found = sign_candidate(ctx, line)
     approval.sign(ctx, found, "anna@example.org", "better on every slice")
-    governs = policy.sign(ctx, GatePolicy(release="demo", without={"max_bits_per_byte": "a tiny model has no bound"}))
+    unbounded = {"max_bits_per_byte": "a tiny model has no bound"}
+    governs = policy.sign(ctx, GatePolicy(release="demo", papers="signed", without=unbounded))
     attest(ctx, found.checkpoint)
     move(ctx, found, "champion", "1", None)
     move(ctx, found, "withdrawn", None, "1")
@@ -54,9 +62,9 @@ def released(tmp_path: Path) -> Context:
     return ctx
 
 
-def attest(ctx: Context, checkpoint: str) -> None:
+def attest(ctx: Context, checkpoint: str, bpb: float = 0.5) -> None:
     """What the evaluator says was measured."""
-    facts = {"kind": "measurement", "asset": "probes", "materials": {"probes": PROBES}, "facts": {"bpb": 0.5}}
+    facts = {"kind": "measurement", "asset": "probes", "materials": {"probes": PROBES}, "facts": {"bpb": bpb}}
     content = dsse.statement("urn:plinth:attestation:measurement:v1", {"checkpoint": checkpoint}, facts)
     path = ctx.workspace.attestations / checkpoint[:16] / "probes.json"
     dsse.write(path, content, Trust.of(ctx.workspace).signer("evaluator"))
@@ -92,7 +100,8 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
                      "attestations/probes.json": "evaluator", "attestations/evaluation.json": "evaluator",
                      "attestations/resume.json": "evaluator", "attestations/contamination.json": "evaluator",
                      "attestations/licences.json": "compliance", "attestations/stability.json": "trainer",
-                     "attestations/cost.json": "trainer", "policy.json": "policy"}  # fmt: skip
+                     "attestations/cost.json": "trainer", "policy.json": "policy",
+                     "papers.json": "compliance"}  # fmt: skip
     assert proved["policy"] == record["policy"] != ""
     statuses, printed = alone(root, to)
     assert statuses == [0], printed
@@ -122,6 +131,47 @@ def test_a_second_export_has_the_same_papers_and_weights(released: Context, tmp_
     assert one.keys() == two.keys()
     assert {name for name in one if one[name] != two[name]} <= {"EXPORT.json", "model.sig"}  # ECDSA draws a number
     assert len(list((released.workspace.root / "exports").iterdir())) == 2
+
+
+def test_a_real_root_signs_papers_only_when_somebody_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    released = release_in(make_root(tmp_path / "real", monkeypatch))
+    here = ("-w", str(released.workspace.root))
+    assert export(released, "demo/2", tmp_path / "out") == 8
+    refusal = capfd.readouterr().err
+    assert "the papers of demo/2 are not signed" in refusal
+    assert "plinth papers demo/2 --sign" in refusal
+    assert not (tmp_path / "out").exists()
+    assert call(["papers", "demo/2", "--to", str(tmp_path / "before"), "--json", *here]) == 0
+    assert json.loads(capfd.readouterr().out)["signed_by"] == []
+    assert call(["papers", "demo@champion", "--sign", "--reason", "read", "--json", *here]) == 0
+    made = json.loads(capfd.readouterr().out)
+    assert (made["name"], made["released"], made["signed_by"]) == ("demo/2", True, ["compliance"])
+    assert export(released, "demo/2", tmp_path / "out") == 0
+    assert made["papers"] == {name: digest_of(tmp_path / "out" / name) for name in made["papers"]}
+    assert made["papers"] == {name: digest_of(tmp_path / "before" / name) for name in made["papers"]}
+    assert not (tmp_path / "before" / "evidence").exists()
+    proved = verify(tmp_path / "out", root_of(released))
+    assert proved["evidence"]["evidence/papers.json"] == "compliance: compliance"
+    acts = [(one.action, one.outcome, one.actor) for one in audit_log.entries(released)]
+    assert acts[-3:] == [("export", "refused", "promoter"), ("papers", "done", "compliance"),
+                         ("export", "done", "promoter")]  # fmt: skip
+
+    attest(released, made["checkpoint"], bpb=0.25)  # the papers say it, and nobody has signed that
+    assert export(released, "demo/2", tmp_path / "more") == 8
+    assert call(["papers", "demo/2", "--show", "model-card", *here]) == 0
+    assert "| probes.bpb | 0.25 |" in capfd.readouterr().out
+
+
+def test_a_statement_over_papers_that_was_changed_is_none(released: Context, tmp_path: Path) -> None:
+    made = papers_of(released, find(released, "demo/2"))
+    path = signed.sign(released, made)
+    assert signed.signed_by(released, made) == ("compliance",)
+    assert signed.signed_by(released, made._replace(files={**made.files, "README.md": b"better"})) == ()
+    content = dsse.unverified(dsse.envelope_of(path), "papers")
+    dsse.write(path, content, Trust.of(released.workspace).signer("promoter"))
+    assert signed.signed_by(released, made) == ()
 
 
 def test_model_signing_verifies_it_with_the_promoters_key(released: Context, tmp_path: Path) -> None:
