@@ -7,7 +7,7 @@ checkpoint -> candidate -> gates -> approval -> canary -> champion
 Called from outside (assets, sensor, command line):
 
     api           register_candidate, pending, ready, approve, promote, promote_if_approved,
-                  rollback, return_canary, mark_tainted, lift_taint, relay_timeline, history, prove_log
+                  canary_status, rollback, return_canary, mark_tainted, lift_taint, relay_timeline, history, prove_log
     verified      verify_model: prove a model down to its sources; the way to load one
     server        ensure_server, find_server, stop_server: the local MLflow server (its process: mlflow_process)
 
@@ -37,7 +37,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     mirror        MLflow's aliases after them, repaired and reported
     held_models   checkpoints to candidates, releases and exports, for takedowns
     promotion     copy, record, rollback, return of a canary
-    canary        paired observations of canary and champion -> return, go on, promote; pure
+    canary/       what is observed of a canary beside the champion -> return, go on, promote
     consumers     services that use a release and models made of one, with who answers for each
     impact        everything that came of something: manifests, runs, versions, consumers
     feed          what consumers must learn, signed and numbered; webhook sends it

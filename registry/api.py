@@ -16,6 +16,7 @@ from plinth.records import Frozen, Manifest
 from registry import (
     approval,
     audit_log,
+    canary,
     candidate,
     materialise,
     mirror,
@@ -45,6 +46,7 @@ __all__ = [
     "ReleaseRecord",
     "Tainted",
     "approve",
+    "canary_status",
     "champion_gives_way",
     "find_candidate",
     "history",
@@ -276,6 +278,17 @@ def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool 
 def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> ReleaseRecord:
     """Take the canary's place away; see `promotion.return_canary`."""
     return promotion.return_canary(ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason)
+
+
+def canary_status(ctx: Context, recipe: Recipe) -> canary.CanaryStatus | None:
+    """The canary of a release beside its champion, judged by what is known now; None where none is on trial.
+
+    Raises:
+        GateError: no gate policy is signed.
+        SignatureError: the history or the policy does not hold.
+    """
+    found = canary.observe(ctx, recipe)
+    return None if found is None else found.status
 
 
 @mlflow_client.named("repair MLflow's aliases")

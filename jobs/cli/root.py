@@ -91,7 +91,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "gates": ("gates", "Sign, show or check the policy that a release must pass."),
             "approve": ("release", "Sign an approval of a candidate."),
             "promote": ("release", "Release an approved candidate that passes its gates."),
-            "canary": ("canary", "Give the canary back."),
+            "canary": ("canary", "Show how the canary compares; give it back."),
             "rollback": ("release", "Return the release to the last good version."),
             "mirror": ("release", "Make MLflow show what the signed history says."),
             "verify": ("verify", "Verify every link from a model or asset to its sources."),

@@ -1,29 +1,79 @@
-"""`plinth canary`: give a canary back."""
+"""`plinth canary`: what is known of the canary beside the champion; give it back."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 from jobs.cli.release.release import person
 
+if TYPE_CHECKING:
+    from registry.canary import CanaryStatus, StreamTrial
 
-@click.command(epilog=examples("plinth canary --return --by ops@example.org --reason 'slower answers on code'"))
+
+@click.command(
+    epilog=examples(
+        "plinth canary",
+        "plinth canary --json",
+        "plinth canary --return --by ops@example.org --reason 'slower answers on code'",
+    )
+)
 @shared
 @recipe_option
-@click.option("--return", "back", is_flag=True, required=True, help="Take the canary's place away.")
-@person()
+@click.option("--return", "back", is_flag=True, help="Take the canary's place away.")
+@person(required=False)
 @json_option
-def canary(settings: Settings, back: bool, by: str, reason: str, as_json: bool) -> None:
-    """Give the canary of the release back: the champion stays, and the version does not verify any more.
+def canary(settings: Settings, back: bool, by: str | None, reason: str | None, as_json: bool) -> None:
+    """Show what was observed of the canary beside the champion, what follows from it now, and what decides next.
 
-    `plinth promote --stage canary` puts a version on trial. Repeat the command after a crash: it completes it.
+    Every interval holds at all looks together, so looking often changes nothing. With --return the canary is given
+    back: the champion stays, and the version does not verify any more. `plinth promote --stage canary` puts a version
+    on trial. Repeat --return after a crash: it completes it.
     """
     from jobs.cli import output
     from registry import api
 
-    made = api.return_canary(settings.context(), settings.load_recipe(), by, reason)
+    ctx, recipe = settings.context(), settings.load_recipe()
+    if not back:
+        status = api.canary_status(ctx, recipe)
+        return output.emit_json(status) if as_json else _show(status)
+    if not (by and reason):
+        raise click.UsageError("--return needs --by and --reason")
+    made = api.return_canary(ctx, recipe, by, reason)
     if as_json:
-        output.emit_json(made)
-    else:
-        output.say(f"{made.model} version {made.previous} was given back; champion: {made.version or 'none'}")
+        return output.emit_json(made)
+    output.say(f"{made.model} version {made.previous} was given back; champion: {made.version or 'none'}")
+    return None
+
+
+def _show(status: CanaryStatus | None) -> None:
+    from jobs.cli import output
+
+    if status is None:
+        output.say("No canary is on trial.")
+        return
+    output.heading(f"{status.release} version {status.canary} beside champion {status.champion or 'none'}")
+    shown = {"return": "worse", "promote": "within", "continue": "undecided"}
+    output.table(
+        ("stream", "role", "pairs", "beyond the margin", "interval", "champion", "p", "finding"),
+        [
+            (one.name, one.role, *_numbers(one), shown[one.decision])
+            for one in status.trial.streams
+        ],
+        right=("pairs", "beyond the margin", "champion", "p"),
+    )
+    for name in status.small:
+        output.say(f"too small to judge: {output.plain_markup(name)}")
+    if status.missing:
+        output.say(output.plain_markup(f"not paired: {status.missing}"))
+    output.say(f"On trial since {status.since}. {output.plain_markup(status.next)}.")
+
+
+def _numbers(stream: StreamTrial) -> tuple[object, ...]:
+    if stream.worse is None:
+        return 0, None, None, None, None
+    found = stream.worse
+    interval = f"[{found.low:+.4g}, {found.high:+.4g}]"
+    return found.n, f"{found.value:+.4g}", interval, f"{stream.champion:.4g}", f"{found.p:.2g}"

@@ -1,0 +1,105 @@
+"""The canary that stands, what was observed of it beside the champion, and what decides next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from plinth.compute.context import Context
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen
+from registry import policy, releases
+from registry.canary.judgement import PairedStream, Trial, judge
+from registry.canary.measured_pairs import MeasuredPairs, measured_pairs
+from registry.gates import TrialPolicy
+from registry.releases import Action, ReleaseRecord
+from registry.standing import standing
+
+#: Movements after which a version is champion.
+CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
+
+
+class CanaryStatus(Frozen):
+    """A canary with everything observed of it, judged now.
+
+    `number` is that of the release record that put it on trial, `since` when its comparison with this champion began
+    (UTC). `small` are streams with too few pairs to be judged; `missing` says why nothing signed could be paired.
+    """
+
+    release: str
+    canary: str
+    champion: str | None
+    candidate_version: str | None
+    number: int
+    since: str
+    policy: str
+    trial: Trial
+    small: tuple[str, ...] = ()
+    missing: str = ""
+    manifests: Mapping[str, str] = {}
+
+    @property
+    def next(self) -> str:
+        """What decides next, for people."""
+        if self.champion is None:
+            return "there is no champion to compare with: a person promotes it, or gives it back"
+        if self.trial.decision == "return":
+            return "it is given back"
+        if self.trial.decision == "promote":
+            return "it may become champion: `plinth promote` judges its gates again"
+        open_ = [one.name for one in self.trial.streams if one.role != "guard" and one.decision == "continue"]
+        waits = f"undecided: {', '.join(open_)}" if open_ else f"nothing signed decides: {self.missing}"
+        return f"{waits}; any stream that is worse than the margin gives it back"
+
+
+class Observed(NamedTuple):
+    """The streams of a trial and its status."""
+
+    status: CanaryStatus
+    policy: TrialPolicy
+    streams: tuple[PairedStream, ...]
+
+
+def observe(ctx: Context, recipe: Recipe) -> Observed | None:
+    """The standing canary of a release, judged by what is known of it now; None where there is none.
+
+    Raises:
+        GateError: no policy is signed, which would say what counts as worse.
+        SignatureError: the history or the policy does not hold.
+    """
+    name = recipe.required_release().name
+    records = releases.history(ctx, name)
+    held = standing(records)
+    if held.canary is None:
+        return None
+    governing = policy.current(ctx, name)
+    ours, theirs = _newest(records, held.canary, ("canary",)), _newest(records, held.champion, CHAMPION_BY)
+    assert ours is not None  # a canary stands because a record put it there
+    rules = governing.policy.trial
+    found = MeasuredPairs(missing="there is no champion")
+    if theirs is not None:
+        found = measured_pairs(ctx, ours.candidate["checkpoint"], theirs.candidate["checkpoint"], rules.least)
+    status = CanaryStatus(
+        release=name,
+        canary=held.canary,
+        champion=held.champion,
+        candidate_version=ours.candidate_version,
+        number=ours.number,
+        since=max(one.at for one in (ours, theirs) if one is not None),
+        policy=governing.digest,
+        trial=judge(rules, found.streams),
+        small=found.small,
+        missing=found.missing,
+        manifests=found.manifests,
+    )
+    return Observed(status, rules, found.streams)
+
+
+def _newest(
+    records: tuple[ReleaseRecord, ...], version: str | None, actions: tuple[Action, ...]
+) -> ReleaseRecord | None:
+    """The record that put a version where it is."""
+    for record in reversed(records):
+        if record.version == version and record.action in actions:
+            return record
+    return None
