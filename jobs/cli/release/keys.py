@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.release import key_proposals
+from jobs.cli.release.key_proposals import propose_option
 
 if TYPE_CHECKING:
     from plinth.storage.workspace import Workspace
     from plinth.trust.pin import Trust
+    from plinth.trust.versions import Proposing
 
 #: Approver of a demo root: the one that the demo's recipe names.
 DEMO_APPROVER = "demo-approver@example.org"
@@ -107,26 +110,28 @@ def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
 @click.argument("role")
 @click.argument("public", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--owner", required=True, metavar="OWNER", help="Person or service that holds the private half.")
+@propose_option
 @shared
-def enrol(settings: Settings, role: str, public: Path, owner: str) -> None:
+def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Proposing | None) -> None:
     """Let the key in the PEM file PUBLIC sign as ROLE; needs the root's key."""
     from plinth.trust import enrolment
 
-    with _audited(settings, f"enrol {role} {owner}"):
-        _changed(enrolment.enrol(_workspace(settings), role, owner, public.read_text()))
+    with audited_change(settings, f"enrol {role} {owner}", proposed=bool(propose)):
+        _changed(enrolment.enrol(_workspace(settings), role, owner, public.read_text(), propose=propose), propose)
 
 
 @keys.command()
 @click.argument("key")
 @click.option("--from", "since", type=click.DateTime(), default=None, help="UTC; by default now.")
+@propose_option
 @shared
-def revoke(settings: Settings, key: str, since: datetime | None) -> None:
+def revoke(settings: Settings, key: str, since: datetime | None, propose: Proposing | None) -> None:
     """Refuse what KEY (the beginning of its identity) states from a date on; earlier statements still hold."""
     from plinth.trust import enrolment
 
     when = datetime.now(UTC) if since is None else since.replace(tzinfo=UTC)
-    with _audited(settings, f"revoke {key} from {when.isoformat(timespec='seconds')} on"):
-        _changed(enrolment.revoke(_workspace(settings), key, when))
+    with audited_change(settings, f"revoke {key} from {when.isoformat(timespec='seconds')} on", proposed=bool(propose)):
+        _changed(enrolment.revoke(_workspace(settings), key, when, propose=propose), propose)
 
 
 @keys.command()
@@ -137,31 +142,33 @@ def rotate(settings: Settings, role: str, owner: str) -> None:
     """Give OWNER a new key as ROLE and revoke the old one from now on."""
     from plinth.trust import enrolment
 
-    with _audited(settings, f"rotate {role} {owner}"):
+    with audited_change(settings, f"rotate {role} {owner}"):
         _changed(enrolment.rotate(_workspace(settings), role, owner))
 
 
 @keys.command()
 @click.argument("role")
 @click.argument("count", type=click.IntRange(min=1))
+@propose_option
 @shared
-def threshold(settings: Settings, role: str, count: int) -> None:
+def threshold(settings: Settings, role: str, count: int, propose: Proposing | None) -> None:
     """Let ROLE need the signatures of COUNT different keys."""
     from plinth.trust import enrolment
 
-    with _audited(settings, f"threshold of {role} {count}"):
-        _changed(enrolment.threshold(_workspace(settings), role, count))
+    with audited_change(settings, f"threshold of {role} {count}", proposed=bool(propose)):
+        _changed(enrolment.threshold(_workspace(settings), role, count, propose=propose), propose)
 
 
 @keys.command()
 @click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650))
+@propose_option
 @shared
-def renew(settings: Settings, days: int) -> None:
+def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
     """Sign the next version of the root with a later expiry."""
     from plinth.trust import enrolment
 
-    with _audited(settings, f"renew for {days} days"):
-        _changed(enrolment.renew(_workspace(settings), days))
+    with audited_change(settings, f"renew for {days} days", proposed=bool(propose)):
+        _changed(enrolment.renew(_workspace(settings), days, propose=propose), propose)
 
 
 @keys.command()
@@ -185,18 +192,28 @@ def pin(settings: Settings, root: Path, replace: bool) -> None:
     _changed(enrolment.pin_root(_workspace(settings), root, replace=replace))
 
 
+keys.add_command(key_proposals.sign)
+keys.add_command(key_proposals.publish)
+
+
 def _workspace(settings: Settings) -> Workspace:
     from plinth.storage.workspace import Workspace
 
     return Workspace(settings.workspace)
 
 
-def _audited(settings: Settings, change: str) -> AbstractContextManager[object]:
+def audited_change(settings: Settings, change: str, *, proposed: bool = False) -> AbstractContextManager[object]:
     """Record a change of the root, or that it was refused, in the log of decisions."""
     from plinth.compute.context import Context
+    from plinth.trust.pin import Trust
     from registry.audit_log import AuditedAction, audited
 
-    return audited(Context(_workspace(settings)), AuditedAction("keys", change, getpass.getuser()))
+    workspace = _workspace(settings)
+    if proposed and Trust.newest(workspace).root.expired():
+        return nullcontext()  # nothing can be recorded under it; the version that renews it is signed itself
+    return audited(
+        Context(workspace), AuditedAction("keys", f"{change}{', proposed' if proposed else ''}", getpass.getuser())
+    )
 
 
 def _trust(settings: Settings) -> Trust:
@@ -217,7 +234,10 @@ def _state(trust: Trust, role: str, key_id: str) -> str:
         return ""
 
 
-def _changed(trust: Trust) -> None:
+def _changed(trust: Trust, propose: Proposing | None = None) -> None:
     from jobs.cli import output
+    from plinth.trust import versions
 
-    output.say(f"{trust.root.title}, until {trust.root.expires}")
+    if propose is not None:
+        return key_proposals.tell(versions.read(trust, propose.file), propose.file)
+    return output.say(f"{trust.root.title}, until {trust.root.expires}")

@@ -6,6 +6,7 @@
     foreign     keys that this process never sees: behind a command, in a hardware module with its PIN, in a cloud
     pin         the root that this machine has pinned for a workspace, and the private keys beside it
     enrolment   make a root, enrol a key, revoke it: the only place that makes keys
+    versions    the next version of a root: published by one holder, or proposed and signed by several
     dsse        in-toto statements in DSSE envelopes: build, sign, verify, read, write
     standalone_verify  an export proved against a root, as one file that needs nothing else of Plinth
 

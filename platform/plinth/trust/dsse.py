@@ -49,6 +49,18 @@ def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
     return dict(envelope.to_dict())
 
 
+def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
+    """The same envelope, with more signatures over the same bytes.
+
+    Raises:
+        SignatureError: not an envelope, or a private key cannot be used.
+    """
+    found = _envelope(envelope, "the envelope")
+    for signer in signers:
+        found.sign(signer.for_dsse())
+    return dict(found.to_dict())
+
+
 def opened(
     envelope: Any, authority: Authority, predicate_type: str, where: str, *, at: str | None = None
 ) -> dict[str, Any]:
@@ -65,10 +77,10 @@ def opened(
     """
     content = unverified(envelope, where)
     stated = at if at is not None else content.get("predicate", {}).get("at")
-    holding = _holding(envelope, authority, where)
-    valid = {key_id for key_id in holding if not _revoked(authority, key_id, stated, where)}
+    known = holding(envelope, authority, where)
+    valid = {key_id for key_id in known if not _revoked(authority, key_id, stated, where)}
     if len(valid) < authority.threshold:
-        gone = sorted(authority.keys[key_id].owner for key_id in holding - valid)
+        gone = sorted(authority.keys[key_id].owner for key_id in known - valid)
         raise SignatureError(
             f"the signature of {where} does not hold",
             found=f"{len(valid)} valid signatures" + (f"; the key of {', '.join(gone)} was revoked" if gone else ""),
@@ -84,7 +96,7 @@ def opened(
 
 def signed_by(envelope: Any, authority: Authority, where: str = "the envelope") -> tuple[str, ...]:
     """Owners of the role's keys whose signatures hold, in order of name; each once. Revocation is not looked at."""
-    return tuple(sorted({authority.keys[key_id].owner for key_id in _holding(envelope, authority, where)}))
+    return tuple(sorted({authority.keys[key_id].owner for key_id in holding(envelope, authority, where)}))
 
 
 def write(path: Path, content: Mapping[str, Any], *signers: Signer) -> None:
@@ -144,17 +156,16 @@ def subjects(content: Mapping[str, Any]) -> dict[str, str]:
     return {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
 
 
-def _holding(envelope: Any, authority: Authority, where: str) -> set[str]:
-    """Identities of the role's keys whose signature over these bytes holds."""
-    from securesystemslib.dsse import Envelope
-    from securesystemslib.exceptions import Error, UnverifiedSignatureError
+def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
+    """Identities of the role's keys whose signature over these bytes holds. Revocation is not looked at.
 
-    try:
-        found = Envelope.from_dict(copy.deepcopy(dict(envelope)))
-        pae = found.pae()
-    except (ValueError, KeyError, TypeError, AttributeError, Error) as error:
-        raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
-    holding = set()
+    Raises:
+        SignatureError: not an envelope.
+    """
+    from securesystemslib.exceptions import UnverifiedSignatureError
+
+    found = _envelope(envelope, where)
+    pae, valid = found.pae(), set()
     for key_id, signature in found.signatures.items():
         key = authority.keys.get(key_id)
         if key is None:
@@ -163,8 +174,20 @@ def _holding(envelope: Any, authority: Authority, where: str) -> set[str]:
             public_key(key.public, key_id).verify_signature(signature, pae)
         except UnverifiedSignatureError:
             continue
-        holding.add(key_id)
-    return holding
+        valid.add(key_id)
+    return valid
+
+
+def _envelope(envelope: Any, where: str) -> Any:
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import Error
+
+    try:
+        found = Envelope.from_dict(copy.deepcopy(dict(envelope)))
+        found.pae()
+    except (ValueError, KeyError, TypeError, AttributeError, Error) as error:
+        raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
+    return found
 
 
 def _revoked(authority: Authority, key_id: str, at: Any, where: str) -> bool:

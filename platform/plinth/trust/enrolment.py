@@ -1,7 +1,8 @@
 """Make a root of trust, enrol keys, revoke them, renew it. Nothing else in Plinth makes a key.
 
 Every change is a new version of the root, signed with the root keys of this machine, and published in the workspace,
-where whoever has pinned an earlier version finds it.
+where whoever has pinned an earlier version finds it. Where several holders must sign, `propose` names the file that
+the version is written to instead (`versions`); the root stays as it is until that is published.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from plinth.errors import SignatureError
 from plinth.storage import seal
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
-from plinth.trust import dsse, root, signers
+from plinth.trust import dsse, root, signers, versions
 from plinth.trust.authority import APPROVER, ROLES, ROOT, Role, RootKey
-from plinth.trust.pin import ROOT_FILE, Trust, owner_file, version_path
+from plinth.trust.pin import ROOT_FILE, Trust, owner_file
 from plinth.trust.root import Root
+from plinth.trust.versions import Proposing
 
 VALID_DAYS = 365
 
@@ -56,7 +58,7 @@ def initialise(
     now = datetime.now(UTC)
     until = _iso(now + timedelta(days=days))
     record = Root(name=name, version=1, issued=_iso(now), expires=until, demo=demo, keys=keys, roles=roles)
-    return _publish(workspace, folder, record, ())
+    return versions.publish(workspace, folder, record, None)
 
 
 def new_key(folder: Path, role: str, owner: str) -> str:
@@ -90,7 +92,7 @@ def note_key(folder: Path, role: str, owner: str, source: str) -> str:
     return public
 
 
-def enrol(workspace: Workspace, role: str, owner: str, public: str) -> Trust:
+def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: Proposing | None = None) -> Trust:
     """Let a key sign as a role.
 
     Raises:
@@ -113,10 +115,11 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str) -> Trust:
         trust,
         keys={**trust.root.keys, key_id: RootKey(owner=owner, public=public)},
         roles={**trust.root.roles, role: after},
+        propose=propose,
     )
 
 
-def revoke(workspace: Workspace, key: str, since: datetime) -> Trust:
+def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposing | None = None) -> Trust:
     """Refuse what a key states from a date on. Statements without a known time are refused at once.
 
     Args:
@@ -136,7 +139,7 @@ def revoke(workspace: Workspace, key: str, since: datetime) -> Trust:
     roles[ROOT] = Role(keys=kept, threshold=roles[ROOT].threshold) if kept else roles[ROOT]
     if found[0] in roles[ROOT].keys:
         raise SignatureError("the last root key cannot be revoked", remedy="enrol another root key first")
-    return _changed(workspace, trust, keys={**trust.root.keys, found[0]: revoked}, roles=roles)
+    return _changed(workspace, trust, keys={**trust.root.keys, found[0]: revoked}, roles=roles, propose=propose)
 
 
 def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
@@ -157,11 +160,15 @@ def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
             remedy="enrol the new key, then revoke the old one",
         )
     place.rename(retired)
-    enrol(workspace, role, owner, new_key(trust.folder, role, owner))
+    try:
+        enrol(workspace, role, owner, new_key(trust.folder, role, owner))
+    except SignatureError:
+        retired.replace(place)  # no root key here, or too few: nobody has seen the new one
+        raise
     return revoke(workspace, old.key_id, datetime.now(UTC))
 
 
-def threshold(workspace: Workspace, role: str, count: int) -> Trust:
+def threshold(workspace: Workspace, role: str, count: int, *, propose: Proposing | None = None) -> Trust:
     """Let a role need several keys.
 
     Raises:
@@ -173,14 +180,13 @@ def threshold(workspace: Workspace, role: str, count: int) -> Trust:
     valid = [key_id for key_id in before.keys if trust.root.keys[key_id].revoked_from is None]
     if not 1 <= count <= len(valid):
         raise SignatureError(f"{role} cannot need {count} keys", found=f"{len(valid)} valid keys")
-    return _changed(workspace, trust, roles={**trust.root.roles, role: Role(keys=before.keys, threshold=count)})
+    roles = {**trust.root.roles, role: Role(keys=before.keys, threshold=count)}
+    return _changed(workspace, trust, roles=roles, propose=propose)
 
 
-def renew(workspace: Workspace, days: int = VALID_DAYS) -> Trust:
+def renew(workspace: Workspace, days: int = VALID_DAYS, *, propose: Proposing | None = None) -> Trust:
     """The same root, valid for longer."""
-    folder = workspace.trust_folder
-    known = root.first(dsse.envelope_of(folder / ROOT_FILE), str(folder / ROOT_FILE))
-    return _changed(workspace, Trust(folder, known), days=days)
+    return _changed(workspace, Trust.newest(workspace), days=days, propose=propose)
 
 
 def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trust:
@@ -214,6 +220,7 @@ def _changed(
     keys: Mapping[str, RootKey] | None = None,
     roles: Mapping[str, Role] | None = None,
     days: int | None = None,
+    propose: Proposing | None = None,
 ) -> Trust:
     now, before = datetime.now(UTC), trust.root
     record = Root(
@@ -225,29 +232,10 @@ def _changed(
         keys=before.keys if keys is None else keys,
         roles=before.roles if roles is None else roles,
     )
-    return _publish(workspace, trust.folder, record, [before])
-
-
-def _publish(workspace: Workspace, folder: Path, record: Root, earlier: Iterable[Root]) -> Trust:
-    """Sign a version with every root key of this machine that it or the one before names; keep and publish it."""
-    holders: dict[str, signers.Signer] = {}
-    lacking = None
-    for version in (record, *earlier):
-        for key_id in version.roles[ROOT].keys:
-            try:
-                holders.setdefault(key_id, Trust(folder, version).signer(ROOT, version.keys[key_id].owner))
-            except SignatureError as error:  # lost, or elsewhere: the thresholds say whether the others are enough
-                lacking = error
-    if not holders and lacking:
-        raise lacking
-    envelope = root.sign(record, holders.values())
-    found = root.first(envelope, "the new root")
-    for before in earlier:
-        found = root.following(before, envelope, "the new root")
-    data = json.dumps(envelope, indent=1, sort_keys=True).encode()
-    write_bytes(version_path(workspace, record.version), data)
-    write_bytes(folder / ROOT_FILE, data, mode=0o600)
-    return Trust(folder, found)
+    if propose is None:
+        return versions.publish(workspace, trust.folder, record, before)
+    versions.propose(trust, record, propose.file, instead=propose.instead)
+    return trust
 
 
 def _known(role: str) -> None:

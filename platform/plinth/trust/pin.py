@@ -47,6 +47,17 @@ class Trust:
         Raises:
             SignatureError: none is pinned, it does not verify, or it has expired.
         """
+        found = cls.newest(workspace)
+        found.root.require_current()
+        return found
+
+    @classmethod
+    def newest(cls, workspace: Workspace) -> Trust:
+        """As `of`, also where that version has expired: for whoever renews it.
+
+        Raises:
+            SignatureError: none is pinned, or it does not verify.
+        """
         folder = workspace.trust_folder
         pinned = folder / ROOT_FILE
         if not pinned.exists():
@@ -61,7 +72,7 @@ class Trust:
         for path in _versions(workspace, known.version + 1):
             newest = root.following(newest, dsse.envelope_of(path), str(path))
             write_bytes(pinned, path.read_bytes(), mode=0o600)
-        return cls(folder, newest.require_current())
+        return cls(folder, newest)
 
     def authority(self, role: str) -> Authority:
         """Who may sign as a role."""

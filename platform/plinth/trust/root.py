@@ -21,6 +21,7 @@ from plinth.trust.authority import ROLES, ROOT, Authority, Role, RootKey, time_o
 
 PREDICATE: Final = "urn:plinth:root:v1"
 
+
 class Root(Frozen):
     """Roles, public keys and thresholds, valid until `expires`.
 
@@ -67,13 +68,17 @@ class Root(Frozen):
         """SHA-256 of the canonical record."""
         return fingerprint.digest(self)
 
+    def expired(self, at: datetime | None = None) -> bool:
+        """Whether its time has passed: at a time with its zone, now by default."""
+        return (at or datetime.now(UTC)) >= time_of(self.expires)
+
     def require_current(self, at: datetime | None = None) -> Root:
         """This root, when it has not expired.
 
         Raises:
             SignatureError: it has.
         """
-        if (at or datetime.now(UTC)) >= time_of(self.expires):
+        if self.expired(at):
             raise SignatureError(
                 f"{self.title} has expired",
                 found=f"expires {self.expires}",
@@ -112,16 +117,51 @@ def following(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
             of the old or the new root keys.
     """
     dsse.opened(envelope, root.authority(ROOT), PREDICATE, where)
-    found = first(envelope, where)
-    expected = (root.name, root.version + 1, root.demo)
-    if (found.name, found.version, found.demo) != expected:
+    first(envelope, where)
+    return next_of(root, envelope, where)
+
+
+def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
+    """What an envelope says of the version after this root, before anybody's signature is looked at.
+
+    Raises:
+        SignatureError: not a root, or not the next version of this one.
+    """
+    content = dsse.unverified(envelope, where)
+    found = _parsed(content, where)
+    kind = content.get("predicateType")
+    if kind != PREDICATE or (found.name, found.version, found.demo) != (root.name, root.version + 1, root.demo):
         raise SignatureError(
             f"{where} does not follow {root.title}",
-            found=f"{found.title}",
+            found=found.title if kind == PREDICATE else kind,
             expected=f"{root.name} version {root.version + 1}, {'a' if root.demo else 'no'} demo root",
             remedy="restore the version that is missing, or pin a root again from where you trust it",
         )
     return found
+
+
+def changes(before: Root, after: Root) -> tuple[str, ...]:
+    """What a version changes, a sentence each: keys, roles, thresholds, revocations, expiry."""
+    said = []
+    for key_id in sorted(set(before.keys) | set(after.keys)):
+        old, new = before.keys.get(key_id), after.keys.get(key_id)
+        shown = f"key {key_id[:12]} of {(new or before.keys[key_id]).owner}"
+        if old is None or new is None:
+            said.append(f"{shown}: {'new' if old is None else 'taken out of the root'}")
+            continue
+        if old.owner != new.owner or old.public != new.public:
+            said.append(f"{shown}: was the key of {old.owner}" if old.owner != new.owner else f"{shown}: changed")
+        if old.revoked_from != new.revoked_from:
+            said.append(f"{shown}: revoked from {new.revoked_from or 'no time'} on, was {old.revoked_from or 'valid'}")
+    for name in ROLES:
+        was, now = before.roles[name], after.roles[name]
+        said += [f"{name}: key {one[:12]} may sign" for one in now.keys if one not in was.keys]
+        said += [f"{name}: key {one[:12]} may sign no more" for one in was.keys if one not in now.keys]
+        if was.threshold != now.threshold:
+            said.append(f"{name}: needs {now.threshold} keys, was {was.threshold}")
+    if before.expires != after.expires:
+        said.append(f"expires {after.expires}, was {before.expires}")
+    return tuple(said)
 
 
 def _parsed(statement: Mapping[str, Any], where: str) -> Root:

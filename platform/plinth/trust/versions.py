@@ -1,0 +1,211 @@
+"""The next version of a root: signed and published by one holder, or proposed, signed by others, and published.
+
+A proposal is a file: the envelope of the next version with the signatures that it has so far. It follows from one
+version only, so that it counts for nothing once another version of its number is published. A machine signs one
+proposal of a number; a second one needs a word, because two versions that both hold could be shown to different people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import SignatureError
+from plinth.records import Frozen
+from plinth.storage import locks
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.trust import dsse, root, signers
+from plinth.trust.authority import ROOT
+from plinth.trust.pin import ROOT_FILE, Trust, version_path
+from plinth.trust.root import Root
+
+#: In the trust folder: digest of the proposal that this machine signed, by number of its version.
+SIGNED_FILE = "signed-roots.json"
+
+
+class Proposing(Frozen):
+    """Where to write a proposal; `instead` also where this machine has signed another one of that number."""
+
+    file: Path
+    instead: bool = False
+
+
+class RootProposal(Frozen):
+    """A next version and who of the root's holders signed it.
+
+    Args:
+        before: the version that it follows.
+        signed_old, signed_new: identities of root keys of the version before, and of its own, whose signatures hold.
+    """
+
+    record: Root
+    before: Root
+    signed_old: tuple[str, ...]
+    signed_new: tuple[str, ...]
+
+    @property
+    def missing(self) -> str:
+        """Signatures that are still needed, as text; empty where it can be published."""
+        lacks = []
+        for version, signed in ((self.before, self.signed_old), (self.record, self.signed_new)):
+            if (count := version.roles[ROOT].threshold - len(signed)) > 0:
+                lacks.append(f"{count} by root keys of version {version.version}")
+        return ", ".join(lacks)
+
+
+def publish(workspace: Workspace, folder: Path, record: Root, before: Root | None) -> Trust:
+    """Sign a version with every root key of this machine that it or the one before names; keep and publish it.
+
+    Raises:
+        SignatureError: too few root keys are here, or another version of that number is published.
+    """
+    envelope = root.sign(record, _holders(folder, record, before))
+    if before is None:
+        return _put(workspace, folder, root.first(envelope, "the new root"), envelope)
+    found = _proposal(envelope, record, before)
+    if found.missing:
+        raise SignatureError(
+            f"too few root keys are on this machine for version {record.version}",
+            found=", ".join(key_id[:12] for key_id in sorted({*found.signed_old, *found.signed_new})),
+            expected=f"besides these: {found.missing}",
+            remedy="say --propose FILE; the other holders add theirs with `plinth keys sign FILE`",
+        )
+    return _put(workspace, folder, root.following(before, envelope, "the new root"), envelope)
+
+
+def propose(trust: Trust, record: Root, file: Path, *, instead: bool = False) -> RootProposal:
+    """Write a next version, signed with the root keys of this machine, as a proposal.
+
+    Raises:
+        SignatureError: no root key is here, the file exists, or this machine signed another version of that number.
+    """
+    if file.exists():
+        raise SignatureError(f"there is a file {file}", remedy="name another; proposals are never written over")
+    holders = _holders(trust.folder, record, trust.root)
+    _remember(trust.folder, record, instead=instead)
+    return _write(file, root.sign(record, holders), record, trust.root)
+
+
+def read(trust: Trust, file: Path) -> RootProposal:
+    """A proposal for the version after a trusted one.
+
+    Raises:
+        SignatureError: not a root, it does not follow, or no holder of the root before has signed it.
+    """
+    return _read(trust, dsse.envelope_of(file), str(file))
+
+
+def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, instead: bool = False) -> RootProposal:
+    """Add the signatures of this machine's root keys to a proposal.
+
+    Args:
+        expected: what its holder was shown.
+        instead: also where this machine has signed another proposal of that number.
+
+    Raises:
+        SignatureError: as `read`; no root key is here, the file changed since it was shown, or another proposal of
+            that number was signed.
+    """
+    envelope, folder = dsse.envelope_of(file), workspace.trust_folder
+    found = _read(Trust.newest(workspace), envelope, str(file))
+    if expected not in (None, found.record):
+        raise SignatureError(f"{file} has changed since it was shown", remedy="look at it again")
+    holders = _holders(folder, found.record, found.before)
+    _remember(folder, found.record, instead=instead)
+    return _write(file, dsse.signed_also(envelope, *holders), found.record, found.before)
+
+
+def publish_proposal(workspace: Workspace, file: Path) -> Trust:
+    """Publish a proposal that enough holders signed; no key is needed.
+
+    Raises:
+        SignatureError: as `read`; or too few have signed, or another version of that number was published meanwhile.
+    """
+    envelope = dsse.envelope_of(file)
+    found = _read(Trust.newest(workspace), envelope, str(file))
+    if found.missing:
+        raise SignatureError(
+            f"too few have signed {file}",
+            found=", ".join(key_id[:12] for key_id in sorted({*found.signed_old, *found.signed_new})),
+            expected=f"besides these: {found.missing}",
+            remedy="the other holders of the root add theirs: plinth keys sign FILE",
+        )
+    trusted = root.following(found.before, envelope, str(file)).require_current()
+    return _put(workspace, workspace.trust_folder, trusted, envelope)
+
+
+def _read(trust: Trust, envelope: Mapping[str, Any], where: str) -> RootProposal:
+    before = trust.root
+    found = _proposal(envelope, root.next_of(before, envelope, where), before)
+    if not found.signed_old:
+        raise SignatureError(
+            f"no holder of {before.title} has signed {where}",
+            expected="a proposal that one of them made",
+            remedy="ask its sender which key signed it; somebody else may have made it",
+        )
+    return found
+
+
+def _holders(folder: Path, record: Root, before: Root | None) -> list[signers.Signer]:
+    """The root keys of this machine that either version names."""
+    holders: dict[str, signers.Signer] = {}
+    lacking = None
+    for version in (record, before or record):
+        for key_id in version.roles[ROOT].keys:
+            try:
+                holders.setdefault(key_id, Trust(folder, version).signer(ROOT, version.keys[key_id].owner))
+            except SignatureError as error:  # lost, or elsewhere: the thresholds say whether the others are enough
+                lacking = error
+    if not holders and lacking:
+        raise lacking
+    return list(holders.values())
+
+
+def _proposal(envelope: Mapping[str, Any], record: Root, before: Root) -> RootProposal:
+    old, new = (
+        tuple(sorted(dsse.holding(envelope, version.authority(ROOT), record.title))) for version in (before, record)
+    )
+    return RootProposal(record=record, before=before, signed_old=old, signed_new=new)
+
+
+def _write(file: Path, envelope: Mapping[str, Any], record: Root, before: Root) -> RootProposal:
+    write_bytes(file, _encoded(envelope))
+    return _proposal(envelope, record, before)
+
+
+def _put(workspace: Workspace, folder: Path, found: Root, envelope: Mapping[str, Any]) -> Trust:
+    place, data = version_path(workspace, found.version), _encoded(envelope)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with locks.locked(place.parent / ".lock"):
+        if found.version > 1 and place.exists():
+            raise SignatureError(
+                f"version {found.version} of root {found.name} is published already",
+                found=str(place),
+                remedy="look at it with `plinth keys show`; make the change anew, as the version after it",
+            )
+        write_bytes(place, data)
+    write_bytes(folder / ROOT_FILE, data, mode=0o600)
+    return Trust(folder, found)
+
+
+def _remember(folder: Path, record: Root, *, instead: bool) -> None:
+    path = folder / SIGNED_FILE
+    with locks.locked(folder / ".lock"):
+        known = json.loads(path.read_bytes()) if path.exists() else {}
+        earlier = known.get(str(record.version))
+        if earlier not in (None, record.digest()) and not instead:
+            raise SignatureError(
+                f"this machine has signed another version {record.version} of root {record.name}",
+                found=f"SHA-256 {earlier}",
+                expected=f"SHA-256 {record.digest()}",
+                remedy="if that one was given up, and every copy of it deleted: say --instead",
+            )
+        content = known | {str(record.version): record.digest()}
+        write_bytes(path, json.dumps(content, indent=1, sort_keys=True).encode(), mode=0o600)
+
+
+def _encoded(envelope: Mapping[str, Any]) -> bytes:
+    return json.dumps(envelope, indent=1, sort_keys=True).encode()
