@@ -37,6 +37,8 @@ def missing(service: str) -> str | None:
     if service == "PKCS#11 token":
         absent = [name for name in ("softhsm2-util", "pkcs11-tool") if program(name) is None]
         return f"no {', '.join(absent)}" if absent else None
+    if service == "Prometheus":
+        return None if program("prometheus") and program("promtool") else "not installed"
     if service == "Slurm":
         absent = [name for name in SLURM if program(name) is None]
         return f"no {', '.join(absent)}" if absent else None if os.geteuid() == 0 else "needs root"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from registry import policy, releases
+from registry.canary import journal
+from registry.canary.feeds import FeedState
+from registry.canary.journal import Journal
 from registry.canary.judgement import PairedStream, Trial, judge
 from registry.canary.measured_pairs import MeasuredPairs, measured_pairs
 from registry.gates import TrialPolicy
@@ -17,6 +21,16 @@ from registry.standing import standing
 
 #: Movements after which a version is champion.
 CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
+
+
+class FeedCount(Frozen):
+    """What was taken in of one of the owner's metrics: pairs, lines from before the trial, rejects by reason; `fault`
+    is why nothing more could be."""
+
+    pairs: int
+    earlier: int
+    rejects: Mapping[str, int]
+    fault: str
 
 
 class CanaryStatus(Frozen):
@@ -37,6 +51,7 @@ class CanaryStatus(Frozen):
     small: tuple[str, ...] = ()
     missing: str = ""
     manifests: Mapping[str, str] = {}
+    feeds: Mapping[str, FeedCount] = {}
 
     @property
     def next(self) -> str:
@@ -60,8 +75,11 @@ class Observed(NamedTuple):
     streams: tuple[PairedStream, ...]
 
 
-def observe(ctx: Context, recipe: Recipe) -> Observed | None:
+def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | None:
     """The standing canary of a release, judged by what is known of it now; None where there is none.
+
+    Args:
+        take: also take in what the owner's metrics say now, and keep it; else what was kept counts.
 
     Raises:
         GateError: no policy is signed, which would say what counts as worse.
@@ -76,23 +94,41 @@ def observe(ctx: Context, recipe: Recipe) -> Observed | None:
     ours, theirs = _newest(records, held.canary, ("canary",)), _newest(records, held.champion, CHAMPION_BY)
     assert ours is not None  # a canary stands because a record put it there
     rules = governing.policy.trial
-    found = MeasuredPairs(missing="there is no champion")
+    since = max(one.at for one in (ours, theirs) if one is not None)
+    found, known = MeasuredPairs(missing="there is no champion"), Journal()
     if theirs is not None:
         found = measured_pairs(ctx, ours.candidate["checkpoint"], theirs.candidate["checkpoint"], rules.least)
+        path = journal.path_of(ctx, name, ours.number, str(theirs.version))
+        began = datetime.fromisoformat(since)
+        known = journal.take(path, ctx.workspace.root, rules.feeds, began) if take else journal.load(path)
+    streams = (*found.streams, *_streams(rules, known))
     status = CanaryStatus(
         release=name,
         canary=held.canary,
         champion=held.champion,
         candidate_version=ours.candidate_version,
         number=ours.number,
-        since=max(one.at for one in (ours, theirs) if one is not None),
+        since=since,
         policy=governing.digest,
-        trial=judge(rules, found.streams),
+        trial=judge(rules, streams),
         small=found.small,
         missing=found.missing,
         manifests=found.manifests,
+        feeds={name: _counted(known.feeds.get(name, FeedState())) for name in sorted(rules.feeds)},
     )
-    return Observed(status, rules, found.streams)
+    return Observed(status, rules, streams)
+
+
+def _streams(rules: TrialPolicy, known: Journal) -> Iterator[PairedStream]:
+    """The owner's metrics, by name; one that has said nothing yet still has to."""
+    for place, name in enumerate(sorted(rules.feeds), start=1):
+        pairs = known.feeds.get(name, FeedState()).pairs
+        values = [(canary, champion) for _, canary, champion in pairs]
+        yield PairedStream(name, values, place=2 * place, role="metric")
+
+
+def _counted(state: FeedState) -> FeedCount:
+    return FeedCount(pairs=len(state.pairs), earlier=state.earlier, rejects=state.rejects, fault=state.fault)
 
 
 def _newest(

@@ -18,13 +18,14 @@ from registry.gates.all_gates import evaluate
 from registry.gates.facts import Approval, CheckResult, Evidence, SliceScore
 from registry.gates.people import APPROVALS, approvals
 from registry.gates.result import GateResult, failed, open_gates
-from registry.gates.settings import GatePolicy, TrialPolicy
+from registry.gates.settings import FeedPolicy, GatePolicy, TrialPolicy
 
 __all__ = [
     "APPROVALS",
     "Approval",
     "CheckResult",
     "Evidence",
+    "FeedPolicy",
     "GatePolicy",
     "GateResult",
     "SliceScore",

@@ -116,6 +116,32 @@ class CostPolicy(Frozen):
     amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Names, each above 0.")
 
 
+class PrometheusPolicy(Frozen):
+    """Two expressions of PromQL, of one series each, evaluated at the same times."""
+
+    url: str = Field(pattern=r"^https?://[^\s@?#]+$", description="Where Prometheus answers, without `/api/v1`.")
+    canary: str = Field(min_length=1, description="The canary's value.")
+    champion: str = Field(min_length=1, description="The champion's value.")
+    step_s: int = Field(
+        60, ge=1, description="Seconds between pairs: at least the window of its rates, else pairs hang together."
+    )
+
+
+class FeedPolicy(Frozen):
+    """A metric of the owner's: lines of JSON that are appended to, or two queries. Nobody signs for it."""
+
+    lines: str | None = Field(
+        None, min_length=1, description="A file, or a folder of `*.jsonl`; relative to the workspace, or absolute."
+    )
+    prometheus: PrometheusPolicy | None = Field(None, description="A Prometheus that has both values.")
+
+    @model_validator(mode="after")
+    def _from_one_place(self) -> FeedPolicy:
+        if (self.lines is None) == (self.prometheus is None):
+            raise ValueError("a feed has either lines or prometheus")
+        return self
+
+
 class TrialPolicy(Frozen):
     """When a canary is given back, and when it may become champion, by paired comparison with the champion.
 
@@ -126,6 +152,11 @@ class TrialPolicy(Frozen):
     level: float = Field(0.95, gt=0.5, lt=1, description="One minus the chance of ever giving back a canary no worse.")
     least: int = Field(100, ge=2, description="Observations of a stream before it is judged.")
     higher_is_better: tuple[str, ...] = Field((), description="Streams in which more is better; else less is.")
+    feeds: Mapping[str, FeedPolicy] = Field(
+        default_factory=dict,
+        description="Metrics of the owner's that are watched beside the signed evidence, by name.",
+        exclude_if=lambda given: not given,
+    )
 
 
 class ApprovalPolicy(Frozen):

@@ -64,6 +64,10 @@ def _show(status: CanaryStatus | None) -> None:
         ],
         right=("pairs", "beyond the margin", "champion", "p"),
     )
+    for name, feed in status.feeds.items():
+        rejects = (f"{count} rejected: {why}" for why, count in feed.rejects.items())
+        said = [f"{name}: {feed.pairs} pairs", f"{feed.earlier} from before the trial", *rejects, feed.fault]
+        output.say(output.plain_markup("; ".join(filter(None, said))))
     for name in status.small:
         output.say(f"too small to judge: {output.plain_markup(name)}")
     if status.missing:

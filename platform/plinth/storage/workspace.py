@@ -8,6 +8,7 @@ runs/        training runs: config, events.jsonl, checkpoints, logs
 models/      materialised, signed model directories; signatures and statements lie beside them
 approvals/   signed approval statements
 releases/    signed records of promotions and rollbacks
+trials/      what the owner's metrics said of canaries, one file for each trial
 reviews/     labels of reviewers, only ever added to
 exclusions/  what was taken down, signed and chained; every later snapshot leaves it out
 takedown/    signed reports on removals
