@@ -17,6 +17,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     signed_log    signed, numbered, chained records that are only ever added
     audit_log     every decision and every refused one, signed by whoever decided or asked
     signing       OpenSSF model signature and SLSA provenance of a directory
+    trained       what the trainer stated while it trained, bound to a checkpoint
     materialise   checkpoint manifest -> signed directory
     mlflow_client connection to MLflow, named failures, source URIs
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved

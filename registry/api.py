@@ -27,6 +27,7 @@ from registry import (
     releases,
     scores,
     timeline,
+    trained,
     waivers,
 )
 from registry.audit_log import AuditedAction
@@ -110,13 +111,16 @@ def register_candidate(
     of the model. Each fact is attested by the role that may state it, as found out from `materials` (digests by asset).
 
     Raises:
-        LineageError: the ancestry is incomplete, or the evaluation or what was measured is of another checkpoint.
+        LineageError: the ancestry is incomplete, the evaluation or what was measured is of another checkpoint, or the
+            trainer stated nothing about this one.
         SignatureError: the model directory is there already and has been changed.
         IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
         RegistryError: MLflow cannot be reached.
     """
     chain = candidate.ancestry(ctx, checkpoint.digest, evaluation.digest)
-    provenance = statements.provenance(recipe, checkpoint, chain, run_id=run.id, run_key=run.key)
+    training = trained.gathered(ctx, checkpoint, run.id)
+    provenance = statements.provenance(recipe, checkpoint, chain, run_id=run.id, run_key=run.key, training=training)
+    trained.proved(ctx, checkpoint, provenance)
     directory = materialise.materialise(ctx, checkpoint, provenance)
     key = candidate.state_facts(ctx, directory, checkpoint.digest, evaluation.digest, run, facts)
     candidate.attest(ctx, recipe, checkpoint, directory, facts, materials)

@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.provenance.statements import code_version
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
+from plinth.training.attempts.code import code_version
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE, EVALUATOR, TRAINER
 from plinth.trust.pin import Trust

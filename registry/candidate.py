@@ -25,7 +25,7 @@ from plinth.training.forensics.proof import examined
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import attestations
+from registry import attestations, trained
 from registry.gates.facts import GrantedUses
 from registry.mlflow_client import source_directory
 from registry.signing import verify
@@ -248,14 +248,16 @@ def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
 
 
 def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
-    """The chain as the manifests give it now, compared with the one in a verified provenance.
+    """The chain as the manifests give it now, compared with the one in a verified provenance, whose trainer must have
+    stated how this checkpoint was trained.
 
     Raises:
-        LineageError: the chain is broken, or is not the one that was signed.
+        LineageError: the chain is broken, or is not the one that was signed; nobody stated the training.
     """
     _same(candidate.directory, "checkpoint", provenance["checkpoint"]["digest"], candidate.checkpoint)
     found = ancestry(ctx, candidate.checkpoint, candidate.evaluation)
     same_chain(candidate.directory, provenance, found)
+    trained.proved(ctx, ctx.refs.load(candidate.checkpoint), provenance)
     return found
 
 

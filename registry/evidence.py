@@ -15,15 +15,15 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
-from plinth.provenance.statements import Chain
+from plinth.provenance.statements import Chain, attempts_of
 from plinth.recipe.recipe import Recipe
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import approval, attestations, measured, policy, releases, signing, taint
+from registry import approval, attestations, measured, policy, releases, signing, taint, trained
 from registry.attestations import Attestation
 from registry.candidate import Candidate, evidence_of, signed_chain
 from registry.gates import CheckResult, Evidence
-from registry.gates.facts import ContaminationFacts, CostFacts, LicenceFacts, ResumeFacts, StabilityFacts
+from registry.gates.facts import CodeFacts, ContaminationFacts, CostFacts, LicenceFacts, ResumeFacts, StabilityFacts
 from registry.standing import standing
 
 
@@ -34,13 +34,14 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
         tags: the candidate version's tags in MLflow, where people leave decisions.
     """
     provenance, signature = _signature(ctx, candidate)
-    chain, lineage = _lineage(ctx, candidate, provenance)
+    chain, lineage, code = _lineage(ctx, candidate, provenance)
     approvals, faults = approval.collect(ctx, candidate, tags, policy.governing(ctx, recipe.required_release().name))
     stated = attestations.about(ctx, candidate.checkpoint)
     found = measured.of(ctx, candidate.checkpoint, stated.valid)
     return Evidence(
         signature=_with_faults(signature, stated.faults),
         lineage=lineage,
+        code=code,
         taints=_taints(ctx, candidate, chain),
         champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
         expected_slices=tuple(sorted({*recipe.corpus.buckets, *(provenance or {}).get("materials", {})})),
@@ -110,15 +111,17 @@ def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | 
 
 def _lineage(
     ctx: Context, candidate: Candidate, provenance: Mapping[str, Any] | None
-) -> tuple[Chain | None, CheckResult | None]:
+) -> tuple[Chain | None, CheckResult | None, CodeFacts | None]:
     if provenance is None:
-        return None, None
+        return None, None, None
     try:
         chain = signed_chain(ctx, candidate, provenance)
+        attempts = attempts_of(provenance["training"])
     except TrustError as error:
-        return None, CheckResult(holds=False, detail=_sentence(error))
+        return None, CheckResult(holds=False, detail=_sentence(error)), None
     detail = f"{len(chain.links)} manifests, complete down to {len(chain.sources)} source inventories"
-    return chain, CheckResult(holds=True, detail=detail)
+    detail += f"; trained in {trained.in_words(attempts)}"
+    return chain, CheckResult(holds=True, detail=detail), trained.code(attempts)
 
 
 def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[str, ...] | None:

@@ -2,7 +2,8 @@
 
     models/<12>/                 the directory: weights, tokenizer, state, resume proof, provenance.json
     models/<12>.sig              Sigstore bundle over every file of it (BLAKE3)
-    models/<12>.slsa.json        DSSE envelope: SLSA Provenance v1 over the same files (SHA-256)
+    models/<12>.slsa.json        DSSE envelope: SLSA Provenance v1 over the same files (SHA-256), a projection of
+                                 provenance.json, which holds what the trainer stated while it trained (`trained`)
 
 Signatures lie outside the directory because a signature inside would be one more file of the model.
 Both are made with a key of the role `trainer`. Nothing is ignored: an added, missing or changed file is named.

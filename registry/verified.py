@@ -15,7 +15,7 @@ from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import candidate, consumers, mlflow_client, promotion, releases, signing, taint
+from registry import candidate, consumers, mlflow_client, promotion, releases, signing, taint, trained
 from registry.standing import standing
 
 
@@ -113,6 +113,7 @@ def _by_directory(ctx: Context, directory: Path) -> tuple[_Found, Chain, str | N
     checkpoint = provenance["checkpoint"]["digest"]
     chain = lineage.walk(ctx, checkpoint)
     candidate.same_chain(directory, provenance, chain)
+    trained.proved(ctx, ctx.refs.load(checkpoint), provenance)
     return _Found(directory, checkpoint, provenance["run"]["id"]), chain, None
 
 

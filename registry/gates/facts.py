@@ -21,6 +21,13 @@ class CheckResult(Frozen):
     detail: str
 
 
+class CodeFacts(Frozen):
+    """The code that trained, as the trainer stated it at each start of the ranks."""
+
+    commits: tuple[str, ...] = ()
+    unclean: tuple[str, ...] = Field((), description="Machines that trained what no commit names, a sentence each.")
+
+
 class SliceScore(Frozen):
     """Bits per byte on one held-out slice: the model and two baselines on the same bytes."""
 
@@ -220,12 +227,13 @@ class Approval(Frozen):
 class Evidence(Frozen):
     """The evidence that the gates read. None: there is no such evidence, so its gate fails.
 
-    Found by whoever judges: `signature`, `lineage`, `taints`, `champion`, `expected_slices`, decisions of people. All
-    others are attested, a field for each kind.
+    Found by whoever judges: `signature`, `lineage`, `code`, `taints`, `champion`, `expected_slices`, decisions of
+    people. All others are attested, a field for each kind.
     """
 
     signature: CheckResult | None = None
     lineage: CheckResult | None = None
+    code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty: nothing is released.")
     expected_slices: tuple[str, ...] = ()

@@ -13,8 +13,17 @@ def signature(policy: GatePolicy, evidence: Evidence) -> GateResult:
 
 
 def lineage(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """The ancestry is complete, down to the raw sources."""
-    return _finding("lineage", evidence.lineage)
+    """The ancestry is complete, down to the raw sources, and the trainer stated how it trained: where the policy asks,
+    at a clean commit."""
+    found, known = _finding("lineage", evidence.lineage), evidence.code
+    if not (found.passed and policy.lineage.clean_commit):
+        return found
+    if known is None or not (known.commits or known.unclean):
+        return missing("lineage", "the code that trained")
+    reason = "; ".join(known.unclean) or f"{found.reason}; every machine at a clean commit"
+    return GateResult(
+        name="lineage", passed=not known.unclean, reason=reason, evidence={"commits": list(known.commits)}
+    )
 
 
 def taint(policy: GatePolicy, evidence: Evidence) -> GateResult:

@@ -21,6 +21,14 @@ SHORTEST_REASON: Final = 10
 Use = Literal["train", "redistribute", "commercial"]
 
 
+class LineagePolicy(Frozen):
+    """Where the model comes from. That it is complete and stated by its trainer is always asked."""
+
+    clean_commit: bool = Field(
+        False, description="Every attempt ran on every machine at a commit of git, without changes on top of it."
+    )
+
+
 class SlicePolicy(Frozen):
     """Held-out text. Non-inferiority is of each slice with enough documents: the upper end of the 95% interval of
     candidate minus champion lies below the margin. All must hold, so no correction for their number is due."""
@@ -190,6 +198,11 @@ class GatePolicy(Frozen):
         "unsigned",
         description="`signed`: a release is exported only with papers that compliance has signed.",
         exclude_if=lambda given: given == "unsigned",
+    )
+    lineage: LineagePolicy = Field(
+        LineagePolicy(),
+        description="Where the model comes from.",
+        exclude_if=lambda given: given == LineagePolicy(),
     )
     slices: SlicePolicy = SlicePolicy()
     probes: ProbePolicy = ProbePolicy()

@@ -19,11 +19,15 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
+from plinth.training.attempts.statement import AttemptRecord, state
+from plinth.training.checkpoint import checkpoint as checkpoints
+from plinth.training.directory import RunDirectory
 from plinth.training.forensics.proof import COMPARED
 from plinth.training.forensics.proof import PARAMETERS as PARAMETERS_KEY
-from registry import attestations, candidate, materialise, policy, server
+from registry import attestations, candidate, materialise, policy, server, trained
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.gates import GatePolicy
+from tests.training_host import HOST
 
 
 def document_table(*texts: str) -> pa.Table:
@@ -65,6 +69,9 @@ def resume_evidence(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+STATE = b'{"step":5}'
+
+
 class Line:
     """Manifests of a line, saved, with real parts where something reads them."""
 
@@ -77,9 +84,10 @@ class Line:
         shards = self.made("web/shards", {"tokenizer": self.tokenizer, "web/curated": self.curated})
         mixture = self.made("mixture", {"web/shards": shards})
         self.run_manifest = self.made("run", {"mixture": mixture, "tokenizer": self.tokenizer})
-        self.checkpoint = self._checkpoint()
-        self.evaluation = self.evaluate(model=2.0)
         self.run = CandidateRun(id=f"{recipe.name}-{seed:012x}", key=fingerprint.digest(seed))
+        self.checkpoint = self._checkpoint()
+        self.commit()
+        self.evaluation = self.evaluate(model=2.0)
 
     def made(self, asset: str, inputs: dict[str, Manifest | str], table: pa.Table | None = None) -> Manifest:
         parts = () if table is None else (write_table(self.ctx.store, "part-00000.parquet", table),)
@@ -121,9 +129,38 @@ class Line:
         weights = save_safetensors({"w": np.arange(self.seed, self.seed + 64, dtype=np.float32)})
         return {"model.safetensors": weights, "config.json": b'{"layers":1}', "tokenizer.json": b"{}"}
 
+    @property
+    def directory(self) -> RunDirectory:
+        """The folder of the run that trained the checkpoint."""
+        return RunDirectory(self.ctx.workspace.runs / self.run.id)
+
+    def attempt(self, **changes: object) -> AttemptRecord:
+        """The trainer states that it begins, on a machine of the tests; `changes` are of that machine."""
+        host = HOST.model_copy(update=changes)
+        return state(self.directory, b"{}", self.run.key, ranks=1, nodes=1, hosts=[host], audit=False)
+
+    def commit(self, *attempts: dict[str, object], step: int = 5) -> None:
+        """The trainer begins once for each of these (by default once), and commits the checkpoint's files."""
+        for changes in attempts or ({},):
+            self.attempt(**changes)
+        staged = checkpoints.stage(self.directory, step)
+        (staged / "model").mkdir()
+        for name, data in self.model_files().items():
+            if name != "tokenizer.json":
+                (staged / "model" / name).write_bytes(data)
+        (staged / "state.json").write_bytes(STATE)
+        checkpoints.commit(self.directory, step)
+
+    def provenance(self) -> dict[str, Any]:
+        """The content of `provenance.json`, as registering makes it."""
+        chain = candidate.ancestry(self.ctx, self.checkpoint.digest, self.evaluation.digest)
+        training = trained.gathered(self.ctx, self.checkpoint, self.run.id)
+        run = {"run_id": self.run.id, "run_key": self.run.key}
+        return statements.provenance(self.recipe, self.checkpoint, chain, **run, training=training)
+
     def _checkpoint(self) -> Manifest:
         files = self.model_files() | {
-            "state.json": b'{"step":5}',
+            "state.json": STATE,
             "resume.json": json.dumps(resume_evidence()).encode(),
         }
         parts = [{"name": name, "blob": self.ctx.store.put_bytes(data)} for name, data in files.items()]
@@ -237,9 +274,7 @@ def unregistered(ctx: Context, line: Line) -> Candidate:
 
 def sign_candidate(ctx: Context, line: Line) -> Candidate:
     checkpoint, evaluation, facts = line.checkpoint.digest, line.evaluation.digest, line.facts()
-    chain = candidate.ancestry(ctx, checkpoint, evaluation)
-    content = statements.provenance(line.recipe, line.checkpoint, chain, run_id=line.run.id, run_key=line.run.key)
-    directory = materialise.materialise(ctx, line.checkpoint, content)
+    directory = materialise.materialise(ctx, line.checkpoint, line.provenance())
     key = candidate.state_facts(ctx, directory, checkpoint, evaluation, line.run, facts)
     candidate.attest(ctx, line.recipe, line.checkpoint, directory, facts, {})
     return Candidate(

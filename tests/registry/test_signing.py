@@ -12,11 +12,10 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, SignatureError
-from plinth.provenance import statements
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER, TRAINER, Authority
 from plinth.trust.pin import Trust
-from registry import candidate, materialise, signing
+from registry import materialise, signing
 
 
 @pytest.fixture
@@ -30,9 +29,7 @@ def key(ctx: Context) -> Authority:
 
 
 def build(ctx: Context, line: Any) -> Path:
-    chain = candidate.ancestry(ctx, line.checkpoint.digest, line.evaluation.digest)
-    content = statements.provenance(line.recipe, line.checkpoint, chain, run_id=line.run.id, run_key=line.run.key)
-    return materialise.materialise(ctx, line.checkpoint, content)
+    return materialise.materialise(ctx, line.checkpoint, line.provenance())
 
 
 def flip(path: Path, position: int = -1) -> None:

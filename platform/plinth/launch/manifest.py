@@ -131,7 +131,11 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
         "name": CONTAINER,
         "image": asked.image,
         "command": ["bash", "-c", script.logged([launch.python or "python", *command[1:]], log)],
-        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_places(launch, directory)],
+        "env": [
+            {"name": "PYTHONUNBUFFERED", "value": "1"},
+            {"name": "PLINTH_IMAGE", "value": asked.image},  # the trainer states it
+            *_places(launch, directory),
+        ],
         "volumeMounts": _mounts(launch, directory),
     }
     if asked.resources:

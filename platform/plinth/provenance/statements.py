@@ -9,18 +9,17 @@ Does not belong here: signatures and keys (trust), the walk that re-reads blobs 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
-import plinth
 from plinth import fingerprint
 from plinth.errors import LineageError, PlinthError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.refs import Refs
+from plinth.training.attempts.code import together
+from plinth.training.attempts.statement import AttemptRecord, stated
 from plinth.trust.dsse import statement
 
 #: The predicate type of SLSA's Provenance v1 specification.
@@ -122,8 +121,15 @@ def chain(refs: Refs, manifest: Manifest) -> Chain:
     return found
 
 
-def provenance(recipe: Recipe, checkpoint: Manifest, ancestry: Chain, *, run_id: str, run_key: str) -> dict[str, Any]:
-    """The data of `provenance.json`: literals only, no paths, hosts or clocks."""
+def provenance(
+    recipe: Recipe, checkpoint: Manifest, ancestry: Chain, *, run_id: str, run_key: str, training: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The data of `provenance.json`.
+
+    Args:
+        training: what the trainer signed while it trained: `attempts` and `commit`, envelopes, and `manifest`, the
+            files of the committed checkpoint. Hosts and times stand there only.
+    """
     return {
         "schema": PROVENANCE_SCHEMA,
         "recipe": {"name": recipe.name, "fingerprint": fingerprint.digest(recipe)},
@@ -133,7 +139,8 @@ def provenance(recipe: Recipe, checkpoint: Manifest, ancestry: Chain, *, run_id:
         "chain": [link.model_dump(mode="json") for link in ancestry.links],
         "sources": ancestry.sources,
         "materials": {name: _materials(recipe, name) for name in sorted(recipe.corpus.buckets)},
-        "code": code_version(),
+        "code": _code(training),
+        "training": dict(training),
     }
 
 
@@ -144,30 +151,32 @@ def slsa_statement(provenance: Mapping[str, Any], subjects: Mapping[str, str]) -
         provenance: what `provenance()` returned.
         subjects: SHA-256 by file name, for every file of the directory.
     """
+    training = provenance.get("training", {})
+    attempts = attempts_of(training)
+    began = {"startedOn": attempts[0].at} if attempts else {}
     predicate = {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {"recipe": provenance["recipe"]},
             "internalParameters": {"run": provenance["run"], "checkpoint": provenance["checkpoint"]},
-            "resolvedDependencies": _dependencies(provenance),
+            "resolvedDependencies": [*_dependencies(provenance), *_environment(attempts)],
         },
         "runDetails": {
             "builder": {"id": "urn:plinth:trainer", "version": {"plinth": provenance["code"]["version"]}},
-            "metadata": {"invocationId": provenance["run"]["id"]},
+            "metadata": {"invocationId": provenance["run"]["id"], **began},
+            "byproducts": [_attempt(envelope) for envelope in training.get("attempts", ())],
         },
     }
     return statement(SLSA_PREDICATE, subjects, predicate)
 
 
-@cache
-def code_version() -> dict[str, str]:
-    """The library's version and one SHA-256 over the names and bytes of its Python files."""
-    root = Path(plinth.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        digest.update(f"{path.relative_to(root).as_posix()}:{content}\n".encode())
-    return {"version": plinth.__version__, "sha256": digest.hexdigest()}
+def attempts_of(training: Mapping[str, Any]) -> tuple[AttemptRecord, ...]:
+    """What the trainer stated, in order; signatures are not looked at.
+
+    Raises:
+        TrustError: a statement cannot be read.
+    """
+    return tuple(stated(envelope, f"attempt {at}") for at, envelope in enumerate(training.get("attempts", ()), 1))
 
 
 def _link(manifest: Manifest) -> Link:
@@ -208,5 +217,27 @@ def _dependencies(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
         if link["digest"] != own
     ]
     raw = [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(provenance["sources"].items())]
-    code = [{"name": "plinth", "digest": {"sha256": provenance["code"]["sha256"]}}]
-    return raw + made + code
+    return raw + made
+
+
+def _code(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The code of the newest attempt, as its leading rank's machine had it."""
+    host = attempts_of(training)[-1].hosts[0]
+    commit = {"commit": host.commit, "dirty": host.dirty} if host.commit else {}
+    return {"version": host.version, "sha256": together(host.code), **commit}
+
+
+def _environment(attempts: Iterable[AttemptRecord]) -> list[dict[str, Any]]:
+    """Code, libraries and images of all attempts, each once."""
+    hosts = [host for attempt in attempts for host in attempt.hosts]
+    named = [(name, "sha256", digest) for host in hosts for name, digest in host.code.items()]
+    named += [("commit", "gitCommit", host.commit) for host in hosts]
+    named += [("lockfile", "sha256", host.lockfile) for host in hosts]
+    named += [("distributions", "sha256", host.distributions) for host in hosts]
+    named += [(host.image or "image", "sha256", host.image_digest) for host in hosts]
+    return [{"name": name, "digest": {kind: own}} for name, kind, own in dict.fromkeys(named) if own]
+
+
+def _attempt(envelope: Mapping[str, Any]) -> dict[str, Any]:
+    record = stated(envelope, "an attempt")
+    return {"name": f"attempt {record.number}", "digest": {"sha256": fingerprint.digest(envelope)}}

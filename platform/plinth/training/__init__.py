@@ -27,6 +27,7 @@ The steps of a rank (these modules import torch):
 
 Around the steps:
 
+    attempts/    which code trains on which machines, stated at every start of the ranks
     supervise/   start the ranks, restart them within bounds, watch them; several nodes
     checkpoint/  commit, verify, select, resume on any layout, upload; writer/ is the process that writes
     guard/       spikes and divergence: find, confirm, skip or roll back
@@ -35,7 +36,7 @@ Around the steps:
     telemetry/   events.jsonl: write, read, count lost work
     forensics/   past steps: their documents and losses, blame, and the audit that proves a resume exact
 
-The control plane imports what needs no torch: parameters, config, directory, amendments, job, manifests, stopping/,
-supervise/, telemetry/, the files of checkpoint/, and step_documents and offline_audit of forensics/.
+The control plane imports what needs no torch: parameters, config, directory, amendments, job, manifests, attempts/,
+stopping/, supervise/, telemetry/, the files of checkpoint/, and step_documents and offline_audit of forensics/.
 Does not belong here: where a job runs (launch/), what a batch holds (tokens/), what is trained (model/).
 """

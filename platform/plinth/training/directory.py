@@ -15,6 +15,7 @@ class RunDirectory:
     events.jsonl    the timeline
     result.json     how the job ended, written last
     resume.json     evidence that a resumed run equals the uninterrupted one
+    attempts/       0001.json …: what the trainer stated at each start of its ranks, signed
     audits/         0001.json …: all evidence, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
     staging/        checkpoints being written; never read
@@ -31,6 +32,7 @@ class RunDirectory:
         self.events = self.root / "events.jsonl"
         self.result = self.root / "result.json"
         self.evidence = self.root / "resume.json"
+        self.attempts = self.root / "attempts"
         self.audits = self.root / "audits"
         self.checkpoints = self.root / "checkpoints"
         self.staging = self.root / "staging"

@@ -115,6 +115,7 @@ def test_job_of_two_nodes(directory: Path) -> None:
     assert container["envFrom"] == [{"secretRef": {"name": "bucket"}}]
     places = {entry["name"]: entry for entry in container["env"]}
     assert places["PLINTH_NODES"]["value"] == "2"
+    assert places["PLINTH_IMAGE"]["value"] == container["image"]
     assert places["PLINTH_ADDRESS"]["value"] == f"{name}-0.{name}"
     assert "job-completion-index" in places["PLINTH_NODE"]["valueFrom"]["fieldRef"]["fieldPath"]
     workspace = {"name": "workspace", "mountPath": str(directory.parent.parent), "subPath": "team"}

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError
-from plinth.provenance.statements import Chain, Link, chain, provenance, slsa_statement
+from plinth.provenance.statements import Chain, Link, attempts_of, chain, provenance, slsa_statement
 from plinth.recipe.recipe import Recipe
 from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace
+from plinth.training.attempts.code import together
+from plinth.training.attempts.statement import known, state
+from plinth.training.directory import RunDirectory
+from tests.training_host import HOST
 
 SOURCE = "ab" * 32
 
@@ -111,22 +116,36 @@ def checkpoint(ctx: Context) -> Manifest:
     return save(ctx, "checkpoint", (weights,), run=run.digest)
 
 
-def test_provenance_is_plain_json_and_holds_no_path(ctx: Context, recipe: Recipe) -> None:
+@pytest.fixture
+def training(ctx: Context) -> dict[str, Any]:
+    """What the trainer stated in a first attempt and after a move to a machine with changes in its work tree."""
+    run = RunDirectory(ctx.workspace.runs / "tiny-1")
+    moved = HOST.model_copy(update={"host": "node-2", "commit": "beef" + "0" * 36, "dirty": True, "image": "plinth:1"})
+    for host in (HOST, moved):
+        state(run, b"{}", "k", ranks=1, nodes=1, hosts=[host], audit=False)
+    return {"attempts": known(run), "commit": {}, "manifest": {}}
+
+
+def test_provenance_is_plain_json_and_holds_no_path(ctx: Context, recipe: Recipe, training: dict[str, Any]) -> None:
     made = checkpoint(ctx)
-    data = provenance(recipe, made, chain(ctx.refs, made), run_id="tiny-1", run_key="k")
+    data = provenance(recipe, made, chain(ctx.refs, made), run_id="tiny-1", run_key="k", training=training)
     assert json.loads(json.dumps(data)) == data
     assert "/somewhere" not in json.dumps(data)
     assert str(ctx.workspace.root) not in json.dumps(data)
     assert data["checkpoint"]["digest"] == made.digest
     assert data["files"] == {"model.safetensors": {"sha256": "12" * 32, "bytes": 7}}
+    code = {"version": "0.4.0", "sha256": together(HOST.code), "commit": "beef" + "0" * 36, "dirty": True}
+    assert data["code"] == code
     assert data["materials"]["web"][0]["licence"] == "MIT"
     assert [link["asset"] for link in data["chain"]] == ["web/documents", "run", "checkpoint"]
 
 
-def test_slsa_statement_has_the_fields_of_the_specification(ctx: Context, recipe: Recipe) -> None:
+def test_slsa_statement_has_the_fields_of_the_specification(
+    ctx: Context, recipe: Recipe, training: dict[str, Any]
+) -> None:
     made = checkpoint(ctx)
     ancestry = chain(ctx.refs, made)
-    data = provenance(recipe, made, ancestry, run_id="tiny-1", run_key="k")
+    data = provenance(recipe, made, ancestry, run_id="tiny-1", run_key="k", training=training)
     statement = slsa_statement(data, {"model.safetensors": "12" * 32})
 
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
@@ -134,10 +153,16 @@ def test_slsa_statement_has_the_fields_of_the_specification(ctx: Context, recipe
     assert statement["subject"] == [{"name": "model.safetensors", "digest": {"sha256": "12" * 32}}]
     build = statement["predicate"]["buildDefinition"]
     assert build["externalParameters"]["recipe"]["name"] == "tiny"
-    named = {each["name"]: each["digest"]["sha256"] for each in build["resolvedDependencies"]}
-    assert named.pop("plinth") == data["code"]["sha256"]
-    assert named == {
-        "web/documents:web/sources": SOURCE,
-        **{link.asset: link.digest for link in ancestry.links if link.asset != "checkpoint"},
-    }
-    assert statement["predicate"]["runDetails"]["metadata"]["invocationId"] == "tiny-1"
+    named = [(each["name"], *each["digest"].items()) for each in build["resolvedDependencies"]]
+    assert named == [
+        ("web/documents:web/sources", ("sha256", SOURCE)),
+        *((link.asset, ("sha256", link.digest)) for link in ancestry.links if link.asset != "checkpoint"),
+        *((name, ("sha256", digest)) for name, digest in HOST.code.items()),
+        ("commit", ("gitCommit", HOST.commit)),
+        ("commit", ("gitCommit", "beef" + "0" * 36)),
+        ("distributions", ("sha256", HOST.distributions)),
+        (HOST.image, ("sha256", "1" * 64)),  # the other is a tag, which names no content
+    ]
+    details, (first, second) = statement["predicate"]["runDetails"], attempts_of(training)
+    assert details["metadata"] == {"invocationId": "tiny-1", "startedOn": first.at}
+    assert [one["digest"]["sha256"] for one in details["byproducts"]][:1] == [second.previous]

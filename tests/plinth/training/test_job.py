@@ -37,6 +37,8 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config, job, manifests
+from plinth.training.attempts import statement
+from plinth.training.attempts.code import code_digests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
@@ -49,6 +51,7 @@ from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.validation.parameters import Validation
+from registry import trained
 
 TRAINING = Training(
     model=Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48),
@@ -206,6 +209,15 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
         assert str(ctx.workspace.root) not in (folder / name).read_bytes().decode(errors="ignore"), name
     assert load_model(folder).vocab_size == prepared.vocab_size
     assert json.loads((folder / "state.json").read_text())["step"] == 12
+
+    files = {part.name: {"sha256": part.blob.sha256} for part in made.parts}
+    account = {"files": files, "run": {"id": prepared.run_id, "key": prepared.key}}
+    (stated,) = trained.proved(ctx, made, account | {"training": trained.gathered(ctx, made, prepared.run_id)})
+    assert (stated.ranks, stated.nodes, stated.from_step) == (prepared.ranks, 1, 0)
+    assert stated.hosts[0].code == code_digests()
+    assert stated.config_sha256 == hashlib.sha256(prepared.directory.config.read_bytes()).hexdigest()
+    replayed = statement.stated(statement.known(prepared.directory)[1], "the audit")
+    assert (replayed.audit, replayed.number) == (True, 2)
 
     facts = manifests.facts(ctx, prepared)
     assert (facts["steps"], facts["restarts"], facts["attempts"]) == (12, 0, 1)

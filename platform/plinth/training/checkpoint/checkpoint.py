@@ -1,6 +1,7 @@
 """A checkpoint is committed or it does not exist.
 
     staging/step-00000100/             written here; never read; left-overs are deleted
+      attempts.json                    what the trainer stated of its attempts so far (attempts.statement)
       manifest.json                    every other file: path, bytes, SHA-256
     checkpoints/step-00000100/         the same directory after one rename
     checkpoints/step-00000100.json     the commit record: SHA-256 of the manifest, signed (commit_record)
@@ -23,6 +24,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.errors import CheckpointError, DiskFullError
 from plinth.storage.atomic import named_failures, sync_directory, write_bytes
+from plinth.training.attempts import statement
 from plinth.training.checkpoint import commit_record
 from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.file_digests import MANIFEST, File, files_of, hash_files, listed, require_sizes
@@ -75,6 +77,12 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
     """
     staged, target = run.staging / name(step), path(run, step)
     with named_failures(staged):
+        stated = statement.bundle(run)
+        if stated is not None:
+            write_bytes(staged / statement.BUNDLE, stated)
+            if files is not None:
+                own = File(path=statement.BUNDLE, bytes=len(stated), sha256=hashlib.sha256(stated).hexdigest())
+                files = sorted((*files, own), key=lambda file: file.path)
         if files is None:
             files = hash_files(staged, listed(staged), flush=True)
         else:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from plinth.training.attempts.host import this_host
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
 from plinth.training.supervise.nodes import (
@@ -39,6 +40,7 @@ class Follower:
         self._leader = HeartbeatReader(self.files.beat(0))
         self._order, self._signals = NodeOrder(id="", session=""), 0
         self._ranks: list[subprocess.Popen[bytes]] = []
+        self._host = this_host()
         self._asked_to_stop, self._asked_at, self._last_report = 0, 0.0, NodeReport(order="")
         on_stop(self._stop)
 
@@ -79,7 +81,13 @@ class Follower:
 
     def _report(self) -> None:
         codes = tuple(process.poll() for process in self._ranks)
-        report = NodeReport(order=self._order.id, codes=codes, asked_to_stop=self._asked_to_stop)
+        report = NodeReport(
+            order=self._order.id,
+            session=self._order.session,
+            codes=codes,
+            asked_to_stop=self._asked_to_stop,
+            host=self._host,
+        )
         if report != self._last_report:
             write(self.files.report(self.place.node), report)
             self._last_report = report

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from plinth.training.attempts.host import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.supervise.nodes import (
     Heartbeat,
@@ -22,6 +23,9 @@ from plinth.training.supervise.nodes import (
     write,
 )
 from plinth.training.supervise.watch import NODE_LOST, POLL_S
+
+#: How long an attempt waits for the other nodes to say what machines they are; none of them trains until it begins.
+HOSTS_S = 15.0
 
 
 class Leader:
@@ -51,6 +55,16 @@ class Leader:
             node.follow(self._order.id)
         count = self._config.launch.ranks_per_node
         return [RemoteRank(node, index) for node in self._nodes for index in range(count)]
+
+    def hosts(self) -> tuple[HostFacts, ...]:
+        """The machines of the other nodes, in their order, as they have said; those that are silent are left out."""
+        until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
+        while self._away:
+            found = [node.host(self._order.session) for node in self._nodes]
+            if None not in found or time.monotonic() > until:
+                return tuple(host for host in found if host is not None)
+            time.sleep(POLL_S)
+        return ()
 
     def asked_to_stop(self) -> int:
         """The signal that another node received, or 0."""
@@ -116,6 +130,11 @@ class RemoteNode:
 
     def signal(self, number: int) -> None:
         self._leader.signal(number)
+
+    def host(self, session: str) -> HostFacts | None:
+        """The machine that it is, once it follows the orders of this session."""
+        report = read(self._path, NodeReport)
+        return report.host if report is not None and report.session == session else None
 
     @property
     def _lost(self) -> bool:

@@ -29,6 +29,7 @@ from typing import TypeVar
 from plinth.errors import LaunchError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
+from plinth.training.attempts.host import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 
@@ -91,11 +92,14 @@ class NodeOrder(Frozen):
 
 
 class NodeReport(Frozen):
-    """A node's report on an order: the exit status of each of its ranks, and a signal that it received itself."""
+    """A node's report on an order: the exit status of each of its ranks, a signal that it received itself, and what
+    machine it is. `session` is that of the order."""
 
     order: str
+    session: str = ""
     codes: tuple[int | None, ...] = ()
     asked_to_stop: int = 0
+    host: HostFacts | None = None
 
 
 class NodeFiles:

@@ -6,8 +6,9 @@ on one machine, but takes ten seconds before it does, kills ranks on SIGTERM bef
 and returns one exit status for all; a supervisor needs each.
 
 On several nodes there is one supervisor on each, and that of the first decides (nodes.py, follower.py).
-Every attempt gets a port of its own. The run's lock is inherited by the ranks: a second supervisor
-cannot start while anything of the first is alive, and ranks die with their supervisor.
+Every attempt gets a port of its own, and a signed statement of what trains in it (attempts/). The run's lock is
+inherited by the ranks: a second supervisor cannot start while anything of the first is alive, and ranks die with their
+supervisor.
 
 Exit status: 0 finished, 75 stopped by a signal with the state committed, 7 failed.
 """
@@ -28,6 +29,8 @@ from plinth import private
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
+from plinth.training.attempts import statement
+from plinth.training.attempts.host import this_host
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.upload import Uploader, restore
@@ -127,6 +130,7 @@ class Supervisor:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
         self.lost.begin()
         self.first_failed = []
+        self._state(audit)
         port = free_port()
         ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
         ranks += self.leader.start(port, self.restarts, audit)
@@ -138,6 +142,13 @@ class Supervisor:
         if reason:
             return 1, reason
         return self._verdict(codes)
+
+    def _state(self, audit: bool) -> None:
+        """Sign what this attempt trains with, before its ranks begin: the code on the disk may have changed since."""
+        hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
+        statement.state(
+            self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit
+        )
 
     def _on_poll(self, ranks: list[Process]) -> None:
         self.lost.update()

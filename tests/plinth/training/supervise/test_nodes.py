@@ -16,14 +16,16 @@ import pytest
 from plinth.errors import LaunchError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.training import config as configuration
+from plinth.training.attempts.host import HostFacts, this_host
 from plinth.training.config import RunConfig
 from plinth.training.supervise import run_lock as locks
 from plinth.training.supervise.follower import Follower
 from plinth.training.supervise.leader import Leader, RemoteRank
-from plinth.training.supervise.nodes import NodeFiles, NodeOrder, NodePlace, write
+from plinth.training.supervise.nodes import NodeFiles, NodeOrder, NodePlace, NodeReport, write
 from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.supervise.watch import EXIT_PREEMPTED, Process
 from plinth.training.telemetry.timeline import timeline
+from tests.training_host import HOST
 
 Make = Callable[..., RunConfig]
 
@@ -100,11 +102,13 @@ def test_place_is_what_the_scheduler_says(pair: RunConfig, make: Make) -> None:
 
 
 def test_attempts_statuses_and_the_end(pair: RunConfig) -> None:
-    """One rank fails, all are started again, the job ends with what node 0 says."""
+    """Node 1 says what machine it is; one rank fails, all are started again, the job ends with what node 0 says."""
     seen: list[list[int]] = []
+    hosts: list[HostFacts] = []
 
     def lead() -> None:
         first = leader(pair)
+        hosts.extend(first.hosts())
         seen.append(waited(first.start(1, 0, False)))
         seen.append(waited(first.start(2, 1, False)))
         first.end(7)
@@ -113,6 +117,15 @@ def test_attempts_statuses_and_the_end(pair: RunConfig) -> None:
     assert follower(pair, "raise SystemExit({rank} - 2)", "raise SystemExit({port})").follow() == 7
     thread.join()
     assert seen == [[0, 1], [2, 2]]
+    assert hosts == [this_host()]
+
+
+def test_a_node_that_is_silent_is_left_out_of_the_statement(pair: RunConfig) -> None:
+    """So is what it said to an earlier node 0: it may be another machine now."""
+    files, place = NodeFiles(pair.directory), NodePlace(nodes=2, address="node-0", lease_s=0.2)
+    files.root.mkdir(parents=True)
+    write(files.report(1), NodeReport(order="1", session="an earlier one", host=HOST))
+    assert Leader(pair, place).hosts() == ()
 
 
 def test_signals_go_out_and_come_in(pair: RunConfig) -> None:

@@ -1,0 +1,147 @@
+"""How a checkpoint was trained, as its trainer stated it then: read from the run, bound to the checkpoint, proved.
+
+    commit     the signed record of the run's step; names the digest of
+    manifest   the files of the committed checkpoint: weights and configuration, as registered, and
+    attempts   every start of the ranks until then, each signed and naming the one before
+
+These stand in `provenance.json`. Registration adds nothing to them that it has not seen: it refuses a checkpoint for
+which they are absent, of another run or step, or about other files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import CheckpointError, LineageError
+from plinth.model.hugging_face import CONFIG, WEIGHTS
+from plinth.records import Manifest
+from plinth.training.attempts import statement
+from plinth.training.attempts.statement import BUNDLE, AttemptRecord
+from plinth.training.checkpoint import checkpoint as checkpoints
+from plinth.training.checkpoint import commit_record
+from plinth.training.checkpoint.file_digests import MANIFEST
+from plinth.training.directory import RunDirectory
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
+from registry.gates.facts import CodeFacts
+
+#: Files of a registered directory by their path in the committed checkpoint.
+SAME: Final[Mapping[str, str]] = {f"model/{WEIGHTS}": WEIGHTS, f"model/{CONFIG}": CONFIG, "state.json": "state.json"}
+
+
+def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
+    """What the trainer signed about the step of a checkpoint, for `provenance.json`; nothing is verified yet.
+
+    Raises:
+        LineageError: the run is not here, or its trainer stated nothing.
+    """
+    run, step = RunDirectory(ctx.workspace.runs / run_id), _step(checkpoint)
+    folder = checkpoints.path(run, step)
+    try:
+        return {
+            "commit": json.loads(checkpoints.record_path(run, step).read_bytes()),
+            "manifest": json.loads((folder / MANIFEST).read_bytes()),
+            "attempts": list(statement.unpacked((folder / BUNDLE).read_bytes())),
+        }
+    except (OSError, ValueError) as error:
+        raise LineageError(
+            f"nobody stated how step {step} of run {run_id} was trained",
+            found=error,
+            expected=f"its commit record, {MANIFEST} and {BUNDLE} in {run.checkpoints}",
+            remedy="train it again, or bring the run's folder from the machine that trained it",
+        ) from error
+
+
+def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) -> tuple[AttemptRecord, ...]:
+    """The attempts that led to a checkpoint, after a check that they are signed and are about this run, step and files.
+
+    Args:
+        provenance: of a directory whose signature holds.
+
+    Raises:
+        LineageError: they are absent, or about something else.
+        SignatureError: no trainer signed them.
+    """
+    training, run = provenance.get("training") or {}, provenance["run"]
+    if not {"commit", "manifest", "attempts"} <= set(training):
+        raise _foreign("nobody stated how this checkpoint was trained", "no statement of the trainer")
+    step, authority = _step(checkpoint), Trust.of(ctx.workspace).authority(TRAINER)
+    _committed(ctx, run["id"], step, training)
+    _same_files(training, provenance["files"])
+    found = statement.opened(training["attempts"], authority, run["id"])
+    if {one.key for one in found} != {run["key"]}:
+        raise _foreign("the attempts are of a run with other parameters or data", found[0].key, run["key"])
+    if found[0].from_step or found[-1].from_step > step:
+        began = f"attempts that began after steps {', '.join(str(one.from_step) for one in found)}"
+        raise _foreign(f"the attempts do not lead to step {step}", began, f"from step 0 to {step}")
+    return found
+
+
+def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
+    """What code trained, for gates."""
+    return CodeFacts(
+        commits=tuple(sorted({host.commit for one in attempts for host in one.hosts if host.commit})),
+        unclean=tuple(dict.fromkeys(said for one in attempts for said in _unclean(one))),
+    )
+
+
+def in_words(attempts: tuple[AttemptRecord, ...]) -> str:
+    """Attempts, commits and machines, and what changed between attempts."""
+    hosts = [host for one in attempts for host in one.hosts]
+    commits = sorted({host.commit[:12] + " with changes" * bool(host.dirty) for host in hosts if host.commit})
+    said = [f"{len(attempts)} attempts" if len(attempts) > 1 else "1 attempt"]
+    said.append(f"commit {', '.join(commits)}" if commits else "no commit known")
+    if len({host.software for host in hosts}) > 1:
+        said.append("not all with the same software")
+    if len({host.hardware for host in hosts}) > 1:
+        said.append("not all on the same hardware")
+    return ", ".join(said)
+
+
+def _unclean(one: AttemptRecord) -> list[str]:
+    said = [f"attempt {one.number}: {one.silent_nodes} machines said nothing"] if one.silent_nodes else []
+    for host in one.hosts:
+        if not host.commit:
+            said.append(f"attempt {one.number} on {host.host}: {host.no_commit or 'no commit known'}")
+        elif host.dirty is not False:
+            said.append(f"attempt {one.number} on {host.host}: changes on top of {host.commit[:12]}")
+    return said
+
+
+def _committed(ctx: Context, run_id: str, step: int, training: Mapping[str, Any]) -> None:
+    """The trainer's commit record of this very step names this list of files."""
+    where = f"the commit record of step {step} of {run_id}"
+    run, data = RunDirectory(ctx.workspace.runs / run_id), json.dumps(training["commit"]).encode()
+    try:
+        record = commit_record.verified(run, step, data, where)
+    except CheckpointError as error:
+        raise _foreign(error.what, error.found, error.expected) from error
+    found = fingerprint.digest(training["manifest"])
+    if found != record.manifest_sha256:
+        raise _foreign(f"{where} is of other files", found, record.manifest_sha256)
+
+
+def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
+    """The committed files are those that were registered, and the statements that were committed with them."""
+    committed = {file["path"]: file["sha256"] for file in training["manifest"]["files"]}
+    expected = {path: files[name]["sha256"] for path, name in SAME.items() if name in files}
+    expected[BUNDLE] = fingerprint.digest({"attempts": training["attempts"]})
+    different = sorted(path for path, digest in expected.items() if committed.get(path) != digest)
+    if different:
+        found = ", ".join(f"{path} {committed.get(path, 'absent')[:12]}" for path in different)
+        raise _foreign("other files were registered than the trainer committed", found)
+
+
+def _step(checkpoint: Manifest) -> int:
+    step = checkpoint.stats.get("step")
+    if not isinstance(step, int):
+        raise _foreign(f"checkpoint {checkpoint.digest[:12]} names no step", step)
+    return step
+
+
+def _foreign(what: str, found: object, expected: object = "the trainer's statements about it") -> LineageError:
+    return LineageError(what, found=found, expected=expected, remedy="register the checkpoint where its run lies")

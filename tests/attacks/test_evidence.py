@@ -1,0 +1,116 @@
+"""Evidence put in the place of other evidence, by somebody who can write every file and has none of its keys."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from plinth.compute.context import Context
+from plinth.errors import LineageError, TrustError
+from plinth.training.attempts.statement import BUNDLE
+from plinth.training.checkpoint import checkpoint
+from registry import candidate, evidence, gates, trained
+from registry.candidate import Candidate
+from registry.gates import GatePolicy
+from tests.attacks.judging import BEN, closed, decide
+from tests.registry.conftest import Line, sign_candidate, small_policy
+
+
+def proved(ctx: Context, line: Line) -> Any:
+    return trained.proved(ctx, line.checkpoint, line.provenance())
+
+
+# ---- where a checkpoint comes from ---------------------------------------------------------------
+
+
+def test_a_checkpoint_that_no_trainer_spoke_of(ctx: Context, line: Line) -> None:
+    shutil.rmtree(line.directory.root)
+    with pytest.raises(LineageError, match="nobody stated how step 5"):
+        line.provenance()
+
+
+def test_weights_that_the_trainer_did_not_commit(ctx: Context, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(proved(ctx, line)) == 1
+    monkeypatch.setattr(line, "model_files", lambda: {"model.safetensors": b"others", "config.json": b"{}"})
+    changed = line._checkpoint()
+    with pytest.raises(LineageError, match="other files were registered"):
+        trained.proved(ctx, changed, {**line.provenance(), "files": {"model.safetensors": {"sha256": "0" * 64}}})
+
+
+def test_statements_of_another_run(ctx: Context, make_line: Any, line: Line) -> None:
+    """Of a run on a clean commit, put beside the checkpoint of one that was not."""
+    other = make_line(2)
+    source = checkpoint.path(other.directory, 5) / BUNDLE
+    shutil.copy(source, checkpoint.path(line.directory, 5) / BUNDLE)
+    with pytest.raises(LineageError, match="other files were registered"):
+        proved(ctx, line)
+    shutil.rmtree(line.directory.checkpoints)
+    shutil.copytree(other.directory.checkpoints, line.directory.checkpoints)
+    with pytest.raises(TrustError):
+        proved(ctx, line)
+
+
+def test_an_attempt_taken_out_of_the_account(ctx: Context, line: Line) -> None:
+    """The newest said that its work tree had changes: without it, the run looks clean."""
+    line.commit({"dirty": True})
+    kept = checkpoint.path(line.directory, 5) / BUNDLE
+    assert trained.code(proved(ctx, line)).unclean == (f"attempt 2 on node-1: changes on top of {'c0ffee' + '0' * 6}",)
+    content = json.loads(kept.read_bytes())
+    kept.write_text(json.dumps({"attempts": content["attempts"][:1]}))
+    with pytest.raises(LineageError, match="other files were registered"):
+        proved(ctx, line)
+
+
+def test_the_record_of_another_step(ctx: Context, line: Line) -> None:
+    line.commit(step=6)
+    shutil.rmtree(checkpoint.path(line.directory, 5))
+    shutil.copytree(checkpoint.path(line.directory, 6), checkpoint.path(line.directory, 5))
+    shutil.copy(checkpoint.record_path(line.directory, 6), checkpoint.record_path(line.directory, 5))
+    with pytest.raises(LineageError, match="commits nothing"):
+        proved(ctx, line)
+
+
+def test_steps_trained_before_anything_was_stated(ctx: Context, line: Line) -> None:
+    shutil.rmtree(line.directory.attempts)
+    (checkpoint.path(line.directory, 5) / BUNDLE).unlink()
+    line.commit()
+    with pytest.raises(LineageError, match="do not lead to step 5"):
+        proved(ctx, line)
+
+
+def test_a_directory_signed_without_the_trainers_account(
+    ctx: Context, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a registering process with the key could, were the gate not to look again."""
+    whole = line.provenance()
+    monkeypatch.setattr(line, "provenance", lambda: {**whole, "training": {}})
+    found = sign_candidate(ctx, line)
+    decide(ctx, found, BEN, "good")
+    assert closed(ctx, line.recipe, found) == {"lineage": "nobody stated how this checkpoint was trained: no statement "
+                                               "of the trainer", "taint": "no evidence"}
+    with pytest.raises(LineageError):
+        candidate.verify_candidate(ctx, found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"dirty": True}, "changes on top of"),
+        ({"commit": "", "no_commit": "there is no git on this machine"}, "there is no git"),
+    ],
+)
+def test_code_that_no_commit_names(ctx: Context, line: Line, changes: dict[str, Any], reason: str) -> None:
+    line.commit({}, changes)
+    found: Candidate = sign_candidate(ctx, line)
+    gathered, asked = evidence.gather(ctx, line.recipe, found, {}), small_policy("x")
+    clean = GatePolicy.model_validate(asked.model_dump() | {"lineage": {"clean_commit": True}})
+    for policy, said in ((asked, ""), (clean, reason)):
+        (lineage,) = [one for one in gates.evaluate(policy, gathered) if one.name == "lineage"]
+        assert lineage.passed is not bool(said)
+        assert said in lineage.reason
+    assert gathered.lineage is not None
+    assert "trained in 3 attempts, commit c0ffee000000" in gathered.lineage.detail
