@@ -14,6 +14,7 @@ Called from outside (assets, sensor, command line):
 Inside, each may use those above it (keys and envelopes are plinth.trust):
 
     clock         wall-clock time for records
+    signed_file   a YAML file that somebody signs, read with its problems
     signed_log    signed, numbered, chained records that are only ever added
     audit_log     every decision and every refused one, signed by whoever decided or asked
     signing       OpenSSF model signature and SLSA provenance of a directory

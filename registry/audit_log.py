@@ -42,6 +42,7 @@ ROLE_OF = {
     "lift": COMPLIANCE,
     "exclude": COMPLIANCE,
     "papers": COMPLIANCE,
+    "provider": COMPLIANCE,
     "policy": POLICY,
     "waive": POLICY,
     "keys": ROOT,

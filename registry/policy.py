@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, RecipeError, SignatureError, TrustError
-from plinth.recipe import yaml_lines
 from plinth.recipe.gate import GATES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
@@ -26,7 +25,7 @@ from plinth.storage import locks
 from plinth.trust import dsse
 from plinth.trust.authority import POLICY
 from plinth.trust.pin import Trust
-from registry import audit_log
+from registry import audit_log, signed_file
 from registry.audit_log import AuditedAction
 from registry.clock import now
 from registry.gates.settings import GatePolicy
@@ -54,22 +53,7 @@ def load(path: Path) -> GatePolicy:
     Raises:
         RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
     """
-    lined = yaml_lines.read(path, str(path))
-    problems = [str(problem) for problem in lined.problems]
-    if not problems:
-        try:
-            found = GatePolicy.model_validate(lined.data)
-        except ValidationError as error:
-            problems = [_problem(lined, path, detail) for detail in error.errors(include_url=False)]
-        else:
-            problems = [str(error) for error in _extensions(found)]
-    if problems:
-        raise RecipeError(
-            f"{len(problems)} problem{'s' * (len(problems) > 1)} in the gate policy {path}\n"
-            + "\n".join(f"  {one}" for one in problems),
-            remedy="correct the lines above; docs/gates.md describes every key",
-        )
-    return found
+    return signed_file.load(path, GatePolicy, "gate policy", "docs/gates.md", _extensions)
 
 
 def digest(policy: GatePolicy) -> str:
@@ -214,12 +198,6 @@ def _extensions(policy: GatePolicy) -> Iterator[RecipeError]:
             GATES.parameters(name, raw, f"extensions.{name}")
         except RecipeError as error:
             yield error
-
-
-def _problem(lined: yaml_lines.Lined, path: Path, detail: Any) -> str:
-    key = tuple(step for step in detail["loc"] if step != "[key]")
-    mark = lined.mark(key, yaml_lines.Position(str(path), 1))
-    return f"{mark}  {yaml_lines.dotted(key)}: {detail['msg']}"
 
 
 def path_of(ctx: Context, release: str, version: int) -> Path:

@@ -1,4 +1,4 @@
-"""Signed, numbered, chained records that are only ever added: marks, the feed, consumers, decisions.
+"""Signed, numbered, chained records that are only ever added: marks, the feed, consumers, decisions, providers.
 
     FOLDER/00001.json     a DSSE envelope: number, SHA-256 of the file before, role, time, body
 
@@ -201,8 +201,10 @@ FEED = SignedLog("feed", (COMPLIANCE, PROMOTER))
 CONSUMERS = SignedLog("consumers", (COMPLIANCE, PROMOTER))
 #: Decisions and refused ones (`audit_log`).
 AUDIT = SignedLog("audit", tuple(ROLES), keeps_revoked=True)
+#: What providers state of themselves and their data (`papers.provider`).
+PROVIDERS = SignedLog("providers", (COMPLIANCE,))
 
-LOGS = (MARKS, FEED, CONSUMERS, AUDIT)
+LOGS = (MARKS, FEED, CONSUMERS, AUDIT, PROVIDERS)
 
 
 def heads(ctx: Context, since: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -96,6 +96,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "mirror": ("release", "Make MLflow show what the signed history says."),
             "verify": ("verify", "Verify every link from a model or asset to its sources."),
             "papers": ("papers", "Show, write or sign the papers of a candidate or release."),
+            "provider": ("papers", "Sign what the provider of a release states of itself."),
             "taint": ("taint", "Mark data or a model unfit; freeze everything derived from it."),
             "consumer": ("consumer", "Enrol services and models that use a release; show their feed."),
             "log": ("log", "List every decision and every refused one; prove the list."),

@@ -21,7 +21,7 @@ from plinth.trust.standalone_verify import RELEASE
 from registry import policy, promotion, releases, signing, waivers
 from registry.candidate import Candidate
 from registry.exports.sealed import ExportClaim
-from registry.papers import signed
+from registry.papers import provider, signed
 from registry.papers.signed import MadePapers
 from registry.papers.subject import role_of, statements_about, subject_of
 from registry.releases import ReleaseRecord
@@ -125,6 +125,8 @@ def _statements(ctx: Context, found: ReleasedModel) -> Iterator[tuple[str, tuple
         files[f"{EVIDENCE}/policy.json"] = policy.path_of(ctx, found.record.model, one.policy.version)
     envelopes = {RELEASE: _record(ctx, found)} | {name: dsse.envelope_of(path) for name, path in files.items()}
     head = ctx.workspace.releases / releases.HEAD
+    if stated := provider.current(ctx, found.record.model):
+        envelopes[f"{EVIDENCE}/provider.json"] = dsse.envelope_of(stated.path)
     envelopes |= {f"{EVIDENCE}/head.json": dsse.envelope_of(head)} if head.exists() else {}
     for name, envelope in envelopes.items():
         yield name, (role_of(trust, envelope, name, found.record.at), _pretty(envelope))

@@ -8,6 +8,7 @@
     data_card         DATA_CARD.md: text, sources, terms, rules, domains
     bom               bom.cdx.json: CycloneDX bill of materials
     training_summary  TRAINING_SUMMARY.md: the European Union's summary of training content
+    provider          what the provider of a release states, signed: text that no evidence can say
     subject           a verified candidate or release, with the signed statements about it
     signed            the signature of compliance under papers, and where an export needs it
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from plinth.report.hub_card import licence_keys, size_category
-from registry.papers.facts import PaperFacts, SourceTerms, TrainedText
+from registry.papers.facts import DomainTable, PaperFacts, SourceTerms, TrainedText
 from registry.papers.markdown import PaperPage, plain
 from registry.papers.model_card import languages
 
@@ -39,10 +39,10 @@ def source(one: SourceTerms) -> tuple[object, ...]:
     return one.bucket, one.domain, one.snapshot, one.kind, one.licence, allowed, one.evidence
 
 
-def domain_table(page: PaperPage, found: TrainedText) -> None:
+def domain_table(page: PaperPage, found: DomainTable, evidence: str) -> None:
     """The largest domains."""
-    page.say(f"The {len(found.domains):,} largest of {found.domain_count:,} domains, by tokens of training text.")
-    rows = ((one.domain, one.documents, one.tokens, found.evidence) for one in found.domains)
+    page.say(f"The {len(found.domains):,} largest of {found.count:,} domains, by tokens of training text.")
+    rows = ((one.domain, one.documents, one.tokens, evidence) for one in found.domains)
     page.table(("domain", "documents", "tokens"), rows)
 
 
@@ -52,7 +52,7 @@ def _trained(page: PaperPage, found: TrainedText) -> None:
     page.say("## Languages of documents")
     page.table(("language", "documents"), ((name, n, found.evidence) for name, n in found.languages.items()))
     page.say("## Domains")
-    domain_table(page, found)
+    domain_table(page, found.all, found.evidence)
 
 
 def _front(facts: PaperFacts) -> str:
@@ -60,7 +60,7 @@ def _front(facts: PaperFacts) -> str:
 
     found = facts.trained
     more: dict[str, Any] = licence_keys(found.licences) if found else {}
-    sizes = [size_category(found.documents)] if found else None
+    sizes = [size_category(found.all.documents)] if found else None
     data = DatasetCardData(
         pretty_name=f"Training text of {facts.name}",
         language=languages(facts),

@@ -5,13 +5,15 @@ without `www.`; of one without a web address the origin that its source declares
 Parquet (`tests/registry/papers/test_domains.py` compares it):
 
     SELECT domain, count(*), sum(tokens) FROM ledger WHERE decision = 'train' GROUP BY 1 ORDER BY 3 DESC, 1
+
+Documents of crawled sources, which their bucket and declared origin tell, are counted apart as well.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -22,23 +24,28 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
-from registry.papers.facts import DomainVolume, TrainedText
+from registry.papers.facts import DomainTable, DomainVolume, TrainedText
 
 #: Share of all domains that the European Commission's template asks for, by size of content (of SMEs less).
 SHARE = 0.1
 UNKNOWN = "(no domain)"
 LANGUAGE = "language__label"
+_SEPARATOR = "\0"
 _HOST = r"^https?://(?:[^/?#@]*@)?(?:www\.)?(?P<host>[a-z0-9_.-]+)(?:[:/?#]|$)"
 
 
-def trained_text(store: Store, ledger: Manifest) -> TrainedText:
+def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, str]] = ()) -> TrainedText:
     """Counts of the documents that trained a model.
+
+    Args:
+        crawled: bucket and declared origin of the crawled sources.
 
     Raises:
         IntegrityError: a document that trained the model has no tokens: the ledger is older than the shards.
     """
-    documents, tokens = Counter[str](), Counter[str]()
-    languages, licences, latest = Counter[str](), Counter[str](), list[str]()
+    whole, fetched = _DomainCounts(), _DomainCounts()
+    languages, licences = Counter[str](), Counter[str]()
+    origins = pa.array([_SEPARATOR.join(one) for one in crawled], pa.string())
     for batch in _rows(store, ledger):
         if batch.column("tokens").null_count:
             raise IntegrityError(
@@ -46,30 +53,50 @@ def trained_text(store: Store, ledger: Manifest) -> TrainedText:
                 expected="tokens of every document that trained the model",
                 remedy="plinth run --select ledger",
             )
-        for row in _sums(batch):
-            documents[row["domain"]] += row["domain_count"]
-            tokens[row["domain"]] += row["tokens_sum"]
+        whole.add(batch)
+        origin = pc.binary_join_element_wise(batch.column("bucket"), batch.column("domain"), _SEPARATOR)
+        fetched.add(batch.filter(pc.is_in(origin, value_set=origins)))
         licences.update(_counts(batch, "licence"))
         languages.update(_counts(batch, LANGUAGE))
-        newest = pc.max(batch.column("captured_at")).as_py()
-        latest += [newest.date().isoformat()] if newest else []
-    volumes = [DomainVolume(domain=name, documents=n, tokens=tokens[name]) for name, n in documents.items()]
-    volumes.sort(key=lambda one: (-one.tokens, one.domain))
     return TrainedText(
-        documents=documents.total(),
-        tokens=tokens.total(),
-        domain_count=len(volumes),
-        domains=tuple(volumes[: math.ceil(len(volumes) * SHARE)]),
+        all=whole.table(),
+        crawled=fetched.table(),
         languages=dict(sorted(languages.items(), key=lambda pair: (-pair[1], pair[0]))),
         licences=dict(sorted(licences.items())),
-        latest=max(latest, default=None),
         evidence=ledger.digest,
     )
 
 
+class _DomainCounts:
+    """Documents, tokens and days of capture, summed over batches."""
+
+    def __init__(self) -> None:
+        self._documents, self._tokens, self._days = Counter[str](), Counter[str](), list[str]()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for row in _sums(batch):
+            self._documents[row["domain"]] += row["domain_count"]
+            self._tokens[row["domain"]] += row["tokens_sum"]
+        days = pc.min_max(batch.column("captured_at")).as_py().values()
+        self._days += [day.date().isoformat() for day in days if day]
+
+    def table(self) -> DomainTable:
+        tokens = self._tokens
+        found = [DomainVolume(domain=name, documents=n, tokens=tokens[name]) for name, n in self._documents.items()]
+        found.sort(key=lambda one: (-one.tokens, one.domain))
+        return DomainTable(
+            documents=self._documents.total(),
+            tokens=tokens.total(),
+            count=len(found),
+            domains=tuple(found[: math.ceil(len(found) * SHARE)]),
+            first=min(self._days, default=None),
+            latest=max(self._days, default=None),
+        )
+
+
 def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
     """Columns of the documents that train."""
-    wanted = ["uri", "domain", "licence", "captured_at", "tokens", "decision"]
+    wanted = ["bucket", "uri", "domain", "licence", "captured_at", "tokens", "decision"]
     for part in ledger.parts:
         if "/part-" not in part.name or not part.rows:
             continue

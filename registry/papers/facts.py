@@ -14,6 +14,8 @@ from plinth.records import Frozen
 NOT_STATED = "not stated"
 #: Marks the papers of a model that no signed history released.
 UNRELEASED = "UNRELEASED"
+#: Kinds of sources that hold what a crawler fetched.
+CRAWLED = ("warc", "html")
 
 
 class EvidenceItem(Frozen):
@@ -66,6 +68,16 @@ class SourceTerms(Frozen):
     terms: Mapping[str, bool]
     evidence: str
 
+    @property
+    def crawled(self) -> bool:
+        """Whether it was read out of a crawl's archives or pages."""
+        return self.kind in CRAWLED
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """Bucket and origin: what the ledger has of a document's source."""
+        return self.bucket, self.domain
+
 
 class BucketText(Frozen):
     """The text of a bucket: documents read and kept, bytes of curated text, tokens in shards, and its part of the run.
@@ -100,19 +112,24 @@ class DomainVolume(Frozen):
     tokens: int
 
 
-class TrainedText(Frozen):
-    """What the ledger has of the documents that trained the model.
-
-    `domains` are the largest (`domains.SHARE` of all `domain_count`); `latest` is the last day of capture.
-    """
+class DomainTable(Frozen):
+    """The largest domains of a text (`domains.SHARE` of all `count`), its documents, tokens and days of capture."""
 
     documents: int
     tokens: int
-    domain_count: int
+    count: int
     domains: tuple[DomainVolume, ...]
+    first: str | None
+    latest: str | None
+
+
+class TrainedText(Frozen):
+    """What the ledger has of the documents that trained the model: of all, and of those out of crawled sources."""
+
+    all: DomainTable
+    crawled: DomainTable
     languages: Mapping[str, int]
     licences: Mapping[str, int]
-    latest: str | None
     evidence: str
 
 

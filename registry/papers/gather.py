@@ -27,7 +27,8 @@ from registry.papers.facts import (
 )
 
 METRIC = "bits_per_byte"
-ILLEGAL = "gate against illegal content,"
+#: Facts of `processing` about a bucket begin so.
+ILLEGAL, PERMITTED = "gate against illegal content,", "licences of documents that are kept,"
 _CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _RUN = ("steps", "tokens", "parameters_sha256")
 
@@ -76,6 +77,7 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
     ledger = ctx.refs.load(evaluation.inputs[LEDGER]) if evaluation and LEDGER in evaluation.inputs else None
     rules = {key: ctx.refs.load(digest) for key, digest in _policies(ledger)}
     read = {**made, **rules, LEDGER: ledger, "evaluation": evaluation}
+    sources = tuple(_sources(made))
     files = {name: str(file["sha256"]) for name, file in provenance["files"].items()}
     return PaperFacts(
         name=subject.name,
@@ -88,12 +90,12 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
         model=tuple(_model(ctx, made["checkpoint"])),
         run=tuple(_run(made)),
         buckets=tuple(_buckets(made)),
-        sources=tuple(_sources(made)),
+        sources=sources,
         rules=tuple(_rules(rules)),
         processing=tuple(_processing(made, ledger)),
         scores=tuple(_scores(evaluation)),
         attested=tuple(fact for one in subject.attested for fact in _flat(one.sha256, one.kind, one.facts)),
-        trained=trained_text(ctx.store, ledger) if ledger else None,
+        trained=trained_text(ctx.store, ledger, [one.origin for one in sources if one.crawled]) if ledger else None,
         said=subject.said,
         evidence=tuple(_evidence(subject, files, {name: one for name, one in read.items() if one})),
     )
@@ -107,7 +109,8 @@ def _evidence(subject: PaperSubject, files: Mapping[str, str], read: Mapping[str
     for name, made in sorted(read.items()):
         yield EvidenceItem(name=name, kind="manifest", sha256=made.digest)
     signed = [(f"{one.kind} ({one.role})", one.sha256) for one in subject.attested]
-    signed += [(f"{one.subject} ({one.by})", one.evidence) for one in subject.said]
+    said = {one.evidence: f"{one.subject} ({one.by})" for one in reversed(subject.said)}  # a statement may have many
+    signed += [(name, digest) for digest, name in reversed(said.items())]
     signed += [("release record", subject.released)] if subject.released else []
     for name, digest in signed:
         yield EvidenceItem(name=name, kind="attestation", sha256=digest)
@@ -182,11 +185,14 @@ def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:
 
 
 def _processing(made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
-    """Gates against illegal content by bucket, and the stages over all buckets that the ledger was made of."""
-    for asset, documents in sorted(made.items()):
-        if asset == f"{bucket_of(asset)}/documents" and "illegal" in documents.params:
-            gate = str(documents.params["illegal"])
-            yield StatedFact(name=f"{ILLEGAL} {bucket_of(asset)}", value=gate, evidence=documents.digest)
+    """By bucket gates and licences, then the stages over all buckets that the ledger was made of."""
+    for asset, one in sorted(made.items()):
+        if asset == f"{bucket_of(asset)}/documents" and "illegal" in one.params:
+            gate = str(one.params["illegal"])
+            yield StatedFact(name=f"{ILLEGAL} {bucket_of(asset)}", value=gate, evidence=one.digest)
+        if asset == f"{bucket_of(asset)}/curated" and (licences := one.params.get("licences")):
+            listed = ", ".join(sorted(licences["permitted"]))
+            yield StatedFact(name=f"{PERMITTED} {bucket_of(asset)}", value=listed, evidence=one.digest)
     buckets = {bucket_of(asset) for asset in made if asset.endswith("/documents")}
     for key, digest in sorted(ledger.inputs.items()) if ledger else ():
         if bucket_of(key) not in buckets:

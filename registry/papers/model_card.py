@@ -77,4 +77,4 @@ def languages(facts: PaperFacts) -> list[str] | None:
     from plinth.report.hub_card import language_codes
 
     found = facts.trained
-    return language_codes(found.languages, found.documents) or None if found else None
+    return language_codes(found.languages, found.all.documents) or None if found else None

@@ -16,6 +16,7 @@ from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import ROLES as ROLE_OF
 from registry import approval, attestations, candidate, signing
 from registry.candidate import Candidate
+from registry.papers import provider
 from registry.papers.facts import SignedText
 from registry.papers.gather import AttestedFacts, PaperSubject
 
@@ -44,7 +45,7 @@ def subject_of(
         provenance_sha256=hashlib.sha256(provenance).hexdigest(),
         evaluation=own.evaluation,
         attested=(facts, *(_attested(trust, path, at) for path in files)),
-        said=tuple(_said(ctx, own)),
+        said=(*_said(ctx, own), *_provided(ctx, own, name.rpartition("/")[2] if released else None)),
     )
 
 
@@ -85,3 +86,9 @@ def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
         one = approval.verify_statement(ctx, path, own)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         yield SignedText(subject=one.decision, text=one.reason, by=one.by, role=APPROVER, evidence=digest)
+
+
+def _provided(ctx: Context, own: Candidate, version: str | None) -> Iterator[SignedText]:
+    """What the provider of the release states."""
+    stated = provider.current(ctx, own.model.removesuffix("-candidate"))
+    yield from provider.said(stated, version) if stated else ()

@@ -1,25 +1,27 @@
 """The public summary of training content that the European Union asks of providers of general-purpose models.
 
 Sections and their order are those of the template of the European Commission (C(2025) 8311, 24 July 2025; Regulation
-(EU) 2024/1689, article 53(1)(d)). Where no evidence speaks, the summary says so: whoever publishes the model adds who
-they are, and signs that (`SignedText`).
+(EU) 2024/1689, article 53(1)(d)). What no evidence can say the provider states and compliance signs (`provider`); what
+nobody states is "not stated".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from plinth.trust.authority import COMPLIANCE
 from registry.papers.data_card import domain_table, source
-from registry.papers.facts import NOT_STATED, BucketRule, PaperFacts, SourceTerms, StatedFact
-from registry.papers.gather import ILLEGAL
+from registry.papers.facts import NOT_STATED, BucketRule, PaperFacts, SourceTerms
+from registry.papers.gather import ILLEGAL, PERMITTED
 from registry.papers.markdown import PaperPage, plain
+from registry.papers.provider import SUBJECTS
 
 FILE = "TRAINING_SUMMARY.md"
 #: Ranges of the template for text, in tokens.
 _RANGES = ((10**9, "less than 1 billion tokens"), (10**13, "1 billion to 10 trillion tokens"))
 _MORE = "more than 10 trillion tokens"
-#: Subjects of `SignedText` that fill in the first section.
-PROVIDER = ("provider", "contact", "authorised representative", "date of placement on the market")
+#: Subjects of the provider's statement that the first section lists, stated or not.
+PROVIDER = ("provider", "contact", "authorised_representative", "placed_on_the_market")
 OPT_OUT = "opt_out"
 
 
@@ -40,63 +42,100 @@ def size_range(tokens: int) -> str:
 
 def _general(page: PaperPage, facts: PaperFacts) -> None:
     page.say("## 1. General information", "", "### 1.1 Provider")
-    said = {one.subject: one for one in facts.said}
-    known = [said[subject] for subject in PROVIDER if subject in said]
-    page.table(("field", "statement", "by"), ((one.subject, one.text, one.by, one.evidence) for one in known))
-    page.say(*(f"- {subject}: {NOT_STATED}" for subject in PROVIDER if subject not in said))
+    _said(page, facts, *PROVIDER)
     page.say("### 1.2 Model", "", f"- model: {plain(facts.name)}", f"- checkpoint: `{facts.checkpoint}`")
-    page.say("### 1.3 Modalities and size", "", "- modality: text")
+    page.say("### 1.3 Modalities and size", "", "- modality: text; no other is read or trained on")
     page.table(("fact", "value"), _size(facts))
+    texts = ((one.name, one.curated, one.tokens, one.evidence) for one in facts.buckets)
+    page.table(("bucket", "documents", "tokens"), texts)
+    _said(page, facts, "content")
+
+
+def _said(page: PaperPage, facts: PaperFacts, *fields: str) -> None:
+    """What the provider states, and by name what it does not."""
+    said = {one.subject: one for one in facts.said if one.role == COMPLIANCE}
+    known = [said[SUBJECTS[field]] for field in fields if SUBJECTS[field] in said]
+    if known:
+        page.table(("field", "statement", "by"), ((one.subject, one.text, one.by, one.evidence) for one in known))
+    if absent := [f"- {SUBJECTS[field]}: {NOT_STATED}" for field in fields if SUBJECTS[field] not in said]:
+        page.say(*absent)
 
 
 def _size(facts: PaperFacts) -> Iterator[tuple[object, ...]]:
     found = facts.trained
     if found is None:
         return
-    yield "size", size_range(found.tokens), found.evidence
-    yield "documents", found.documents, found.evidence
-    yield "latest capture", found.latest, found.evidence
+    yield "size", size_range(found.all.tokens), found.evidence
+    yield "documents", found.all.documents, found.evidence
+    yield "latest capture", found.all.latest, found.evidence
     yield "languages", ", ".join(found.languages) or None, found.evidence
 
 
 def _sources(page: PaperPage, facts: PaperFacts) -> None:
-    page.say("## 2. List of data sources")
-    page.say("Plinth knows how each source was read and under which terms, not how its owner obtained it: sources are")
-    page.say("listed by the terms that were declared, and crawled archives apart.")
-    sections: tuple[tuple[str, Callable[[SourceTerms], bool]], ...] = (
-        ("2.1 Data sets that may be passed on", lambda one: not _crawled(one) and one.terms.get("redistribute", False)),
-        ("2.2 Other data sets", lambda one: not _crawled(one) and not one.terms.get("redistribute", False)),
-        ("2.3 Data crawled from the web", _crawled),
+    page.say(
+        "## 2. List of data sources",
+        "",
+        "Plinth knows how each source was read and under which terms, not how its owner obtained it: sources are",
+        "listed by the terms that were declared, and crawled archives apart.",
     )
-    for title, chosen in sections:
+    page.say("### 2.1 Data sets that may be passed on")
+    _listed(page, facts, lambda one: not one.crawled and _public(one))
+    page.say("### 2.2 Other data sets")
+    _listed(page, facts, lambda one: not one.crawled and not _public(one))
+    _said(page, facts, "licensed_data", "other_private_data")
+    page.say("### 2.3 Data crawled from the web")
+    _listed(page, facts, lambda one: one.crawled)
+    _crawled(page, facts)
+    _said(page, facts, "crawlers")
+    for title, field in (("2.4 User data", "user_data"), ("2.5 Synthetic data", "synthetic_data")):
         page.say(f"### {title}")
-        rows = (source(one) for one in facts.sources if chosen(one))
-        page.table(("bucket", "source", "snapshot", "kind", "licence", "permitted"), rows)
-    page.say("### Most relevant domains")
-    if facts.trained:
-        domain_table(page, facts.trained)
-    else:
-        page.say(NOT_STATED.capitalize() + ".")
-    page.say("### 2.4 User data", "", NOT_STATED.capitalize() + ".", "", "### 2.5 Synthetic data", "")
-    page.say(NOT_STATED.capitalize() + ".")
+        _said(page, facts, field)
+    page.say("### 2.6 Other sources of data")
+    _said(page, facts, "other_data")
 
 
-def _crawled(one: SourceTerms) -> bool:
-    return one.kind in ("warc", "html")
+def _listed(page: PaperPage, facts: PaperFacts, chosen: Callable[[SourceTerms], bool]) -> None:
+    rows = [source(one) for one in facts.sources if chosen(one)]
+    if facts.sources and not rows:
+        page.say("None of the declared sources.")
+        return
+    page.table(("bucket", "source", "snapshot", "kind", "licence", "permitted"), rows)
+
+
+def _public(one: SourceTerms) -> bool:
+    return one.terms.get("redistribute", False)
+
+
+def _crawled(page: PaperPage, facts: PaperFacts) -> None:
+    """Days of capture and the largest domains of what a crawler fetched."""
+    found = facts.trained
+    if found is None:
+        page.say(f"Domains: {NOT_STATED}.")
+    elif found.crawled.documents:
+        known = found.crawled
+        counts = (("documents", known.documents), ("tokens", known.tokens))
+        days = (("first capture", known.first), ("latest capture", known.latest))
+        page.table(("fact", "value"), ((name, value, found.evidence) for name, value in (*counts, *days)))
+        domain_table(page, known, found.evidence)
 
 
 def _processing(page: PaperPage, facts: PaperFacts) -> None:
     page.say("## 3. Data processing aspects", "", "### 3.1 Reservations of rights")
-    _rules(page, [one for one in facts.rules if OPT_OUT in one.rule or "licence" in one.rule])
+    page.stated(one for one in facts.processing if one.name.startswith(PERMITTED))
+    if rules := [one for one in facts.rules if _is_right(one)]:
+        _rules(page, rules)
+    _said(page, facts, "rights_reservations")
     page.say("### 3.2 Removal of illegal content")
-    page.stated(one for one in facts.processing if _is_gate(one))
+    page.stated(one for one in facts.processing if one.name.startswith(ILLEGAL))
+    _said(page, facts, "illegal_content")
     page.say("### 3.3 Other information")
-    page.stated(one for one in facts.processing if not _is_gate(one))
-    _rules(page, [one for one in facts.rules if OPT_OUT not in one.rule and "licence" not in one.rule])
+    page.stated(one for one in facts.processing if not one.name.startswith((ILLEGAL, PERMITTED)))
+    _rules(page, [one for one in facts.rules if not _is_right(one)])
+    _said(page, facts, "other")
 
 
-def _is_gate(one: StatedFact) -> bool:
-    return one.name.startswith(ILLEGAL)
+def _is_right(one: BucketRule) -> bool:
+    return OPT_OUT in one.rule or "licence" in one.rule
 
 
 def _rules(page: PaperPage, rules: list[BucketRule]) -> None:

@@ -6,7 +6,7 @@ gates    `plinth gates`: the signed policy that a release must pass, and waivers
 release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions
 canary   `plinth canary`: give a canary back
 verify   `plinth verify`: every link from a target to its sources
-papers   `plinth papers`: papers of a candidate or release, and compliance's signature under them
+papers   `plinth papers` and `plinth provider`: papers of a model, what its provider states, signatures of compliance
 taint    `plinth taint`: marks of unfit data and models, and their lifting
 consumer `plinth consumer`: services and models that use a release, and their feed
 impact   `plinth impact`: everything that came of something

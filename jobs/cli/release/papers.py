@@ -1,4 +1,4 @@
-"""`plinth papers`: the papers of a candidate or release, before an export; the signature of compliance under them."""
+"""`plinth papers`, `plinth provider`: the papers of a model before an export, what its provider adds, signatures."""
 
 from __future__ import annotations
 
@@ -76,6 +76,37 @@ def papers(
     output.facts({**known, "signed as compliance": ", ".join(by) or "by nobody"})
     sizes = ((name, output.size(len(made.files[name])), digest) for name, digest in made.digests.items())
     output.table(("paper", "size", "SHA-256"), sizes)
+
+
+@click.command(epilog=examples("plinth provider provider.yaml", "plinth provider"))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False)
+@owner_option
+@shared
+@recipe_option
+@json_option
+def provider(settings: Settings, file: Path | None, owner: str | None, as_json: bool) -> None:
+    """Sign what the provider in FILE states of itself and its data; without FILE, show what it states now.
+
+    The key of compliance signs. The papers of the release have it from then on: who the provider is, when a version was
+    placed on the market, and what no evidence can say of the data.
+    """
+    from jobs.cli import output
+    from registry.papers import provider as statements
+
+    ctx = settings.context()
+    if file is not None:
+        found = statements.sign(ctx, statements.load(file), owner)
+    else:
+        release = settings.load_recipe().required_release().name
+        known = statements.current(ctx, release)
+        if known is None:
+            return output.emit_json(None) if as_json else output.say(f"no provider of {release} has stated anything")
+        found = known
+    stated = found.statement.model_dump(mode="json", exclude_defaults=True)
+    if as_json:
+        return output.emit_json({**stated, "by": found.by, "at": found.at})
+    output.facts({**{name: str(value) for name, value in stated.items()}, "signed": f"{found.at} by {found.by}"})
+    return None
 
 
 def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:

@@ -18,6 +18,7 @@ policies/    signed gate policies
 attestations/ signed evidence about checkpoints
 papers/      signatures of compliance under papers
 audit/       signed entries of every decision and every refused one, numbered
+providers/   signed statements of providers about releases, numbered
 feed/        signed entries of what consumers must learn, numbered
 consumers/   signed enrolments of services and fine-tuned models
 impact/      the links between all manifests, for `plinth impact`; made again when it is lost

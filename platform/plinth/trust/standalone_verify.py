@@ -33,7 +33,7 @@ PAYLOAD_TYPE, STATEMENT_TYPE = "application/vnd.in-toto+json", "https://in-toto.
 PAPERS_TYPE = "urn:plinth:papers:v1"
 #: Who may state what. A statement of another type is signed by the role that the export names for it.
 ROLES = {
-    RELEASE_TYPE: "promoter", "urn:plinth:release-head:v1": "promoter",
+    RELEASE_TYPE: "promoter", "urn:plinth:release-head:v1": "promoter", "urn:plinth:log:providers:v1": "compliance",
     "https://slsa.dev/verification_summary/v1": "promoter", "https://slsa.dev/provenance/v1": "trainer",
     "urn:plinth:gate-policy:v1": "policy", "urn:plinth:gate-waiver:v1": "policy", "urn:plinth:approval:v1": "approver",
     "urn:plinth:evidence:v1": "trainer", "urn:plinth:attestation:licences:v1": "compliance", PAPERS_TYPE: "compliance",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ from registry.candidate import Candidate
 from registry.exports.released import find, papers_of
 from registry.exports.sealed import verify
 from registry.gates.settings import GatePolicy
-from registry.papers import signed
+from registry.papers import provider, signed
+from registry.papers.provider import ProviderStatement
 from tests.model_folder import byte_level, save_folder
 from tests.registry.conftest import Line, make_recipe, sign_candidate
 from tests.registry.exports.conftest import make_root
@@ -30,6 +32,7 @@ from tests.registry.exports.test_offline import alone
 MODEL = Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48)
 TOKENS = 32
 PROBES = "9" * 64
+MARKET = {"1": date(2026, 11, 1), "2": date(2026, 11, 20)}
 
 
 class ModelLine(Line):
@@ -56,6 +59,7 @@ def release_in(ctx: Context) -> Context:
     unbounded = {"max_bits_per_byte": "a tiny model has no bound"}
     governs = policy.sign(ctx, GatePolicy(release="demo", papers="signed", without=unbounded))
     attest(ctx, found.checkpoint)
+    provider.sign(ctx, ProviderStatement(release="demo", provider="Example GmbH", placed_on_the_market=MARKET))
     move(ctx, found, "champion", "1", None)
     move(ctx, found, "withdrawn", None, "1")
     move(ctx, found, "champion", "2", None, policy=governs.digest)
@@ -101,7 +105,7 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
                      "attestations/resume.json": "evaluator", "attestations/contamination.json": "evaluator",
                      "attestations/licences.json": "compliance", "attestations/stability.json": "trainer",
                      "attestations/cost.json": "trainer", "policy.json": "policy",
-                     "papers.json": "compliance"}  # fmt: skip
+                     "papers.json": "compliance", "provider.json": "compliance"}  # fmt: skip
     assert proved["policy"] == record["policy"] != ""
     statuses, printed = alone(root, to)
     assert statuses == [0], printed
@@ -110,6 +114,9 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
     assert "better on every slice" in card
     assert f"| probes.manifest | {PROBES} |" in card
     assert {path.name for path in (to / "papers").iterdir()} == {"DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json"}
+    summary = (to / "papers" / "TRAINING_SUMMARY.md").read_text()
+    assert "| provider | Example GmbH | compliance |" in summary
+    assert "| date of placement on the market | 2026-11-20 | compliance |" in summary
     bom = json.loads((to / "papers" / "bom.cdx.json").read_bytes())
     assert bom["metadata"]["component"]["version"] == "2"
 
@@ -119,7 +126,7 @@ def test_the_digests_that_papers_name_lie_beside_them(released: Context, tmp_pat
     evidence = tmp_path / "out" / "evidence"
     found = {digest_of(path) for path in evidence.rglob("*.json")}
     named = [line for line in (tmp_path / "out" / "README.md").read_text().splitlines() if "` attestation: " in line]
-    assert len(named) == 9
+    assert len(named) == 10
     assert {line[3:67] for line in named} <= found
 
 

@@ -14,6 +14,7 @@ from plinth.errors import LineageError, PlinthError
 from registry.papers import BOM, DATA_CARD, MODEL_CARD, TRAINING_SUMMARY, papers
 from registry.papers.facts import UNRELEASED, PaperFacts
 from registry.papers.gather import PaperSubject, gather
+from registry.papers.provider import SUBJECTS
 from registry.papers.training_summary import size_range
 from tests.registry.papers.conftest import APPROVED, subject_of
 
@@ -97,9 +98,24 @@ def test_an_unreleased_model_says_so_everywhere(corpus: Context, subject: PaperS
 def test_what_nobody_signed_is_not_stated(corpus: Context, subject: PaperSubject) -> None:
     bare = gather(corpus, subject.model_copy(update={"evaluation": None, "attested": (), "said": ()}))
     page = papers(bare)[TRAINING_SUMMARY].decode()
-    assert "- provider: not stated" in page
-    assert "### Most relevant domains\n\nNot stated." in page
+    for one in SUBJECTS.values():
+        assert f"- {one}: not stated" in page
+    assert "Domains: not stated." in page
     assert (bare.scores, bare.trained) == ((), None)
+
+
+def test_the_summary_has_every_section_of_the_template(facts: PaperFacts) -> None:
+    crawled = [one.model_copy(update={"kind": "warc"}) for one in facts.sources if one.bucket == "web"]
+    table = facts.trained and facts.trained.model_copy(update={"crawled": facts.trained.all})
+    page = papers(facts.model_copy(update={"sources": (*facts.sources[:1], *crawled), "trained": table}))
+    lines = page[TRAINING_SUMMARY].decode().splitlines()
+    sections = [line.split()[1].rstrip(".") for line in lines if line.startswith(("## ", "### "))]
+    assert sections[:-1] == ["1", "1.1", "1.2", "1.3", "2", *(f"2.{n}" for n in range(1, 7)), "3", "3.1", "3.2", "3.3"]
+    listed = {title: lines[lines.index(title) + 4] for title in lines if title.startswith("### 2.") and "Data" in title}
+    assert listed["### 2.3 Data crawled from the web"].startswith("| web | a.example | 2026-46 | warc |")
+    assert any(line.startswith("| size | less than 1 billion tokens |") for line in lines)
+    assert any(line.startswith("| licences of documents that are kept, web | CC0-1.0, MIT |") for line in lines)
+    assert "None of the declared sources." in lines
 
 
 def test_another_score_is_another_card(corpus: Context, made: dict[str, bytes]) -> None:
