@@ -3,6 +3,7 @@
 pipeline      run a recipe: assets that are up to date are left alone, the rest runs through Dagster
 definitions   Dagster's view of a recipe, with overrides for tests
 sensors       new source files, approvals, failed runs; the nightly schedule
+marks         the check of every asset against marks of unfitness
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last
 results_page  the page of results

@@ -15,7 +15,7 @@ import dagster as dg
 from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
-from jobs import sensors
+from jobs import marks, sensors
 from jobs.recipes import find, load
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
@@ -45,27 +45,30 @@ def build(
 ) -> dg.Definitions:
     """All assets, checks, jobs, schedules and sensors of a recipe."""
     in_process = dg.in_process_executor
+    marks_check = marks.check(recipe, workspace)
+    apart = dg.AssetSelection.checks(marks_check)  # the feed's sensor evaluates it when a mark is made or lifted
     corpus = dg.define_asset_job(
         CORPUS,
-        dg.AssetSelection.groups(*CORPUS_GROUPS),
+        dg.AssetSelection.groups(*CORPUS_GROUPS) - apart,
         executor_def=in_process,
         description="From sources to mixture.",
     )
     candidate = dg.define_asset_job(
         CANDIDATE,
-        dg.AssetSelection.groups(*CORPUS_GROUPS, *TRAINING_GROUPS),
+        dg.AssetSelection.groups(*CORPUS_GROUPS, *TRAINING_GROUPS) - apart,
         executor_def=in_process,
         description="From sources to a registered candidate.",
     )
     release = dg.define_asset_job(
         RELEASE,
-        dg.AssetSelection.groups("release"),
+        dg.AssetSelection.groups("release") - apart,
         executor_def=in_process,
         description="Promote the approved candidate.",
     )
     released = [sensors.approval(recipe, workspace, release), sensors.mirror(recipe, workspace)]
     return dg.Definitions(
         assets=[asset(stage) for stage in stages(recipe)],
+        asset_checks=[marks_check],
         jobs=[corpus, candidate, *([] if recipe.release is None else [release])],
         schedules=[sensors.nightly(corpus)],
         sensors=[

@@ -10,6 +10,7 @@ import dagster as dg
 
 from assets.catalog import stages
 from assets.framework.up_to_date import decide
+from jobs import marks
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.sources.inventory import wanted_suffixes
@@ -142,7 +143,8 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
             _give_way(ctx, recipe, entry)
         if not fresh:
             return dg.SkipReason(f"the feed has {known} entries; {len(waiting)} consumers wait")
-        return dg.SensorResult(asset_events=list(observations(fresh)), cursor=str(fresh[-1].number))
+        marked = marks.evaluations(ctx, marks.concerned(ctx, fresh))
+        return dg.SensorResult(asset_events=[*observations(fresh), *marked], cursor=str(fresh[-1].number))
 
     return _feed
 

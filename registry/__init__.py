@@ -31,6 +31,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     approval      decisions of people: signed statements, or tags set in the MLflow UI
     evidence      gather the evidence that the gates read
     registration  experiment, run, metrics and version in MLflow, each made once
+    version_text  marks, gates and scores where MLflow shows them first
     scores        what tasks and proxies measured, as metrics of the model with their data
     timeline      step events of a run -> metrics, each once
     releases      signed, chained records of every movement, with person and reason, and their signed head

@@ -17,7 +17,7 @@ from plinth.report.impact_page import ConsumerRow, VersionRow
 from registry import audit_log, feed, impact, mlflow_client, policy, promotion, releases, taint, webhook
 from registry.audit_log import AuditedAction
 from registry.feed import FeedEntry
-from registry.registration import locked
+from registry.registration import describe, locked
 from registry.releases import ReleaseRecord
 from registry.standing import standing
 
@@ -141,6 +141,7 @@ def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
             client.set_model_version_tag(row.model, row.version, TAG, words)
         elif TAG in known.tags:
             client.delete_model_version_tag(row.model, row.version, TAG)
+        describe(client, known, {**known.tags, TAG: words})
 
 
 def _tell(ctx: Context) -> tuple[str, ...]:

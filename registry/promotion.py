@@ -17,6 +17,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
+from plinth.trust.pin import Trust
 from registry import (
     attestations,
     audit_log,
@@ -72,7 +73,7 @@ def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
     found = candidates.read(ctx, version)
     gathered = evidence.gather(ctx, recipe, found, version.tags)
     judged = _judged(ctx, recipe, found, gathered)
-    show_gates(client, version.name, version.version, judged.results, version.tags, judged.policy)
+    show_gates(client, version, judged.results, Trust.of(ctx.workspace).root.title, judged.policy)
     return judged
 
 

@@ -21,16 +21,12 @@ from registry import mlflow_client
 from registry.candidate import CandidateRun, Facts, model_name
 from registry.gates import GateResult, failed
 from registry.policy import SignedPolicy
+from registry.version_text import scores, version_text
 
 RUN_TAG = "plinth.run"
 KEY_TAG = "plinth.candidate"
 #: MLflow takes at most this many metrics in one request.
 BATCH = 1000
-
-HOW_TO_APPROVE = (
-    "To approve, set three tags on this version: `approval` = `approved`, `approval.by` = your name, "
-    "`approval.reason` = why. A second person uses `approval.2`, `approval.2.by`, `approval.2.reason`."
-)
 
 
 def locked(ctx: Context) -> AbstractContextManager[None]:
@@ -78,20 +74,19 @@ def ensure_version(
         run_id=mlflow_run.info.run_id,
         model_id=model.model_id,
         tags=_tags(recipe, key, chain, checkpoint, evaluation, run, facts),
-        description=_description(checkpoint, evaluation),
+        description=scores(checkpoint.digest, evaluation.stats.get("slices") or {}),
         await_creation_for=None,
     )
 
 
 def show_gates(
-    client: Any,
-    model: str,
-    version: str,
-    results: Iterable[GateResult],
-    known: Mapping[str, Any],
-    policy: SignedPolicy | None = None,
+    client: Any, version: Any, results: Iterable[GateResult], root: str, policy: SignedPolicy | None = None
 ) -> None:
-    """Write the gates' results to tags of a version, for people; only changes are written."""
+    """Write the gates' results to a version's tags and description, for people; only changes are written.
+
+    Args:
+        root: the root of trust in words.
+    """
     results = tuple(results)
     closed = failed(results)
     tags = {f"gate/{result.name}": _shown(result) for result in results}
@@ -100,9 +95,18 @@ def show_gates(
         tags["policy"] = f"{policy.title}, signed by {', '.join(policy.signers)}"
     tags["gates"] = "passed" if results and not closed else f"FAILED: {', '.join(result.name for result in closed)}"
     tags["gates.json"] = json.dumps([result.model_dump(mode="json") for result in results], sort_keys=True)
+    tags["root"] = root
     for key, value in tags.items():
-        if known.get(key) != value:
-            client.set_model_version_tag(model, version, key, value)
+        if version.tags.get(key) != value:
+            client.set_model_version_tag(version.name, version.version, key, value)
+    describe(client, version, {**version.tags, **tags})
+
+
+def describe(client: Any, version: Any, tags: Mapping[str, str]) -> None:
+    """Write what a version's tags say where MLflow shows it first."""
+    text = version_text(version.description or "", tags)
+    if text != (version.description or ""):
+        client.update_model_version(version.name, version.version, text)
 
 
 def _shown(result: GateResult) -> str:
@@ -161,12 +165,3 @@ def _tags(
     if facts.requested_by:
         tags["requested_by"] = facts.requested_by
     return tags
-
-
-def _description(checkpoint: Manifest, evaluation: Manifest) -> str:
-    rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
-    for name, row in sorted((evaluation.stats.get("slices") or {}).items()):
-        cells = [str(row.get(column, "")) for column in ("bytes", "model", "gzip", "trigram")]
-        rows.append(f"| {name} | {' | '.join(cells)} |")
-    head = f"Checkpoint `{checkpoint.digest}`, in bits per byte of held-out text (lower is better):"
-    return "\n".join([head, "", *rows, "", HOW_TO_APPROVE])

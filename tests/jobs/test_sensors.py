@@ -11,7 +11,9 @@ from jobs import definitions
 from jobs.sensors import record_failure
 from plinth.compute.context import Context
 from plinth.recipe.load import load
+from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from registry import taint
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
 
@@ -22,9 +24,9 @@ def workspace(tmp_path):
     return Workspace(tmp_path).ensure()
 
 
-def _tick(workspace, cursor=None):
+def _tick(workspace, cursor=None, name="arrival"):
     defs = definitions.build(load(RECIPE), workspace.root)
-    sensor = defs.resolve_sensor_def("arrival")
+    sensor = defs.resolve_sensor_def(name)
     with dg.instance_for_test() as instance:
         return sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor, definitions=defs))
 
@@ -64,3 +66,29 @@ def test_failures_are_one_line_each(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert [row["run"] for row in rows] == ["run-1", "run-2"]
     assert rows[0]["message"] == "it broke\nbadly"
+
+
+def test_a_mark_fails_the_check_of_what_was_made_of_it_until_it_is_lifted(workspace):
+    ctx = Context(workspace)
+    made = Manifest(asset="prose/documents", step="s", version="1", params={}, inputs={"inventory": "5" * 64}, parts=())
+    after = made.model_copy(update={"asset": "prose/curated", "inputs": {"prose/documents": made.digest}})
+    other = made.model_copy(update={"asset": "web/documents", "inputs": {"inventory": "6" * 64}})
+    for manifest in (made, after, other):
+        ctx.refs.publish(manifest, "key")
+    marked = taint.mark(ctx, made.digest, "dpo", "must go")
+    tick = _tick(workspace, name="feed")
+    assert _checks(tick) == {"prose/documents": False, "prose/curated": False}
+    (one, _) = (event for event in tick.asset_events if isinstance(event, dg.AssetCheckEvaluation))
+    assert (one.check_name, one.severity) == ("marks", dg.AssetCheckSeverity.ERROR)
+    assert one.description.endswith("is marked by dpo: must go")
+    assert "data:image/png;base64," in one.metadata["what came of mark 1"].md_str
+
+    taint.lift(ctx, marked.target, "dpo", "it was another one")
+    lifted = _tick(workspace, tick.cursor, "feed")
+    assert _checks(lifted) == {"prose/documents": True, "prose/curated": True}
+    assert _tick(workspace, lifted.cursor, "feed").skip_message.startswith("the feed has 2 entries")
+
+
+def _checks(tick):
+    found = (event for event in tick.asset_events if isinstance(event, dg.AssetCheckEvaluation))
+    return {event.asset_key.to_user_string(): event.passed for event in found}

@@ -1,0 +1,77 @@
+"""What MLflow shows first of a candidate's version: marks, the gates with what they saw, scores.
+
+For people only. Nothing of it is read back but the scores, which are kept when the rest is written again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from registry.papers.markdown import plain
+
+SCORES = "## Scores"
+HOW_TO_APPROVE = (
+    "To approve, set three tags on this version: `approval` = `approved`, `approval.by` = your name, "
+    "`approval.reason` = why. A second person uses `approval.2`, `approval.2.by`, `approval.2.reason`."
+)
+#: Characters that MLflow's databases keep of a description.
+LIMIT = 5000
+#: Characters of a gate's reason; the tag `gate/NAME` has all.
+REASON = 110
+
+
+def scores(checkpoint: str, slices: Mapping[str, Any]) -> str:
+    """The part about what was measured: bits per byte by slice."""
+    rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
+    for name, row in sorted(slices.items()):
+        cells = [str(row.get(column, "")) for column in ("bytes", "model", "gzip", "trigram")]
+        rows.append(f"| {plain(name)} | {' | '.join(cells)} |")
+    head = f"Checkpoint `{checkpoint}`, in bits per byte of held-out text (lower is better):"
+    return "\n".join([SCORES, "", HOW_TO_APPROVE, "", head, "", *rows])
+
+
+def version_text(known: str, tags: Mapping[str, str]) -> str:
+    """A version's description, of at most `LIMIT` characters: later slices are left out where there are too many.
+
+    Args:
+        known: the description as it is, whose scores are kept.
+        tags: of the version, as `registration` and `freeze` write them.
+    """
+    lines = [*_banner(tags), *_gates(tags)]
+    kept = known[known.index(SCORES) :] if SCORES in known else known
+    text = "\n".join([*lines, kept]) if lines else kept
+    if len(text) > LIMIT:
+        note = "\n| … more: metrics `bits_per_byte/…` of the run | | | | |"
+        text = text[: LIMIT - len(note)].rpartition("\n")[0] + note
+    return text
+
+
+def _banner(tags: Mapping[str, str]) -> Iterable[str]:
+    if tags.get("taint"):
+        yield f"> **MARKED AS UNFIT, do not use.** {plain(tags['taint'])}"
+        yield f"> What it came of and what came of it: `plinth impact {tags.get('checkpoint', '')[:16]}`"
+        yield ""
+    if tags.get("root", "").startswith("demo root"):
+        yield f"> Signed under a **{plain(tags['root'])}**, whose keys protect nothing."
+        yield ""
+
+
+def _gates(tags: Mapping[str, str]) -> Iterable[str]:
+    try:
+        results = json.loads(tags.get("gates.json", "[]"))
+    except ValueError:
+        results = []
+    if not results:
+        return
+    yield f"## Gates: {plain(tags.get('gates', ''))}"
+    yield ""
+    yield from ("| gate | | what it saw |", "|---|---|---|")
+    for one in results:
+        state = "passed" if one["passed"] else "waived" if one["waived"] else "**FAILED**"
+        reason = plain(one["reason"])
+        yield f"| {one['name']} | {state} | {reason if len(reason) <= REASON else reason[:REASON] + '…'} |"
+    yield ""
+    yield f"{plain(tags.get('policy', 'No signed policy'))}. Evidence of each gate: tag `gates.json`."
+    yield ""

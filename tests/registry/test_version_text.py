@@ -1,0 +1,60 @@
+"""What people see of a version in MLflow before anything else."""
+
+from __future__ import annotations
+
+import json
+
+from registry.gates import GateResult
+from registry.version_text import LIMIT, scores, version_text
+
+SLICES = {"all": {"bytes": 10, "model": 2.2, "gzip": 3.0, "trigram": 2.9}}
+GATES = [
+    GateResult(name="lineage", passed=True, reason="52 manifests"),
+    GateResult(name="cost", passed=False, reason="none | <b>stated</b>"),
+    GateResult(name="tasks", passed=False, reason="worse", waived="until 2027-01-01 by ada"),
+]
+TAGS = {
+    "gates": "FAILED: cost",
+    "gates.json": json.dumps([each.model_dump(mode="json") for each in GATES]),
+    "policy": "policy 3 of demo, signed by policy",
+    "root": "root acme version 2",
+    "checkpoint": "ab" * 32,
+}
+
+
+def test_gates_stand_above_scores_and_are_written_again() -> None:
+    first = scores("ab" * 32, SLICES)
+    text = version_text(first, TAGS)
+    assert text.endswith(first)
+    assert text.splitlines()[:6] == [
+        "## Gates: FAILED: cost",
+        "",
+        "| gate | | what it saw |",
+        "|---|---|---|",
+        "| lineage | passed | 52 manifests |",
+        "| cost | **FAILED** | none \\| &lt;b&gt;stated&lt;/b&gt; |",
+    ]
+    assert "| tasks | waived | worse |" in text
+    assert version_text(text, TAGS) == text
+    assert version_text(version_text(text, {**TAGS, "gates": "passed"}), TAGS) == text
+
+
+def test_a_mark_and_a_demo_root_are_said_first_and_go_with_their_tags() -> None:
+    text = version_text(scores("ab" * 32, SLICES), TAGS)
+    marked = version_text(text, {**TAGS, "taint": "dpo: must <i>go</i>", "root": "demo root x version 1"})
+    assert marked.startswith("> **MARKED AS UNFIT, do not use.** dpo: must &lt;i&gt;go&lt;/i&gt;\n")
+    assert "`plinth impact abababababababab`" in marked.splitlines()[1]
+    assert "demo root x version 1" in marked
+    assert version_text(marked, TAGS) == text
+
+
+def test_it_is_never_longer_than_what_databases_keep() -> None:
+    many = {f"bucket {n}": SLICES["all"] for n in range(500)}
+    text = version_text(scores("ab" * 32, many), TAGS)
+    assert len(text) <= LIMIT
+    assert text.splitlines()[-1].startswith("| … more")
+    assert version_text(text, TAGS) == text
+
+
+def test_tags_that_somebody_broke_hide_nothing_else() -> None:
+    assert version_text(scores("ab" * 32, SLICES), {**TAGS, "gates.json": "{"}) == scores("ab" * 32, SLICES)
