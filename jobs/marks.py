@@ -1,7 +1,7 @@
 """The check `marks` of every asset: it fails where the asset, or what it was made of, is marked as unfit.
 
 The feed's sensor evaluates it for the assets that a new mark or a lifted one concerns; it can be run by hand too.
-Its metadata name the marks and draw what came of them.
+It names the marks; where one was made, what came of it is drawn.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -54,28 +54,31 @@ def evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.AssetCheck
     Raises:
         SignatureError: the log of marks does not hold.
     """
-    from registry import impact, taint
+    from registry import taint
 
     marks = taint.records(ctx)
-    frozen = [{each.digest for each in taint.affected(ctx, mark)} for mark in marks]
-    drawn = [impact.contents(impact.impact(ctx, mark.target)) for mark in marks]
+    frozen = [{each.digest: each.steps for each in taint.affected(ctx, mark)} for mark in marks]
     for asset in sorted(assets):
         ref = ctx.refs.ref(asset)
-        hit = [n for n, digests in enumerate(frozen) if ref is not None and ref.digest in digests]
+        hit = [n for n, steps in enumerate(frozen) if ref is not None and ref.digest in steps]
         said = [f"{marks[n].kind} {marks[n].target[:16]} is marked by {marks[n].by}: {marks[n].reason}" for n in hit]
+        # A picture is some 100 KB: it stands where the mark was made, and the others are in it.
+        here = [n for n in hit if ref is not None and frozen[n][ref.digest] == 0]
         yield dg.AssetCheckEvaluation(
             asset_key=_key(asset),
             check_name=CHECK,
             passed=not hit,
             description="; ".join(said) or "no mark",
-            metadata={f"what came of mark {n + 1}": picture(_figure(), drawn[n].boxes, drawn[n].arrows) for n in hit},
+            metadata={f"what came of mark {n + 1}": _drawn(ctx, marks[n].target) for n in here},
         )
 
 
-def _figure() -> Any:
+def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
     from plinth.report.impact_figure import figure
+    from registry import impact
 
-    return figure
+    found = impact.contents(impact.impact(ctx, target))
+    return picture(figure, found.boxes, found.arrows)
 
 
 def _key(asset: str) -> dg.AssetKey:

@@ -117,3 +117,21 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
     page.get_by_text("champion").first.wait_for()
     page.goto(f"{dagster}/runs")
     page.get_by_text("make_release").first.wait_for()
+
+
+def test_a_mark_is_seen_on_the_version_and_on_the_assets(workspace, dagster, page):
+    ctx = Context(Workspace(workspace))
+    version = f"{ensure_server(ctx.workspace)}/#/models/tiny-candidate/versions/1"
+    page.goto(version)
+    page.get_by_role("cell", name="lineage").first.wait_for()  # the gates with what they saw
+    plinth(workspace, "taint", "web/documents", "--by", "dpo@example.org", "--reason", "must be removed")
+    page.reload()
+    page.get_by_text("MARKED AS UNFIT").first.wait_for()
+    for asset in ("web/curated", "web/documents"):
+        page.goto(f"{dagster}/assets/{asset}?view=checks")
+        page.get_by_text("marks", exact=True).first.click()
+        page.get_by_text("is marked by dpo@example.org").first.wait_for()
+    page.get_by_text("[Show Markdown]").first.click()
+    graph = page.locator("img[alt=plot]").first
+    graph.wait_for()
+    assert graph.evaluate("image => image.naturalWidth") > 300

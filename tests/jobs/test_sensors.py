@@ -70,23 +70,28 @@ def test_failures_are_one_line_each(tmp_path):
 
 def test_a_mark_fails_the_check_of_what_was_made_of_it_until_it_is_lifted(workspace):
     ctx = Context(workspace)
-    made = Manifest(asset="prose/documents", step="s", version="1", params={}, inputs={"inventory": "5" * 64}, parts=())
-    after = made.model_copy(update={"asset": "prose/curated", "inputs": {"prose/documents": made.digest}})
-    other = made.model_copy(update={"asset": "web/documents", "inputs": {"inventory": "6" * 64}})
-    for manifest in (made, after, other):
-        ctx.refs.publish(manifest, "key")
+    made = _publish(ctx, "prose/documents", inventory="5" * 64)
+    _publish(ctx, "prose/curated", documents=made.digest)
+    _publish(ctx, "web/documents", inventory="6" * 64)
     marked = taint.mark(ctx, made.digest, "dpo", "must go")
     tick = _tick(workspace, name="feed")
     assert _checks(tick) == {"prose/documents": False, "prose/curated": False}
-    (one, _) = (event for event in tick.asset_events if isinstance(event, dg.AssetCheckEvaluation))
+    (after, one) = (event for event in tick.asset_events if isinstance(event, dg.AssetCheckEvaluation))
     assert (one.check_name, one.severity) == ("marks", dg.AssetCheckSeverity.ERROR)
     assert one.description.endswith("is marked by dpo: must go")
+    assert after.metadata == {}
     assert "data:image/png;base64," in one.metadata["what came of mark 1"].md_str
 
     taint.lift(ctx, marked.target, "dpo", "it was another one")
     lifted = _tick(workspace, tick.cursor, "feed")
     assert _checks(lifted) == {"prose/documents": True, "prose/curated": True}
     assert _tick(workspace, lifted.cursor, "feed").skip_message.startswith("the feed has 2 entries")
+
+
+def _publish(ctx, name, **inputs):
+    made = Manifest(asset=name, step="s", version="1", params={}, inputs=inputs, parts=())
+    ctx.refs.publish(made, "key")
+    return made
 
 
 def _checks(tick):
