@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from plinth.compute.context import Context
-from plinth.errors import RegistryError, SignatureError
+from plinth.errors import MissingError, RegistryError, SignatureError
 from plinth.provenance.impact.descendants import descent, downstream
 from plinth.provenance.impact.runs import affected_runs
 from plinth.provenance.impact.targets import DOCUMENT_ID, origin
@@ -99,6 +99,13 @@ def _targets(ctx: Context, target: str) -> tuple[str, ...]:
     if DOCUMENT_ID.fullmatch(target):
         return (target,)
     found = origin(ctx, target)
+    if not found.digests:
+        raise MissingError(
+            f"nothing that {target!r} made is published yet",
+            found=f"runs {', '.join(found.runs)}",
+            expected="a manifest to mark",
+            remedy="stop these runs, or mark them once their checkpoints are registered",
+        )
     return tuple(each.digest for each in downstream(ctx, found.digests) if each.steps == 0) or found.digests
 
 

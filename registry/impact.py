@@ -58,7 +58,7 @@ def impact(ctx: Context, target: str) -> Impact:
         origin=begun,
         manifests=found.manifests,
         links=found.links,
-        runs=affected_runs(ctx, found.digests),
+        runs=affected_runs(ctx, found.digests, begun.runs),
         versions=known,
         consumers=consumer_rows(ctx, checkpoints, known),
         marks=tuple(f"{one.kind} {one.target[:16]} is marked by {one.by}: {one.reason}" for one in standing),

@@ -16,9 +16,10 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
-from registry import candidate, releases, taint
+from registry import candidate, freeze, releases, taint
 from registry.clock import now
 from registry.signed_log import MARKS
+from tests.training_host import HOST
 
 
 def assets(ctx: Context, record: taint.Taint) -> list[str]:
@@ -76,6 +77,13 @@ def test_marks_are_only_added(ctx: Context, line: Any) -> None:
     assert taint.records(ctx) == (first,)
     taint.mark(ctx, document_id("kept"), "ben", "takedown")
     assert len(taint.records(ctx)) == 2
+
+
+def test_a_commit_of_which_nothing_is_published_is_said_and_marks_nothing(ctx: Context, line: Any) -> None:
+    with pytest.raises(MissingError, match="published yet") as refused:
+        freeze.mark_tainted(ctx, HOST.commit, "anna", "a wrong loss")
+    assert line.run.id in str(refused.value.found)
+    assert taint.records(ctx) == ()
 
 
 @pytest.mark.parametrize("target", ["ff" * 32, "12", "nonsense", "", "*"])

@@ -19,8 +19,9 @@ class AffectedRun(Frozen):
     checkpoints: tuple[int, ...]
 
 
-def affected_runs(ctx: Context, digests: Collection[str]) -> tuple[AffectedRun, ...]:
-    """Runs whose mixture, shards, tokenizer, canaries, held-out text or probes are among these digests, by name.
+def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str] = ()) -> tuple[AffectedRun, ...]:
+    """Runs whose mixture, shards, tokenizer, canaries, held-out text or probes are among these digests, and those that
+    are named, by name.
 
     A run that failed before its first commit made nothing and is left out.
 
@@ -31,7 +32,7 @@ def affected_runs(ctx: Context, digests: Collection[str]) -> tuple[AffectedRun, 
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
         config = load(path)
         steps = tuple(committed(RunDirectory(path.parent)))
-        if steps and any(digest in digests for digest in _read_by(config)):
+        if steps and (config.run_id in named or any(digest in digests for digest in _read_by(config))):
             found.append(AffectedRun(run_id=config.run_id, checkpoints=steps))
     return tuple(found)
 

@@ -4,7 +4,7 @@
     source     a bucket (`web`), or the declared domain of one (`news.example`): what was read from it
     digest     of a manifest or of a source's inventory, or the beginning of one
     document   32 hexadecimal digits: the curated text that holds it
-    commit     of the code that made a model, or the digest of that code, as its provenance records it
+    commit     that a run was trained at, or the digest of its code, its image, its libraries: as its trainer stated
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -19,13 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.errors import MissingError
+from plinth.errors import MissingError, PlinthError
 from plinth.provenance.impact.descendants import INVENTORY_STAGE
 from plinth.provenance.impact.edges import Edges
 from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
 from plinth.storage.parts import iter_batches
+from plinth.training.attempts.code import together
+from plinth.training.attempts.host import HostFacts
+from plinth.training.attempts.statement import known, stated
+from plinth.training.directory import RunDirectory
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{7,64}")
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
@@ -33,17 +38,21 @@ DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
 CURATED = "curated"
 
 #: Parts of a provenance that speak of data and identity: all others speak of code and environment.
-DATA = ("schema", "recipe", "run", "checkpoint", "files", "chain", "sources", "materials")
+DATA = ("schema", "recipe", "run", "checkpoint", "files", "chain", "sources", "materials", "training")
+#: The stage whose manifests say which training run they are of.
+RUN = "run"
 
 Kind = Literal["asset", "source", "digest", "document", "commit"]
 
 
 class ImpactOrigin(Frozen):
-    """A target and the digests (or asset keys) from which everything that came of it is found."""
+    """A target and the digests (or asset keys) from which everything that came of it is found. `runs` are those that
+    were trained at a commit, whether or not anything of them is published."""
 
     kind: Kind
     target: str
     digests: tuple[str, ...]
+    runs: tuple[str, ...] = ()
 
 
 def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> ImpactOrigin:
@@ -103,8 +112,10 @@ def beginning(edges: Edges, digits: str) -> tuple[str, ...]:
 
 def _by_digits(ctx: Context, edges: Edges, target: str) -> list[ImpactOrigin]:
     found = [ImpactOrigin(kind="digest", target=digest, digests=(digest,)) for digest in beginning(edges, target)]
-    if models := _made_by(ctx, target):
-        found.append(ImpactOrigin(kind="commit", target=target, digests=models))
+    models, runs = _made_by(ctx, target), _trained_by(ctx, target)
+    if models or runs:
+        digests = tuple(sorted({*models, *_published(ctx, edges, runs)}))
+        found.append(ImpactOrigin(kind="commit", target=target, digests=digests, runs=runs))
     if DOCUMENT_ID.fullmatch(target) and not found:
         held = holders(ctx, target, of_stage(edges, CURATED))
         found += [ImpactOrigin(kind="document", target=target, digests=held)] if held else []
@@ -136,6 +147,38 @@ def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a damaged model does not verify, and is not loaded
     return tuple(sorted(found))
+
+
+def _trained_by(ctx: Context, digits: str) -> tuple[str, ...]:
+    """Runs of which an attempt, on some machine, had a commit, code, image or libraries that begin so.
+
+    Their statements are not verified here: a forged one only adds to what is looked at.
+    """
+    return tuple(
+        path.name
+        for path in sorted(ctx.workspace.runs.glob("*"))
+        if any(text.startswith(digits) for host in _hosts(RunDirectory(path)) for text in _software(host))
+    )
+
+
+def _hosts(run: RunDirectory) -> Iterator[HostFacts]:
+    try:
+        for envelope in known(run):
+            yield from stated(envelope, run.root.name).hosts
+    except (OSError, PlinthError):
+        return  # a damaged account: the run's checkpoints cannot be registered
+
+
+def _software(host: HostFacts) -> tuple[str, ...]:
+    return host.commit, host.image_digest, host.lockfile, host.distributions, *host.code.values(), together(host.code)
+
+
+def _published(ctx: Context, edges: Edges, runs: tuple[str, ...]) -> Iterator[str]:
+    """Manifests of these runs."""
+    for digest in of_stage(edges, RUN) if runs else ():
+        with suppress(MissingError):  # deleted since it was indexed
+            if ctx.refs.load(digest).stats.get("run_id") in runs:
+                yield digest
 
 
 def _texts(value: Any) -> Iterator[str]:

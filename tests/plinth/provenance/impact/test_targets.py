@@ -11,6 +11,8 @@ from plinth.errors import MissingError
 from plinth.provenance.impact.descendants import downstream
 from plinth.provenance.impact.runs import affected_runs
 from plinth.provenance.impact.targets import origin
+from plinth.training.attempts.statement import state
+from tests.training_host import HOST
 
 COMMIT = "8c1f00d5e9a3b4c2d1e0f9a8b7c6d5e4f3a2b1c0"
 
@@ -54,6 +56,37 @@ def test_a_commit_reaches_the_models_that_its_code_made(line: Any) -> None:
     for target in (COMMIT, COMMIT[:8], "ab" * 32, "1a" * 8):
         assert origin(line.ctx, target).kind == "commit"
         assert reached(line, target) == {"checkpoint", "evaluation"}
+
+
+def attempt(line: Any, **changes: Any) -> None:
+    """The trainer of the line's run states an attempt on such a machine."""
+    host = HOST.model_copy(update=changes)
+    state(line.run.directory, b"{}", line.run.key, ranks=1, nodes=1, hosts=[host], audit=False)
+
+
+def test_a_commit_reaches_the_runs_that_were_trained_at_it(line: Any) -> None:
+    """Also one of several attempts, of which nothing is published."""
+    attempt(line)
+    attempt(line, commit=COMMIT, image=f"plinth@sha256:{'7' * 64}")
+    attempt(line)
+    for target in (COMMIT, COMMIT[:8], "7" * 64, HOST.code["plinth"], HOST.distributions):
+        found = origin(line.ctx, target)
+        assert (found.kind, found.digests, found.runs) == ("commit", (), (line.run.run_id,)), target
+    assert affected_runs(line.ctx, (), found.runs) == ()
+    line.run.directory.checkpoints.mkdir(exist_ok=True)
+    (line.run.directory.checkpoints / "step-00000004.json").write_text("{}")
+    assert [run.checkpoints for run in affected_runs(line.ctx, (), found.runs)] == [(4,)]
+    made = line.publish("run", (), {}, stats={"run_id": line.run.run_id})
+    line.publish("other/run", (), {}, stats={"run_id": "another"})
+    assert origin(line.ctx, COMMIT).digests == (made.digest,)
+
+
+def test_a_damaged_statement_hides_no_other_run(line: Any) -> None:
+    attempt(line, commit=COMMIT)
+    other = line.ctx.workspace.runs / "broken" / "attempts"
+    other.mkdir(parents=True)
+    (other / "0001.json").write_text("{")
+    assert origin(line.ctx, COMMIT).runs == (line.run.run_id,)
 
 
 def test_a_damaged_provenance_hides_no_other(line: Any) -> None:
