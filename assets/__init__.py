@@ -18,7 +18,8 @@ One file per stage, upstream first, with its logic:
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
     memorisation, extraction                 plinth/evaluation/memorisation
-    fairness, tasks, proxies, comparison     plinth/evaluation/STEM
+    fairness, pii, tasks, proxies            plinth/evaluation/STEM
+    comparison                               plinth/evaluation/comparison
     serving                                  plinth/evaluation/serving
     candidate                                registry
 

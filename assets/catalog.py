@@ -26,6 +26,7 @@ from assets import (
     mixture,
     models,
     packing,
+    pii,
     policy,
     probe_sets,
     probes,
@@ -80,6 +81,7 @@ STEMS = (
     memorisation,
     extraction,
     fairness,
+    pii,
     tasks,
     proxies,
     comparison,
@@ -91,7 +93,7 @@ STEMS = (
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(tokenizer, canaries, shards, trace_index, packing, mixture),
-    *(training, evaluation, probes, memorisation, extraction, fairness, tasks, proxies, comparison),
+    *(training, evaluation, probes, memorisation, extraction, fairness, pii, tasks, proxies, comparison),
     *(serving, evaluation_page, candidate),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import comparison, evaluation, extraction, fairness, memorisation, probes, proxies, serving, tasks
+from assets import comparison, evaluation, extraction, fairness, memorisation, pii, probes, proxies, serving, tasks
 from assets.framework.inputs import shared_owner
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
@@ -37,6 +37,7 @@ MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, secti
     (memorisation.stages, "memorisation/canaries", lambda name, stats: sections.canaries(stats)),
     (extraction.stages, "memorisation/extraction", lambda name, stats: sections.extraction(stats)),
     (fairness.stages, "fairness", lambda name, stats: sections.fairness(stats)),
+    (pii.stages, "pii/data", lambda name, stats: sections.pii_data(stats)),
     (serving.stages, "serving", lambda name, stats: sections.serving(stats)),
 )
 

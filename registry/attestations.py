@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
+from plinth.evaluation.pii import training
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.training.attempts.code import code_version
@@ -32,9 +33,13 @@ KINDS: Final[Mapping[str, str]] = {
     "contamination": EVALUATOR,
     "resume": EVALUATOR,
     "licences": COMPLIANCE,
+    "personal_data": COMPLIANCE,
     "stability": TRAINER,
     "cost": TRAINER,
 }
+
+#: Measured assets that another role than the evaluator answers for, each with the kind of its statement.
+OWN_KIND: Final[Mapping[str, str]] = {training.ASSET: "personal_data"}
 
 
 class Attestation(Frozen):
@@ -51,7 +56,7 @@ class Attestation(Frozen):
 
     @property
     def manifest(self) -> str | None:
-        """Digest of the measurement's manifest, for the kind `measurement`."""
+        """Digest of the manifest of a measured asset; None of facts that have no manifest."""
         return self.materials.get(self.asset)
 
     def same_as(self, other: Attestation) -> bool:
@@ -110,19 +115,24 @@ def attest(
     return made
 
 
+def kind_of(asset: str) -> str:
+    """The kind under which a measured asset is stated; a statement of another kind is none about it."""
+    return OWN_KIND.get(asset, "measurement")
+
+
 def attest_measurement(ctx: Context, recipe: Recipe, checkpoint: str, made: Manifest) -> Attestation:
     """Sign that this manifest is what was measured of a checkpoint."""
     materials = {made.asset: made.digest, **made.inputs}
-    return attest(ctx, recipe, "measurement", made.asset, checkpoint, materials=materials)
+    return attest(ctx, recipe, kind_of(made.asset), made.asset, checkpoint, materials=materials)
 
 
 def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
-    """Whether the evaluator's statement about this very manifest holds."""
+    """Whether the statement of the role that answers for it holds about this very manifest."""
     try:
         found = _read(Trust.of(ctx.workspace), path_of(ctx, checkpoint, made.asset), checkpoint)
     except SignatureError:
         return False
-    return (found.kind, found.manifest) == ("measurement", made.digest)
+    return (found.kind, found.manifest) == (kind_of(made.asset), made.digest)
 
 
 def about(ctx: Context, checkpoint: str) -> Attested:

@@ -32,7 +32,7 @@ from registry.signing import verify
 
 KEY = re.compile(r"[0-9a-f]{64}")
 #: Assets, or their folders, that measure a checkpoint.
-MEASURING = ("evaluation", "probes", "tasks", "memorisation", "fairness")
+MEASURING = ("evaluation", "probes", "tasks", "memorisation", "fairness", "pii")
 RESUME_FILE = "resume.json"
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
 

@@ -50,6 +50,7 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
         tasks=measured.tasks(found),
         comparison=measured.comparison(found),
         memorisation=measured.memorisation(found),
+        pii=measured.pii(found, chain),
         bias=measured.bias(found),
         requested_by=candidate.facts.requested_by,
         approvals=approvals,

@@ -1,7 +1,7 @@
 """What was measured of a checkpoint, as facts for gates: from the statistics of manifests.
 
-A manifest counts when the evaluator has signed for it and the checkpoint is among its inputs. Numbers that cannot be
-read make no fact.
+A manifest counts when the role that answers for it has signed it and the checkpoint is among its inputs. Numbers that
+cannot be read make no fact.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import numpy as np
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.errors import PlinthError
 from plinth.evaluation.memorisation import exposure
+from plinth.evaluation.pii import training
 from plinth.evaluation.probes.noise import Worth
+from plinth.provenance.statements import Chain
 from plinth.records import Manifest
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.validation import probe_curves
+from registry import attestations
 from registry.attestations import Attestation
 from registry.gates.facts import (
     BiasFacts,
@@ -32,6 +36,8 @@ from registry.gates.facts import (
     ExtractionFacts,
     MemorisationFacts,
     PairedLine,
+    PiiFacts,
+    PiiShare,
     ProbeFacts,
     ProbeWorth,
     SliceScore,
@@ -47,10 +53,10 @@ UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
 
 
 def of(ctx: Context, checkpoint: str, attested: Mapping[str, Attestation]) -> dict[str, Manifest]:
-    """Measurements of a checkpoint by asset: the manifests that the evaluator has signed for."""
+    """Measurements of a checkpoint by asset: manifests that the role which answers for them has signed."""
     found = {}
     for asset, one in attested.items():
-        if one.manifest is None:
+        if one.manifest is None or one.kind != attestations.kind_of(asset):
             continue
         with suppress(PlinthError):  # a manifest that cannot be read is no evidence
             made = ctx.refs.load(one.manifest)
@@ -112,6 +118,23 @@ def memorisation(found: Mapping[str, Manifest]) -> MemorisationFacts | None:
 def bias(found: Mapping[str, Manifest]) -> BiasFacts | None:
     """Differences by attribute, and toxicity where it was judged."""
     return _read(found, "fairness", _bias)
+
+
+def pii(found: Mapping[str, Manifest], ancestry: Chain | None) -> PiiFacts | None:
+    """Personal data left in training text, where all the text in the ancestry of the checkpoint was read.
+
+    Args:
+        ancestry: the signed chain of the checkpoint; None: nobody knows what it was trained on.
+    """
+    read = set(found[training.ASSET].inputs.values()) if training.ASSET in found else set()
+    data = _read(found, training.ASSET, _pii_data) if ancestry and _texts(ancestry) <= read else None
+    return PiiFacts(data=data) if data else None
+
+
+def _texts(ancestry: Chain) -> set[str]:
+    """Digests of the curated text that a checkpoint comes of; planted texts are generated."""
+    links = (link for link in ancestry.links if link.asset.endswith("/curated"))
+    return {link.digest for link in links if link.asset != f"{CANARIES}/curated"}
 
 
 def _read(found: Mapping[str, Manifest], asset: str, read: Callable[[Mapping[str, Any]], T]) -> T | None:
@@ -191,6 +214,18 @@ def _bias(stats: Mapping[str, Any]) -> BiasFacts:
         attributes={name: _bits(one) for name, one in stats["attributes"].items()},
         toxicity=judged and ToxicityFacts(continuations=judged["toxic"]["n"], at_most=judged["toxic_at_most"]),
     )
+
+
+def _pii_data(stats: Mapping[str, Any]) -> PiiShare:
+    buckets = {name: _pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
+    detector = stats["detector"]
+    return _pii_share(stats).model_copy(
+        update={"slices": buckets, "detector": f"{detector['annotator']} version {detector['version']}"}
+    )
+
+
+def _pii_share(stats: Mapping[str, Any]) -> PiiShare:
+    return PiiShare(texts=stats["documents"], found=stats["found"], at_most=stats["at_most"])
 
 
 def _bits(stats: Mapping[str, Any]) -> BitsInterval:

@@ -148,11 +148,13 @@ class MemorisationFacts(Frozen):
 
 
 class PiiShare(Frozen):
-    """Texts in which the corpus's own annotator finds personal data, with the upper limit of their share."""
+    """Texts in which the corpus's own detector finds personal data, with the upper limit of their share."""
 
     texts: int
     found: int
     at_most: float
+    slices: Mapping[str, PiiShare] = Field(default_factory=dict, description="The same of each bucket.")
+    detector: str = Field("", description="Its name and version.")
 
 
 class PiiFacts(Frozen):

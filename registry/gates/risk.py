@@ -69,8 +69,17 @@ def canaries(policy: GatePolicy, evidence: Evidence) -> GateResult:
 
 def pii_data(policy: GatePolicy, evidence: Evidence) -> GateResult:
     """Personal data left in training text after its edits."""
-    known = evidence.pii.data if evidence.pii else None
-    return _pii("pii_data", known, policy.pii.max_data_share, "training documents")
+    known, asked = evidence.pii and evidence.pii.data, policy.pii
+    if not known or known.texts <= 0:
+        return missing("pii_data")
+    shares = {WHOLE: known, **known.slices}
+    judged = {name: one for name, one in shares.items() if name == WHOLE or one.texts >= asked.min_documents}
+    worst = max(judged, key=lambda name: (not judged[name].at_most <= asked.max_data_share, judged[name].at_most))
+    one = judged[worst]
+    what = f"personal data in {one.found} of {one.texts} training documents of {worst}: share"
+    fields = ("texts", "found", "at_most")
+    every = {name: {field: number(getattr(share, field)) for field in fields} for name, share in shares.items()}
+    return bounded("pii_data", one.at_most, asked.max_data_share, what, slices=every, detector=known.detector)
 
 
 def pii_outputs(policy: GatePolicy, evidence: Evidence) -> GateResult:

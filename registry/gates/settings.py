@@ -83,7 +83,12 @@ class CanaryPolicy(Frozen):
 class PiiPolicy(Frozen):
     """Personal data, as the corpus's own annotator finds it."""
 
-    max_data_share: float = Field(0.02, gt=0, le=1, description="Bound on the upper limit in training text.")
+    max_data_share: float = Field(
+        0.02, gt=0, le=1, description="Bound on the upper limit in training text, as a whole and of every bucket."
+    )
+    min_documents: int = Field(
+        150, ge=1, description="A bucket of fewer is shown and not judged (0 found of 150 is at most 2%)."
+    )
     max_output_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit in what the model writes.")
 
 

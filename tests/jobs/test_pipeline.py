@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from plinth.compute.context import Context
+from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from tests import tiny_corpus
 from tests.jobs.conftest import answer, digests, plinth
@@ -21,7 +23,7 @@ def test_it_ends_in_a_release_and_a_page(released):
     assert summary["release"]["release"] == "tiny version 1"
     assert summary["release"]["alias"] == "champion"
     page = (released / "reports" / "tiny.html").read_text()
-    for words in ("13 of 13 passed", "champion", "bit-identical", "<svg"):
+    for words in ("14 of 14 passed", "champion", "bit-identical", "<svg"):
         assert words in page
 
 
@@ -37,6 +39,8 @@ def test_it_finds_what_was_planted(released):
     assert reasons["language"] == planted["german"]
     assert reasons["exact_duplicate"] == planted["exact_duplicates"]
     assert total["edits"]["reasons"]["pii"]["edits"] == planted["email"]
+    left = Context(Workspace(released)).refs.current("pii/data").stats
+    assert (left["found"], left["buckets"].keys()) == (0, {"web", "prose", "code"})
     assert total["edits"]["reasons"]["contaminated"]["edits"] > 0  # phrases that held-out documents share
     assert reasons["near_duplicate"] >= planted["near_duplicates"]
 

@@ -93,7 +93,16 @@ def proof(**changes: Any) -> Evidence:
             canaries=CanaryFacts(planted=30, p_values={1: 0.4, 64: 1e-30}, epsilon=2.0),
         ),
         "pii": PiiFacts(
-            data=PiiShare(texts=500, found=1, at_most=0.01), outputs=PiiShare(texts=200, found=1, at_most=0.03)
+            data=PiiShare(
+                texts=500,
+                found=1,
+                at_most=0.01,
+                slices={
+                    "web": PiiShare(texts=150, found=0, at_most=0.0198),
+                    "books": PiiShare(texts=149, found=0, at_most=0.03),
+                },
+            ),
+            outputs=PiiShare(texts=200, found=1, at_most=0.03)
         ),
         "licences": LicenceFacts(
             documents={"MIT": 3},

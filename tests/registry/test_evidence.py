@@ -18,6 +18,7 @@ from plinth.evaluation.fairness.pairs import Pair
 from plinth.evaluation.memorisation import canaries, exposure, extraction
 from plinth.evaluation.probes.noise import worth
 from plinth.records import Manifest
+from plinth.trust.authority import COMPLIANCE
 from registry import attestations, evidence, measured, releases
 from registry.candidate import Candidate
 
@@ -118,6 +119,46 @@ def test_a_comparison_is_read_as_it_is_written() -> None:
     assert (line.worse_at_most, line.low) == (gap.high, gap.low)
     alone = {"comparison": manifest_of("comparison", dict(job.alone(manifest_of("checkpoint", {})).stats))}
     assert measured.comparison(alone) is None
+
+
+PII = {"documents": 300, "found": 0, "at_most": 0.009, "detector": {"annotator": "pii", "version": "4"}}
+
+
+def of_text(ctx: Context, line: Any, **inputs: str) -> Manifest:
+    """A count of personal data, of the curated text that the inputs name."""
+    none = {"documents": 0, "found": 0, "at_most": None}
+    found = manifest_of("pii/data", PII | {"buckets": {"web": {**PII, "documents": 200}, "code": none}})
+    found = found.model_copy(update={"inputs": {"checkpoint": line.checkpoint.digest, **inputs}})
+    ctx.refs.save(found)
+    return found
+
+
+def test_personal_data_counts_where_all_the_text_of_the_checkpoint_was_read(
+    ctx: Context, unregistered: Candidate, line: Any
+) -> None:
+    for text, known in (("f" * 64, False), (line.curated.digest, True)):
+        found = of_text(ctx, line, **{"web/curated": text})
+        attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, found)
+        assert (evidence.gather(ctx, line.recipe, unregistered, {}).pii is not None) == known
+    facts = evidence.gather(ctx, line.recipe, unregistered, {}).pii
+    assert facts is not None
+    assert facts.data is not None
+    assert (facts.data.texts, facts.data.found, facts.data.detector) == (300, 0, "pii version 4")
+    assert {name: one.texts for name, one in facts.data.slices.items()} == {"web": 200}
+    assert facts.outputs is None
+
+
+def test_only_compliance_states_what_is_left_in_training_text(ctx: Context, line: Any) -> None:
+    made, checkpoint = of_text(ctx, line), line.checkpoint.digest
+    attestations.attest(
+        ctx, line.recipe, "measurement", made.asset, checkpoint, materials={made.asset: made.digest, **made.inputs}
+    )
+    assert list(measured.of(ctx, checkpoint, attestations.about(ctx, checkpoint).valid)) == ["evaluation"]
+    assert not attestations.is_attested(ctx, checkpoint, made)
+    assert attestations.attest_measurement(ctx, line.recipe, checkpoint, made).kind == "personal_data"
+    assert attestations.KINDS["personal_data"] == COMPLIANCE
+    assert attestations.is_attested(ctx, checkpoint, made)
+    assert set(measured.of(ctx, checkpoint, attestations.about(ctx, checkpoint).valid)) == {"evaluation", "pii/data"}
 
 
 @pytest.mark.parametrize("stats", [{}, {"slices": {}, "tasks": 3, "lines": [], "probes": {"x": {}}}, {"attributes": 1}])

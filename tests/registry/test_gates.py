@@ -90,7 +90,14 @@ FLIPS: dict[str, list[tuple[str, object]]] = {
         ("memorisation/canaries/planted", 0),
         ("memorisation/canaries", None),
     ],
-    "pii_data": [("pii/data/at_most", 0.021), ("pii/data/texts", 0), ("pii/data", None)],
+    "pii_data": [
+        ("pii/data/at_most", 0.021),
+        ("pii/data/texts", 0),
+        ("pii/data/slices/web/at_most", 0.021),
+        ("pii/data/slices/web/at_most", math.nan),
+        ("pii/data/slices/books/texts", 150),
+        ("pii/data", None),
+    ],
     "pii_outputs": [("pii/outputs/at_most", 0.051), ("pii/outputs/texts", 0), ("pii/outputs", None)],
     "licence": [("licences/documents", {"MIT": 2, "GPL-3.0-only": 1}), ("licences/documents", {})],
     "terms": [

@@ -9,6 +9,7 @@
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
     fairness/   differences between groups, toxicity of continuations, drift of both
+    pii/        personal data left in training text
     memorisation/  exposure of planted canaries; text of risk that the checkpoint continues word for word
     tasks/      tasks of lm-evaluation-harness, from local files and without a network
     proxies/    product proxies: generated items, checked by code

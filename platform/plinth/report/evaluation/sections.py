@@ -224,6 +224,30 @@ def extraction(stats: Stats) -> Section:
     )
 
 
+def pii_data(stats: Stats) -> Section:
+    """What the corpus's own detector still finds in training text."""
+    kinds = stats["kinds"]
+    rows = [
+        (name, f"{one['documents']:,}", f"{one['found']:,}", "-" if one["at_most"] is None else f"{one['at_most']:.3%}",
+         ", ".join(f"{kind} {own['documents']:,}" for kind, own in one["kinds"].items() if own["documents"]) or "none")
+        for name, one in {**stats["buckets"], "all": stats}.items()
+    ]  # fmt: skip
+    detector = stats["detector"]
+    return Section(
+        key="pii-data",
+        title="Personal data: training text",
+        lead=f"What the detector {detector['annotator']} (version {detector['version']}) still finds after the edits, "
+        f"of {', '.join(kinds)}. Every document is read; limits are those of a share of such documents (95%).",
+        tables=(
+            TextTable(
+                title="Documents with a find, by bucket",
+                header=("bucket", "documents", "with a find", "share at most", "documents by kind"),
+                rows=tuple(rows),
+            ),
+        ),
+    )
+
+
 def serving(stats: Stats) -> Section:
     """What it costs to serve the checkpoint, at best, on devices that people rent."""
     fields = {"first_token_s": _milliseconds, "tokens_per_s": count, "sequences": count, "tokens_per_s_full": count}

@@ -1,0 +1,77 @@
+"""`pii/data`: personal data that is left in what the checkpoint was trained on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.annotate import annotator_parameters
+from assets.framework.expectations import Suite, between
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.evaluation.pii import detector, training
+from plinth.evaluation.pii.detector import PiiDetector
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One count per checkpoint that may be released."""
+    return [_data(recipe)] if recipe.release is not None else []
+
+
+def _data(recipe: Recipe) -> Stage:
+    known = PiiDetector(_given(recipe), {})
+    return Stage(
+        asset=training.ASSET,
+        deps=("checkpoint", *each(recipe, "curated"), *detector.needs(_given(recipe))),
+        make=partial(_make, recipe),
+        version=training.VERSION,
+        params={"detector": known.facts, "written": sorted(known.written)},
+        libraries=known.libraries,
+        group="evaluation",
+        description="Personal data that the corpus's own detector still finds in curated training text, by bucket "
+        "and kind, with upper limits.",
+        owner=shared_owner(recipe),
+        kinds=("parquet",),
+        schema=training.SCHEMA,
+        suite=_suite,
+        present=_present,
+    )
+
+
+def _given(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's parameters of the detector."""
+    return annotator_parameters(recipe).get(detector.NAME, {})
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    given = _given(recipe)
+    found = PiiDetector(given, {key: inputs[key] for key in detector.needs(given)})
+    return training.run(ctx, inputs["checkpoint"], by_bucket(recipe, inputs, "curated"), found)
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [{"documents": one["documents"], "found": one["found"]} for one in made.stats["buckets"].values()]
+    expectations = [between("documents", 1, None, "warning"), between("found", 0, 0, "warning")]
+    return Suite(training.ASSET.replace("/", "-"), rows, expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    kinds = [kind for kind in made.stats["kinds"] if made.stats["kinds"][kind]["documents"]]
+    header = ["bucket", "documents", "with a find", "per million", "share at most", *kinds]
+    every = {**made.stats["buckets"], "all": made.stats}
+    rows = [
+        [name, *(_cell(one[key]) for key in ("documents", "found", "per_million", "at_most"))]
+        + [one["kinds"][kind]["documents"] for kind in kinds]
+        for name, one in every.items()
+    ]
+    return {"residual": dg.MetadataValue.md(table(header, rows)), "found": int(made.stats["found"])}
+
+
+def _cell(value: Any) -> Any:
+    return "-" if value is None else value
