@@ -122,7 +122,7 @@ def corpus_alone(tmp_path_factory):
 def test_a_corpus_alone_ends_at_curated_text_funnel_and_ledger(corpus_alone, recipe):
     own, full = ({stage.asset: stage for stage in stages(one)} for one in (corpus_alone, recipe))
     after = {"tokenizer", "tokenizer/audit", "mixture", "run", "checkpoint", "candidate", "release"}
-    after |= {"evaluation", "probe_sets", "probes", "protected", "serving", "evaluation_page"}
+    after |= {"evaluation", "probe_sets", "probes", "protected", "serving", "evaluation_page", "pii/data"}
     tokens = {f"{bucket}/{kind}" for bucket in recipe.corpus.buckets for kind in ("shards", "trace_index")}
     assert set(full) - set(own) == after | tokens | {"comparison", "probe_sets", "probes", "protected"}
     assert {"funnel", "ledger"} <= set(own)
