@@ -6,6 +6,7 @@ model that nobody released as `trainer`, and says so. Who verifies it is `plinth
 
 from __future__ import annotations
 
+import base64
 import getpass
 import hashlib
 import json
@@ -19,9 +20,11 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
-from plinth.trust import dsse, standalone_verify
+from plinth.trust import dsse, sigstore_bundle, standalone_verify
 from plinth.trust.authority import PROMOTER, TRAINER
 from plinth.trust.pin import Trust
+from plinth.trust.root import first
+from plinth.trust.sigstore_bundle import SigstoreProof
 from plinth.trust.standalone_verify import EXPORT, EXPORT_TYPE, RefusedExport
 from registry import signing
 from registry.clock import now
@@ -127,3 +130,18 @@ def verify(directory: Path, root: Path, *, unreleased: bool = False) -> dict[str
         ) from error
 
 
+def verify_bundle(directory: Path, root: Path, bundle: Path, trusted_root: Path, role: str) -> SigstoreProof:
+    """Prove that somebody whom the root names for a role signed the statement of a verified export by Sigstore too.
+
+    Raises:
+        SignatureError: the bundle does not hold, or it is over something else than this export's statement.
+    """
+    envelope = dsse.envelope_of(directory / EXPORT)
+    proof, payload = sigstore_bundle.verify(bundle, trusted_root, first(dsse.envelope_of(root), str(root)), role)
+    if payload != base64.b64decode(envelope["payload"]):
+        raise SignatureError(
+            f"the Sigstore bundle {bundle} is about something else",
+            found=f"a statement with SHA-256 {hashlib.sha256(payload).hexdigest()}",
+            expected=f"the payload of {directory / EXPORT}",
+        )
+    return proof

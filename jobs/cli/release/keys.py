@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
-from jobs.cli.release import key_proposals
+from jobs.cli.release import key_identities, key_proposals
 from jobs.cli.release.key_proposals import propose_option
 
 if TYPE_CHECKING:
@@ -84,7 +84,12 @@ def show(settings: Settings, as_json: bool) -> None:
     needs = {role: known.threshold for role, known in trust.root.roles.items()}
     several = [f"{role} needs {count} keys" for role, count in needs.items() if count > 1]
     output.table(["role", "owner", "key", ""], rows)
-    return output.say("; ".join(several)) if several else None
+    if several:
+        output.say("; ".join(several))
+    for role, those in trust.root.identities.items():
+        for each in those:
+            output.say(output.plain_markup(f"{role} by Sigstore: {each.identity} of {each.issuer}"))
+    return None
 
 
 @keys.command()
@@ -117,7 +122,7 @@ def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Prop
     from plinth.trust import enrolment
 
     with audited_change(settings, f"enrol {role} {owner}", proposed=bool(propose)):
-        _changed(enrolment.enrol(_workspace(settings), role, owner, public.read_text(), propose=propose), propose)
+        tell_change(enrolment.enrol(_workspace(settings), role, owner, public.read_text(), propose=propose), propose)
 
 
 @keys.command()
@@ -131,7 +136,7 @@ def revoke(settings: Settings, key: str, since: datetime | None, propose: Propos
 
     when = datetime.now(UTC) if since is None else since.replace(tzinfo=UTC)
     with audited_change(settings, f"revoke {key} from {when.isoformat(timespec='seconds')} on", proposed=bool(propose)):
-        _changed(enrolment.revoke(_workspace(settings), key, when, propose=propose), propose)
+        tell_change(enrolment.revoke(_workspace(settings), key, when, propose=propose), propose)
 
 
 @keys.command()
@@ -143,7 +148,7 @@ def rotate(settings: Settings, role: str, owner: str) -> None:
     from plinth.trust import enrolment
 
     with audited_change(settings, f"rotate {role} {owner}"):
-        _changed(enrolment.rotate(_workspace(settings), role, owner))
+        tell_change(enrolment.rotate(_workspace(settings), role, owner))
 
 
 @keys.command()
@@ -156,7 +161,7 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
     from plinth.trust import enrolment
 
     with audited_change(settings, f"threshold of {role} {count}", proposed=bool(propose)):
-        _changed(enrolment.threshold(_workspace(settings), role, count, propose=propose), propose)
+        tell_change(enrolment.threshold(_workspace(settings), role, count, propose=propose), propose)
 
 
 @keys.command()
@@ -168,7 +173,7 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
     from plinth.trust import enrolment
 
     with audited_change(settings, f"renew for {days} days", proposed=bool(propose)):
-        _changed(enrolment.renew(_workspace(settings), days, propose=propose), propose)
+        tell_change(enrolment.renew(_workspace(settings), days, propose=propose), propose)
 
 
 @keys.command()
@@ -189,11 +194,12 @@ def pin(settings: Settings, root: Path, replace: bool) -> None:
     """Trust the file ROOT for this workspace: how it reached this machine is what the trust rests on."""
     from plinth.trust import enrolment
 
-    _changed(enrolment.pin_root(_workspace(settings), root, replace=replace))
+    tell_change(enrolment.pin_root(_workspace(settings), root, replace=replace))
 
 
 keys.add_command(key_proposals.sign)
 keys.add_command(key_proposals.publish)
+keys.add_command(key_identities.identity)
 
 
 def _workspace(settings: Settings) -> Workspace:
@@ -234,7 +240,8 @@ def _state(trust: Trust, role: str, key_id: str) -> str:
         return ""
 
 
-def _changed(trust: Trust, propose: Proposing | None = None) -> None:
+def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
+    """Print the root as it is now, or the proposal that was written."""
     from jobs.cli import output
     from plinth.trust import versions
 

@@ -31,22 +31,31 @@ ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
 @click.option("--fast", is_flag=True, help="Check presence and length of every blob without reading it.")
 @click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust to verify an export with.")
 @click.option("--unreleased", is_flag=True, help="Accept an export that no history released.")
+@click.option("--sigstore", metavar="BUNDLE", type=click.Path(path_type=Path, dir_okay=False),
+              help="Sigstore bundle over an export's statement, to verify as well.")  # fmt: skip
+@click.option("--trusted-root", type=click.Path(path_type=Path, dir_okay=False),
+              help="Authorities and logs of Sigstore: its trusted_root.json.")  # fmt: skip
 @json_option
 def verify(
-    settings: Settings, target: str, fast: bool, root: Path | None, unreleased: bool, as_json: bool
-) -> None:
+    settings: Settings, target: str, fast: bool, root: Path | None, unreleased: bool, sigstore: Path | None,
+    trusted_root: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Verify every link from TARGET back to its raw sources; name the first broken one.
 
     TARGET is `release` (or `canary`), a model version NAME/VERSION or NAME@ALIAS, a model directory, an
     asset, or a digest. Exit code 8 when a link, a signature or the record of the release is broken.
 
     The directory of an export is verified offline, with the root alone: no workspace, no MLflow, no network. The root
-    is the one that is pinned here, unless --root names another.
+    is the one that is pinned here, unless --root names another. A Sigstore bundle counts where that root names its
+    signer (`plinth keys identity`).
     """
     from jobs.cli import output
 
-    if root or _is_export(target):
-        _show_export(settings, Path(target), root, unreleased, as_json)
+    if (sigstore is None) != (trusted_root is None):
+        raise click.UsageError("--sigstore BUNDLE and --trusted-root FILE belong together")
+    if root or sigstore or _is_export(target):
+        given = (sigstore, trusted_root) if sigstore and trusted_root else None
+        _show_export(settings, Path(target), root, unreleased, given, as_json)
         return
     proved = _verified(settings, settings.context(), target, fast)
     if as_json:
@@ -64,7 +73,14 @@ def _is_export(target: str) -> bool:
     return (Path(target) / EXPORT).is_file()
 
 
-def _show_export(settings: Settings, target: Path, root: Path | None, unreleased: bool, as_json: bool) -> None:
+def _show_export(
+    settings: Settings,
+    target: Path,
+    root: Path | None,
+    unreleased: bool,
+    sigstore: tuple[Path, Path] | None,
+    as_json: bool,
+) -> None:
     from jobs.cli import output
     from plinth.storage.workspace import Workspace
     from plinth.trust.pin import ROOT_FILE
@@ -72,11 +88,16 @@ def _show_export(settings: Settings, target: Path, root: Path | None, unreleased
 
     pinned = root or Workspace(settings.workspace).trust_folder / ROOT_FILE
     proved = sealed.verify(target, pinned, unreleased=unreleased)
+    if sigstore:
+        proved["sigstore"] = sealed.verify_bundle(target, pinned, *sigstore, proved["role"]).model_dump()
     if as_json:
         output.emit_json(proved)
         return
     output.say(f"{target} holds: {proved['files']} files of {proved['name']} ({proved['status']}).")
     output.say(f"Signed by {', '.join(proved['signed_by'])} as {proved['role']}, at {proved['at']}, {proved['root']}.")
+    if by := proved.get("sigstore"):
+        line = f"Signed by Sigstore's {by['identity']} of {by['issuer']} as {by['role']}, logged at {by['at']}."
+        output.say(output.plain_markup(line))
     output.facts({name: proved[name] for name in ("number", "policy", "checkpoint", "release")})
     output.facts(proved["evidence"])
 

@@ -7,7 +7,9 @@
     pin         the root that this machine has pinned for a workspace, and the private keys beside it
     enrolment   make a root, enrol a key, revoke it: the only place that makes keys
     versions    the next version of a root: published by one holder, or proposed and signed by several
+    identities  whose Sigstore bundles count for a role: named in the root and dropped
     dsse        in-toto statements in DSSE envelopes: build, sign, verify, read, write
+    sigstore_bundle    a bundle that somebody without a key of ours signed, verified offline
     standalone_verify  an export proved against a root, as one file that needs nothing else of Plinth
 
 Does not belong here: what a statement means for a candidate (registry), lineage (provenance).

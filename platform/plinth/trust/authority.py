@@ -39,6 +39,13 @@ class RootKey(Frozen):
     revoked_from: str | None = Field(None, description="UTC, ISO 8601: statements from then on are refused.")
 
 
+class SigstoreIdentity(Frozen):
+    """Whom a Sigstore certificate names (an e-mail address, a workflow's URI), and the issuer that vouches for it."""
+
+    identity: str = Field(min_length=1)
+    issuer: str = Field(min_length=1)
+
+
 class Role(Frozen):
     """Keys that may sign as a role, and how many different ones must."""
 

@@ -17,7 +17,7 @@ from plinth.storage import seal
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, root, signers, versions
-from plinth.trust.authority import APPROVER, ROLES, ROOT, Role, RootKey
+from plinth.trust.authority import APPROVER, ROLES, ROOT, Role, RootKey, SigstoreIdentity
 from plinth.trust.pin import ROOT_FILE, Trust, owner_file
 from plinth.trust.root import Root
 from plinth.trust.versions import Proposing
@@ -67,7 +67,7 @@ def new_key(folder: Path, role: str, owner: str) -> str:
     Raises:
         SignatureError: no such role, or the owner has a key there already.
     """
-    _known(role)
+    require_role(role)
     place = folder / "keys" / role
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     return signers.make_private_key(place / f"{owner_file(owner)}.key")
@@ -82,7 +82,7 @@ def note_key(folder: Path, role: str, owner: str, source: str) -> str:
     Raises:
         SignatureError: no such role, the owner has a key there already, or the key cannot be used.
     """
-    _known(role)
+    require_role(role)
     place = folder / "keys" / role / f"{owner_file(owner)}.source"
     if place.exists() or place.with_suffix(".key").exists() or len(source.splitlines()) != 1:
         raise SignatureError(f"{owner} has a key as {role} here, or its source is no line", found=source)
@@ -98,19 +98,19 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: 
     Raises:
         SignatureError: no such role, not a public key, another owner's key, or no root key on this machine.
     """
-    _known(role)
+    require_role(role)
     _ = owner_file(owner)
     trust = Trust.of(workspace)
     key_id = signers.key_id_of(public)
-    known = trust.root.keys.get(key_id)
-    if known is not None and (known.owner != owner or known.revoked_from):
-        state = "revoked" if known.revoked_from else f"the key of {known.owner}"
+    same = trust.root.keys.get(key_id)
+    if same is not None and (same.owner != owner or same.revoked_from):
+        state = "revoked" if same.revoked_from else f"the key of {same.owner}"
         raise SignatureError(
             "this key is enrolled already", found=state, expected=f"a key of {owner}", remedy="enrol a new key"
         )
     before = trust.root.roles[role]
     after = Role(keys=tuple(dict.fromkeys((*before.keys, key_id))), threshold=before.threshold)
-    return _changed(
+    return changed(
         workspace,
         trust,
         keys={**trust.root.keys, key_id: RootKey(owner=owner, public=public)},
@@ -139,7 +139,7 @@ def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposin
     roles[ROOT] = Role(keys=kept, threshold=roles[ROOT].threshold) if kept else roles[ROOT]
     if found[0] in roles[ROOT].keys:
         raise SignatureError("the last root key cannot be revoked", remedy="enrol another root key first")
-    return _changed(workspace, trust, keys={**trust.root.keys, found[0]: revoked}, roles=roles, propose=propose)
+    return changed(workspace, trust, keys={**trust.root.keys, found[0]: revoked}, roles=roles, propose=propose)
 
 
 def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
@@ -174,19 +174,19 @@ def threshold(workspace: Workspace, role: str, count: int, *, propose: Proposing
     Raises:
         SignatureError: no such role, or fewer valid keys than asked for.
     """
-    _known(role)
+    require_role(role)
     trust = Trust.of(workspace)
     before = trust.root.roles[role]
     valid = [key_id for key_id in before.keys if trust.root.keys[key_id].revoked_from is None]
     if not 1 <= count <= len(valid):
         raise SignatureError(f"{role} cannot need {count} keys", found=f"{len(valid)} valid keys")
     roles = {**trust.root.roles, role: Role(keys=before.keys, threshold=count)}
-    return _changed(workspace, trust, roles=roles, propose=propose)
+    return changed(workspace, trust, roles=roles, propose=propose)
 
 
 def renew(workspace: Workspace, days: int = VALID_DAYS, *, propose: Proposing | None = None) -> Trust:
     """The same root, valid for longer."""
-    return _changed(workspace, Trust.newest(workspace), days=days, propose=propose)
+    return changed(workspace, Trust.newest(workspace), days=days, propose=propose)
 
 
 def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trust:
@@ -213,15 +213,21 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
     return Trust.of(workspace)
 
 
-def _changed(
+def changed(
     workspace: Workspace,
     trust: Trust,
     *,
     keys: Mapping[str, RootKey] | None = None,
     roles: Mapping[str, Role] | None = None,
+    identities: Mapping[str, tuple[SigstoreIdentity, ...]] | None = None,
     days: int | None = None,
     propose: Proposing | None = None,
 ) -> Trust:
+    """The next version of a root: published, or written as a proposal; what is not given stays as it is.
+
+    Raises:
+        SignatureError: as `versions.publish` or `versions.propose`.
+    """
     now, before = datetime.now(UTC), trust.root
     record = Root(
         name=before.name,
@@ -231,6 +237,7 @@ def _changed(
         demo=before.demo,
         keys=before.keys if keys is None else keys,
         roles=before.roles if roles is None else roles,
+        identities=before.identities if identities is None else identities,
     )
     if propose is None:
         return versions.publish(workspace, trust.folder, record, before)
@@ -238,7 +245,12 @@ def _changed(
     return trust
 
 
-def _known(role: str) -> None:
+def require_role(role: str) -> None:
+    """Refuse what is no role.
+
+    Raises:
+        SignatureError: there is none of that name.
+    """
     if role not in ROLES:
         raise SignatureError(f"no role {role}", expected=", ".join(ROLES))
 

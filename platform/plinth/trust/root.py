@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from plinth import fingerprint
 from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.trust import dsse
-from plinth.trust.authority import ROLES, ROOT, Authority, Role, RootKey, time_of
+from plinth.trust.authority import ROLES, ROOT, Authority, Role, RootKey, SigstoreIdentity, time_of
 
 PREDICATE: Final = "urn:plinth:root:v1"
 
 
 class Root(Frozen):
-    """Roles, public keys and thresholds, valid until `expires`.
+    """Roles, public keys and thresholds, valid until `expires`; by role, whose Sigstore bundles count as well.
 
     Times are UTC in ISO 8601. `demo` marks keys that were made without asking anybody: whatever they sign is shown so.
     """
@@ -35,6 +35,13 @@ class Root(Frozen):
     demo: bool = False
     keys: Mapping[str, RootKey]
     roles: Mapping[str, Role]
+    identities: Mapping[str, tuple[SigstoreIdentity, ...]] = {}
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A root without identities has the digest that it had before there were any."""
+        found: dict[str, Any] = plain(self)
+        return found if self.identities else {name: value for name, value in found.items() if name != "identities"}
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -45,6 +52,8 @@ class Root(Frozen):
                 raise ValueError(f"role {name} names keys that are not in the root: {sorted(strange)}")
             if name == ROOT and role.threshold > len(set(role.keys)):
                 raise ValueError(f"the root needs {role.threshold} keys, {len(set(role.keys))} are given")
+        if strange := set(self.identities) - (set(ROLES) - {ROOT}):
+            raise ValueError(f"identities for {sorted(strange)}: only keys sign as root, and there are no other roles")
         for given in (self.issued, self.expires, *(key.revoked_from for key in self.keys.values())):
             _ = given and time_of(given)
         return self
@@ -159,6 +168,9 @@ def changes(before: Root, after: Root) -> tuple[str, ...]:
         said += [f"{name}: key {one[:12]} may sign no more" for one in was.keys if one not in now.keys]
         if was.threshold != now.threshold:
             said.append(f"{name}: needs {now.threshold} keys, was {was.threshold}")
+        given, earlier = (set(each.identities.get(name, ())) for each in (after, before))
+        said += [f"{name}: {one.identity} of {one.issuer} counts" for one in sorted(given - earlier, key=str)]
+        said += [f"{name}: {one.identity} of {one.issuer} counts no more" for one in sorted(earlier - given, key=str)]
     if before.expires != after.expires:
         said.append(f"expires {after.expires}, was {before.expires}")
     return tuple(said)

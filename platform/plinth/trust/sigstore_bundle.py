@@ -1,0 +1,97 @@
+"""A Sigstore bundle, verified offline: who an issuer vouches for signed a statement, at a time that a log states.
+
+Plinth signs with keys and makes no bundles. A pipeline without keys of its own can sign the statement of an export as
+well, by a client of Sigstore; the root of trust names the identities that count for a role. Which authorities and logs
+are believed is a file of the verifier's: `trusted_root.json`, as Sigstore publishes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import SignatureError
+from plinth.records import Frozen
+from plinth.trust.authority import SigstoreIdentity
+from plinth.trust.dsse import PAYLOAD_TYPE
+from plinth.trust.root import Root
+
+
+class SigstoreProof(Frozen):
+    """Who signed, as which role, and when: `at` is the log's time, UTC; None where only another authority dates it."""
+
+    role: str
+    identity: str
+    issuer: str
+    at: str | None
+    root: str
+
+
+def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[SigstoreProof, bytes]:
+    """The signer of a bundle, and the statement (JSON) that it signed.
+
+    Args:
+        bundle: Sigstore bundle with a DSSE envelope, a certificate and an entry of a log.
+        trusted_root: authorities and logs that are believed; nothing is fetched.
+        root: whose identities count.
+
+    Raises:
+        SignatureError: the root names no identity as that role, or anything about the bundle does not hold.
+    """
+    known = root.identities.get(role, ())
+    if not known:
+        raise SignatureError(
+            f"{root.title} names nobody of Sigstore as {role}",
+            expected="an identity and its issuer",
+            remedy=f"the holder of the root names one: plinth keys identity {role} IDENTITY --issuer URL",
+        )
+    try:
+        signer, payload, entry = _verified(bundle, trusted_root, known)
+    except Exception as error:  # four libraries parse what it holds, each with errors of its own
+        raise SignatureError(
+            f"the Sigstore bundle {bundle} does not hold",
+            found=f"{type(error).__name__}: {error}",
+            expected=" or ".join(f"{each.identity} of {each.issuer}" for each in known),
+            remedy="have the statement signed again by the pipeline that the root names",
+        ) from error
+    seconds = entry.get("integratedTime") if "inclusionPromise" in entry else None
+    at = datetime.fromtimestamp(int(seconds), UTC).isoformat() if seconds else None
+    return SigstoreProof(role=role, identity=signer.identity, issuer=signer.issuer, at=at, root=root.title), payload
+
+
+class _AnyOf:
+    """Sigstore's policy of whom a certificate must name: one of several, and which it was."""
+
+    def __init__(self, known: Iterable[SigstoreIdentity]) -> None:
+        self.known, self.met = tuple(known), list[SigstoreIdentity]()
+
+    def verify(self, certificate: Any) -> None:
+        from sigstore.errors import VerificationError
+        from sigstore.verify.policy import Identity
+
+        reasons = []
+        for each in self.known:
+            try:
+                Identity(identity=each.identity, issuer=each.issuer).verify(certificate)
+            except VerificationError as error:
+                reasons.append(str(error))
+            else:
+                self.met.append(each)
+        if not self.met:
+            raise VerificationError("; ".join(reasons))
+
+
+def _verified(
+    bundle: Path, trusted_root: Path, known: Iterable[SigstoreIdentity]
+) -> tuple[SigstoreIdentity, bytes, dict[str, Any]]:
+    from sigstore.models import Bundle, TrustedRoot
+    from sigstore.verify import Verifier
+
+    found, policy = Bundle.from_json(bundle.read_bytes()), _AnyOf(known)
+    kind, payload = Verifier(trusted_root=TrustedRoot.from_file(str(trusted_root))).verify_dsse(found, policy)
+    if kind != PAYLOAD_TYPE:
+        raise ValueError(f"payload of type {kind}, expected {PAYLOAD_TYPE}")
+    return policy.met[0], payload, json.loads(found.to_json())["verificationMaterial"]["tlogEntries"][0]
