@@ -97,16 +97,17 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
 
         try:
             differed = api.repair(Context(Workspace(workspace)), recipe)
+        except TrustError as error:
+            differed = (str(error),)
         except PlinthError as error:
-            # An alarm for each new finding, not for each tick.
-            seen = fingerprint.digest(str(error))
-            if isinstance(error, TrustError) and context.cursor != seen:
-                record_failure(workspace, "", "mirror", str(error))
-                context.update_cursor(seen)
             return dg.SkipReason(str(error))
-        for sentence in differed:
-            context.log.warning(sentence)
-            record_failure(workspace, "", "mirror", sentence)
+        # An alarm for each new finding, not for each tick; one that comes again after it was mended is new.
+        seen = fingerprint.digest(list(differed)) if differed else ""
+        if seen != (context.cursor or ""):
+            context.update_cursor(seen)
+            for sentence in differed:
+                context.log.warning(sentence)
+                record_failure(workspace, "", "mirror", sentence)
         return dg.SkipReason("; ".join(differed) or "MLflow shows what the signed history says")
 
     return _mirror
@@ -142,6 +143,8 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
                 record_failure(workspace, "", "feed", f"entry {entry.number}: {entry.sentence}")
             _give_way(ctx, recipe, entry)
         if not fresh:
+            if fault:
+                context.update_cursor(known)  # mended: the same finding would be a new one
             return dg.SkipReason(f"the feed has {known} entries; {len(waiting)} consumers wait")
         marked = marks.evaluations(ctx, marks.concerned(ctx, fresh))
         return dg.SensorResult(asset_events=[*observations(fresh), *marked], cursor=str(fresh[-1].number))

@@ -26,16 +26,19 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
 
     Args:
         target: `release`, `canary`, NAME/VERSION, NAME@ALIAS, a folder of weights, a run, RUN:STEP, or the digest of a
-            checkpoint. A folder goes before a version of that name, which is `models:/NAME/VERSION` then.
+            checkpoint. A folder goes before a version of that name, which is `models:/NAME/VERSION` then; never before
+            `NAME@ALIAS`.
         release: gives the name of the recipe's release.
 
     Raises:
         MissingError: nothing has that name, or what has is no model.
         SignatureError, LineageError, GateError: a version or a signed folder does not verify.
     """
+    from registry.standing import names_place
+
     if target in ALIASES:
         return _verified(ctx, f"{release()}@{ALIASES[target]}")
-    if target and Path(target).is_dir():
+    if target and not names_place(target) and Path(target).is_dir():
         return _folder(ctx, Path(os.path.abspath(target)))
     if target.startswith(PATHS):
         raise MissingError(f"no folder {target}", expected="one with *.safetensors, config.json, tokenizer.json")

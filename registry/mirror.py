@@ -6,10 +6,12 @@ MLflow, where people look.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from plinth.compute.context import Context
 from registry import mlflow_client, releases
+from registry.releases import ReleaseRecord
 from registry.standing import standing
 
 #: Tag of a version in a release's model that the promoter never released.
@@ -25,18 +27,31 @@ def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
     records = releases.history(ctx, name)
     model = mlflow_client.optional(lambda: client.get_registered_model(name))
     if model is None:
-        return ()
+        return (f"{name} is not in MLflow: somebody has deleted it",) if records else ()
     shown = {which: str(version) for which, version in model.aliases.items()}
+    there = {str(version.version): version for version in mlflow_client.versions(client, name)}
     differed = []
     for which, wanted in standing(records).aliases.items():
         if shown.get(which) == wanted:
             continue
-        differed.append(f"{name}@{which} was {shown.get(which, 'unset')}, the signed history says {wanted or 'unset'}")
-        if wanted is None:
-            client.delete_registered_model_alias(name, which)
-        else:
+        gone = ", which is not in MLflow" if wanted and wanted not in there else ""
+        said = f"the signed history says {wanted or 'unset'}{gone}"
+        differed.append(f"{name}@{which} was {shown.get(which, 'unset')}, {said}")
+        if wanted and not gone:
             client.set_registered_model_alias(name, which, wanted)
-    return (*differed, *_foreign(client, name, {record.version for record in records}))
+        elif which in shown:
+            client.delete_registered_model_alias(name, which)
+    return (*differed, *_foreign(client, name, there, _released(records)))
+
+
+def note(client: Any, name: str, version: str | None, tag: str, value: str) -> None:
+    """Show something on a version, for people; nothing where somebody has deleted it, since the record stands."""
+    mlflow_client.optional(lambda: client.set_model_version_tag(name, version, tag, value))
+
+
+def source_of(model: str, version: str | None) -> str:
+    """Where MLflow says that the version of a release was copied from."""
+    return f"models:/{model}/{version}"
 
 
 def alias(client: Any, name: str, which: str) -> str | None:
@@ -46,11 +61,18 @@ def alias(client: Any, name: str, which: str) -> str | None:
     return None if version is None else str(version)
 
 
-def _foreign(client: Any, name: str, released: set[str | None]) -> list[str]:
+def _released(records: Iterable[ReleaseRecord]) -> set[tuple[str | None, str]]:
+    """Number and source of every version that was ever released."""
+    return {(one.version, source_of(f"{one.model}-candidate", one.candidate_version)) for one in records}
+
+
+def _foreign(
+    client: Any, name: str, there: Mapping[str, Any], released: Container[tuple[str | None, str]]
+) -> list[str]:
     """Versions that somebody else put into the release's model, each reported once."""
     found = []
-    for version in mlflow_client.versions(client, name):
-        if str(version.version) in released:
+    for version in there.values():
+        if (str(version.version), version.source) in released:
             if FOREIGN in version.tags:  # a promotion that was interrupted before its record, finished since
                 client.delete_model_version_tag(name, version.version, FOREIGN)
         elif FOREIGN not in version.tags:

@@ -14,7 +14,7 @@ import io
 from typing import Any, Final, Literal, NamedTuple
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
+from plinth.errors import GateError, LineageError, MissingError, RegistryError, SignatureError, TrustError
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from plinth.trust.pin import Trust
@@ -105,7 +105,7 @@ def promote(
         asked.subject = f"{judged.candidate.title} to {stage}"
         _write_verdict(ctx, recipe, judged)
         _require_open(judged)
-        version = _ensure_copy(client, recipe, judged.candidate)
+        version = _ensure_copy(client, recipe, judged.candidate, _given_away(ctx, judged.candidate, recipe))
         facts: dict[str, Any] = {
             "goal": stage,
             "model": recipe.required_release().name,
@@ -159,7 +159,7 @@ def rollback(
         action = "rollback" if good else "withdrawn"
         moved = {"model": name, "version": good, "previous": champion, "by": by, "reason": reason, "at": now()}
         record = releases.append(ctx, action=action, goal=action, **moved, **about)
-        client.set_model_version_tag(name, champion, "rolled_back", f"{record.at} {by}: {reason}")
+        mirror.note(client, name, champion, "rolled_back", f"{record.at} {by}: {reason}")
         mirror.repair(ctx, client, name)
         return record
 
@@ -186,7 +186,7 @@ def return_canary(ctx: Context, client: Any, recipe: Recipe, *, by: str, reason:
             mirror.repair(ctx, client, name)
             raise MissingError(f"{name} has no canary", remedy="`plinth promote --stage canary` puts one on trial")
         asked.subject = f"{name} version {record.previous}"
-        client.set_model_version_tag(name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
+        mirror.note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
         mirror.repair(ctx, client, name)
         return record
 
@@ -247,16 +247,29 @@ def _require_open(judged: Judgement) -> None:
     )
 
 
-def _ensure_copy(client: Any, recipe: Recipe, found: Candidate) -> str:
-    """The release version copied from a candidate version, copied unless it is there."""
-    name, source = recipe.required_release().name, f"models:/{found.model}/{found.version}"
+def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str]:
+    """Numbers of versions that the history gave to other candidates.
+
+    MLflow counts anew when somebody deletes a registered model; a number never names a second model here.
+    """
+    records = releases.history(ctx, recipe.required_release().name)
+    return frozenset(one.version for one in records if one.version and one.candidate != found.subjects)
+
+
+def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset[str]) -> str:
+    """The release version copied from a candidate version, copied unless it is there; its number is none of `taken`."""
+    name, source = recipe.required_release().name, mirror.source_of(found.model, found.version)
     mlflow_client.ensure_model(client, name, f"{recipe.description or name}: written by the promoter only.")
     for version in mlflow_client.versions(client, name):
-        if version.source == source:
+        if version.source == source and str(version.version) not in taken:
             return str(version.version)
-    # MLflow prints to stderr here that a model "already exists".
-    with contextlib.redirect_stderr(io.StringIO()):
-        return str(client.copy_model_version(source, name).version)
+    for _ in range(len(taken) + 1):
+        # MLflow prints to stderr here that a model "already exists".
+        with contextlib.redirect_stderr(io.StringIO()):
+            version = str(client.copy_model_version(source, name).version)
+        if version not in taken:
+            return version
+    raise RegistryError(f"MLflow gives {name} numbers of versions that others have", found=version)
 
 
 def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
@@ -268,7 +281,7 @@ def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Rel
     else:
         previous = held.champion
         last = releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
-        client.set_model_version_tag(name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
+        mirror.note(client, name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
     mirror.repair(ctx, client, name)
     return last
 

@@ -61,7 +61,7 @@ def ensure_version(
         client, name, f"Candidates of {recipe.required_release().name}: written by trainers, judged by gates."
     )
     for version in mlflow_client.versions(client, name):
-        if version.tags.get("candidate") == key:
+        if version.tags.get("candidate") == key and version.source == source:  # others may set tags
             return version
     mlflow_run = ensure_run(client, recipe.name, run.id)
     model = _ensure_model(client, mlflow_run, checkpoint, key)

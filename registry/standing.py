@@ -5,6 +5,7 @@ MLflow's aliases are a mirror of it (`mirror`); whoever sets one by hand changes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -12,6 +13,8 @@ from plinth.records import Frozen
 from registry.releases import ReleaseRecord
 
 Place = Literal["champion", "previous", "canary", "superseded", "rolled back"]
+#: A place of a release, as people write it.
+_HELD = re.compile(r"(models:/)?[a-z][a-z0-9-]*@(champion|canary|previous)")
 
 
 class Standing(Frozen):
@@ -47,6 +50,11 @@ class Standing(Frozen):
             if held == version:
                 return place
         return "superseded" if version in self.champions else None
+
+
+def names_place(target: str) -> bool:
+    """Whether a target is `NAME@PLACE`: never a folder, whatever lies in the working directory under that name."""
+    return _HELD.fullmatch(target) is not None
 
 
 def standing(records: Iterable[ReleaseRecord]) -> Standing:

@@ -70,8 +70,7 @@ class _Mark:
     """
 
     def __init__(self, tags: Mapping[str, str]) -> None:
-        self.step, self.seq = int(tags.get(STEP_TAG, -1)), int(tags.get(SEQ_TAG, 0))
-        self.counts: dict[str, int] = json.loads(tags.get(COUNT_TAG, "{}"))
+        self.step, self.seq, self.counts = _marked(tags) or (-1, 0, {})
 
     def take(self, event: Mapping[str, Any]) -> dict[str, float]:
         """The metrics of an event; none when it was relayed before, or has none."""
@@ -95,6 +94,16 @@ class _Mark:
     def tags(self) -> dict[str, str]:
         """The tags of the MLflow run that hold the mark."""
         return {STEP_TAG: str(self.step), SEQ_TAG: str(self.seq), COUNT_TAG: json.dumps(self.counts, sort_keys=True)}
+
+
+def _marked(tags: Mapping[str, str]) -> tuple[int, int, dict[str, int]] | None:
+    """Last step and event, and the counts; None where somebody has set the tags to something else: all is relayed anew,
+    which MLflow keeps once."""
+    try:
+        counts = {str(kind): int(count) for kind, count in json.loads(tags.get(COUNT_TAG, "{}")).items()}
+        return int(tags.get(STEP_TAG, -1)), int(tags.get(SEQ_TAG, 0)), counts
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _is_step(event: Mapping[str, Any]) -> bool:

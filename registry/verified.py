@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, MissingError
+from plinth.errors import GateError, LineageError, MissingError
 from plinth.provenance import lineage
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from registry import candidate, consumers, mlflow_client, promotion, releases, signing, taint, trained
-from registry.standing import standing
+from registry.standing import names_place, standing
 
 
 class VerifiedModel(Frozen):
@@ -36,7 +36,8 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
     """Prove a model down to its raw sources, or name the first broken link. This is how a model is loaded.
 
     Args:
-        target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`.
+        target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder goes
+            before a version of that name, which is `models:/NAME/VERSION` then; never before an alias.
         deep: also read every blob of every manifest in the ancestry.
         consumer: the enrolled service that loads it; a version on trial is refused to those not enrolled for canaries.
 
@@ -47,8 +48,8 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
             against what was measured of it.
         MissingError: nothing has that name.
     """
-    by_name = not Path(target).is_dir() and ("@" in target or "/" in target)
-    found, chain, release = _by_name(ctx, target) if by_name else _by_directory(ctx, _directory(ctx, target))
+    by_name = names_place(target) or (not Path(target).is_dir() and ("@" in target or "/" in target))
+    found, chain, release = _by_name(ctx, target) if by_name else _by_directory(ctx, target)
     if consumer is not None and release is not None:
         _require_served(ctx, release, consumer)
     if marks := taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, *found.evaluation)):
@@ -107,10 +108,13 @@ def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, st
     return _Found(known.directory, known.checkpoint, known.run.id, (known.evaluation,)), chain, None
 
 
-def _by_directory(ctx: Context, directory: Path) -> tuple[_Found, Chain, str | None]:
-    """A directory, proved as the checkpoint that its signed provenance names."""
+def _by_directory(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
+    """A directory, proved as the checkpoint that its signed provenance names: the one asked for, where that is said."""
+    directory = _directory(ctx, target)
     provenance = signing.verify(directory, Trust.of(ctx.workspace).authority(TRAINER))
-    checkpoint = provenance["checkpoint"]["digest"]
+    checkpoint = str(provenance["checkpoint"]["digest"])
+    if not (Path(target).is_dir() or checkpoint.startswith(target)):
+        raise LineageError(f"{directory} is not checkpoint {target}", found=checkpoint, remedy="register it again")
     chain = lineage.walk(ctx, checkpoint)
     candidate.same_chain(directory, provenance, chain)
     trained.proved(ctx, ctx.refs.load(checkpoint), provenance)

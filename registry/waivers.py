@@ -3,7 +3,8 @@
     policies/<release>/waivers/<candidate 12>.<gate>.json    DSSE envelope, signed as `policy`
 
 A waiver names the candidate, the gate and the policy under which it was given. After its date, under another policy, or
-for a gate that none lifts (`gates.settings.ALWAYS`) it is none. What it lets through stays visible as failed.
+for a gate that none lifts (`gates.settings.ALWAYS`) it is none; nor is one that was put back over a later one which
+this machine has seen, expired or not. What it lets through stays visible as failed.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def sign(
     if gate in ALWAYS or gate not in asked:
         open_to = [one for one in asked if one not in ALWAYS]
         raise GateError(f"the gate {gate} cannot be waived for {name}", expected=f"one of {', '.join(open_to)}")
-    signer = Trust.of(ctx.workspace).signer(POLICY, owner)
+    trust = Trust.of(ctx.workspace)
+    signer = trust.signer(POLICY, owner)
     facts: dict[str, Any] = {"release": name, "gate": gate, "candidate": candidate, "policy": policy.digest}
     try:
         made = Waiver(**facts, reason=reason.strip(), expires=expires, by=signer.owner, at=now())
@@ -93,6 +95,7 @@ def sign(
         raise GateError(f"a waiver of {gate} that has expired already", found=expires, expected="a time to come")
     content = dsse.statement(PREDICATE, {"candidate": candidate, "policy": policy.digest}, made.model_dump(mode="json"))
     dsse.write(_folder(ctx, name) / f"{candidate[:12]}.{gate}.json", content, signer)
+    trust.remember(_counted(ctx, made), _second(made))
     return made
 
 
@@ -102,6 +105,7 @@ def of(ctx: Context, policy: SignedPolicy, candidate: str, at: datetime | None =
     Args:
         at: the time of the verdict; now where it is not given.
     """
+    trust = Trust.of(ctx.workspace)
     valid: dict[str, Waiver] = {}
     faults: list[str] = []
     for path in paths(ctx, policy.policy.release, candidate):
@@ -110,7 +114,7 @@ def of(ctx: Context, policy: SignedPolicy, candidate: str, at: datetime | None =
         except SignatureError as error:
             faults.append(f"waiver {path.name}: {error.what}")
             continue
-        why = _unfit(found, policy, candidate, at or datetime.now(UTC))
+        why = _replaced(ctx, trust, found) or _unfit(found, policy, candidate, at or datetime.now(UTC))
         if why:
             faults.append(f"waiver of {found.gate} by {found.by}: {why}")
         else:
@@ -140,6 +144,22 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
     if found.gate in ALWAYS:
         return "no waiver lifts this gate"
     return f"it expired {found.expires}" if time_of(found.expires) <= at else ""
+
+
+def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
+    """Whether this machine has seen a later waiver of the same gate and candidate, in words: that one replaced this."""
+    if _second(found) < trust.seen(_counted(ctx, found)):
+        return "a later one replaced it"
+    trust.remember(_counted(ctx, found), _second(found))
+    return ""
+
+
+def _counted(ctx: Context, one: Waiver) -> str:
+    return f"{ctx.workspace.uri or ctx.workspace.root} waivers/{one.release}/{one.candidate}/{one.gate}"
+
+
+def _second(one: Waiver) -> int:
+    return int(time_of(one.at).timestamp())
 
 
 def _folder(ctx: Context, release: str) -> Path:

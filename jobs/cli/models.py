@@ -30,9 +30,10 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
         TrustError: a version or a signed folder does not verify.
     """
     from plinth.evaluation.engine.client import ModelEngine
+    from registry.standing import names_place
 
     folder = Path(target)
-    if folder.is_dir():
+    if folder.is_dir() and not names_place(target):
         return ModelEngine.of_folder(ctx, folder, digests=_signed(ctx, folder), **options)
     if "/" in target or "@" in target:
         from registry.verified import verify_model

@@ -85,7 +85,7 @@ def _installed(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateRes
     if lacking:
         return GateResult(name=name, passed=False, reason=f"no evidence: {', '.join(lacking)}", evidence=known)
     try:
-        verdict = gate.judge(params, evidence)
+        verdict = gate.judge(params, evidence.model_copy(deep=True))  # or it could change what later gates read
         fingerprint.canonical(verdict.evidence)
         result = GateResult(
             name=name, passed=verdict.passed, reason=verdict.reason, evidence={**verdict.evidence, **known}

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from plinth.compute.context import Context
+from plinth.recipe.gate import Gate, GateVerdict
 from plinth.recipe.recipe import Recipe
 from registry import approval, evidence, gates, policy
 from registry.candidate import Candidate
+from registry.gates import Approval
 
+
+def _forging(params: Any, seen: Any) -> GateVerdict:
+    approved = Approval(by=BEN, decision="approved", reason="good", how="statement")
+    object.__setattr__(seen, "approvals", (approved,))
+    return GateVerdict(passed=True, reason="fine")
+
+
+#: A plug-in that writes an approval into the evidence.
+FORGING = Gate(name="forging", description="A gate.", needs=(), judge=_forging)
 ANNA, BEN = "anna@example.org", "ben@example.org"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +127,33 @@ def test_a_crash_before_the_head_loses_nothing_and_refreshing_mends_it(ctx: Cont
     assert releases.refresh(ctx)
     assert not releases.refresh(ctx)
     assert len(releases.history(ctx)) == 2
+
+
+def test_two_crashes_before_the_head_break_nothing(ctx: Context, own_trust: Path) -> None:
+    """The record after the first crash signs the head that the crash has left behind, before its own crash."""
+    write(ctx, "1")
+    path = ctx.workspace.releases / releases.HEAD
+    for version in "23":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(releases, "_sign_head", _killed_at(int(version), releases._sign_head))
+            with pytest.raises(KeyboardInterrupt):
+                write(ctx, version)
+    assert dsse.unverified(dsse.envelope_of(path), "head")["predicate"]["number"] == 2
+    assert [record.version for record in releases.history(ctx)] == ["1", "2", "3"]
+    (own_trust / "seen.json").unlink()  # another machine
+    assert len(releases.history(ctx)) == 3
+    assert [record.version for record in (write(ctx, "4"), *releases.history(ctx))] == ["4", "1", "2", "3", "4"]
+
+
+def _killed_at(number: int, sign: Callable[..., None]) -> Callable[..., None]:
+    """A process that dies before it signs the head of this record."""
+
+    def killed(ctx: Context, trust: Trust, newest: int) -> None:
+        if newest == number:
+            raise KeyboardInterrupt
+        sign(ctx, trust, newest)
+
+    return killed
 
 
 def test_a_head_signed_by_somebody_else_is_refused(ctx: Context) -> None:

@@ -50,10 +50,11 @@ def verify(
     signer (`plinth keys identity`).
     """
     from jobs.cli import output
+    from registry.standing import names_place
 
     if (sigstore is None) != (trusted_root is None):
         raise click.UsageError("--sigstore BUNDLE and --trusted-root FILE belong together")
-    if root or sigstore or _is_export(target):
+    if root or sigstore or (_is_export(target) and not names_place(target)):
         given = (sigstore, trusted_root) if sigstore and trusted_root else None
         _show_export(settings, Path(target), root, unreleased, given, as_json)
         return

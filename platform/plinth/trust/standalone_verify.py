@@ -56,6 +56,7 @@ def verify(directory: Path, root_file: Path, unreleased: bool = False, now: date
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
     _require((now or datetime.now(UTC)) < _time(root["expires"]), f"{root['name']} expired on {root['expires']}")
+    found = set(files_of(directory))  # before anything is read: a pipe would never end
     sealed = _exact(directory / EXPORT)
     statement = _statement(sealed, EXPORT_TYPE)
     stated, under = statement["predicate"], statement["predicate"]["root"]
@@ -66,7 +67,7 @@ def verify(directory: Path, root_file: Path, unreleased: bool = False, now: date
     same = under["sha256"] == own if under["version"] == root["version"] else under["version"] < root["version"]
     _require(same and under["name"] == root["name"], f"signed under another root: {under['name']} {under['version']}")
     files = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
-    _same_files(directory, files)
+    _same_files(directory, files, found - {EXPORT})
     _require(set(stated["evidence"]) <= set(files), "evidence that is not there")
     stated["papers"] = {name: files[name] for name in files if name == "README.md" or name.startswith("papers/")}
     evidence = {name: _evidence(directory, name, of, root, stated) for name, of in sorted(stated["evidence"].items())}
@@ -102,8 +103,7 @@ def files_of(directory: Path) -> Iterator[str]:
     _require(not empty, f"{directory} is an empty folder")
 
 
-def _same_files(directory: Path, files: dict[str, str]) -> None:
-    found = set(files_of(directory)) - {EXPORT}
+def _same_files(directory: Path, files: dict[str, str], found: set[str]) -> None:
     _require(EXPORT not in files, f"{EXPORT} names itself")
     for name in sorted(found ^ set(files)):
         raise RefusedExport(f"{name} {'was added' if name in found else 'is missing'}")

@@ -1,0 +1,187 @@
+"""Somebody who can write all of MLflow: names, versions, aliases, tags, metrics. None of it decides anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth.compute.context import Context
+from plinth.errors import GateError, LineageError, SignatureError
+from registry import api, audit_log, candidate, mirror, releases, verified
+from registry.registration import ensure_run
+
+ADA, BEN = "ada@example.org", "ben@example.org"
+
+
+def register(ctx: Context, line: Any, **facts: object) -> Any:
+    return api.register_candidate(ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts))[0]
+
+
+def release(ctx: Context, line: Any) -> releases.ReleaseRecord:
+    found = register(ctx, line)
+    api.approve(ctx, line.recipe, found.version, ADA, "good")
+    return api.promote(ctx, line.recipe, found.version, "ops", "weekly")
+
+
+def name_of(line: Any) -> str:
+    return str(line.recipe.release.name)
+
+
+def test_models_deleted_and_made_again_give_no_number_twice(ctx: Context, make_line: Any, mlflow: Any) -> None:
+    """MLflow counts from 1 again: version 1 would be another model than the one that the history calls so."""
+    first, second, third = (make_line(seed) for seed in (1, 2, 3))
+    name = name_of(first)
+    release(ctx, first)
+    mlflow.delete_registered_model(name)
+    assert api.repair(ctx, first.recipe) == (f"{name} is not in MLflow: somebody has deleted it",)
+    assert release(ctx, second).version == "2"
+    assert verified.verify_model(ctx, f"{name}@champion").checkpoint == second.checkpoint.digest
+    assert verified.verify_model(ctx, f"{name}/1").checkpoint == first.checkpoint.digest
+    assert mlflow.get_model_version(name, "1").tags[mirror.FOREIGN]
+    mlflow.delete_registered_model(f"{name}-candidate")
+    record = release(ctx, third)  # the first one's number among the candidates, and so its source
+    assert (record.version, record.candidate_version, record.previous) == ("3", "1", "2")
+    assert record.candidate["checkpoint"] == third.checkpoint.digest
+
+
+def test_a_deleted_version_is_reported_and_stops_no_rollback(ctx: Context, make_line: Any, mlflow: Any) -> None:
+    """A command that failed after its record would be repeated, and take back one version more."""
+    lines = [make_line(seed) for seed in (1, 2)]
+    for line in lines:
+        release(ctx, line)
+    name = name_of(lines[0])
+    for version in ("1", "2"):
+        mlflow.delete_model_version(name, version)
+    told = api.repair(ctx, lines[0].recipe)
+    assert f"{name}@champion was unset, the signed history says 2, which is not in MLflow" in told
+    assert api.rollback(ctx, lines[0].recipe, ADA, "worse").version == "1"
+    assert [each.action for each in api.history(ctx, lines[0].recipe)].count("rollback") == 1
+    assert audit_log.entries(ctx)[-1].outcome == "done"
+    assert verified.verify_model(ctx, f"{name}@champion").release == f"{name}/1"
+
+
+def test_a_candidate_tag_moved_to_another_candidate_of_the_same_checkpoint(
+    ctx: Context, line: Any, mlflow: Any
+) -> None:
+    """Another evaluation under the number of the approved one: the approval is about what was signed."""
+    good = line.evaluation
+    line.evaluation = line.evaluate(model=9.0)
+    worse = register(ctx, line)
+    line.evaluation = line.evaluate(model=2.0)
+    assert line.evaluation == good
+    found = register(ctx, line)
+    api.approve(ctx, line.recipe, found.version, ADA, "good")
+    mlflow.set_model_version_tag(worse.model, worse.version, "candidate", found.key)
+    mlflow.set_model_version_tag(found.model, found.version, "candidate", worse.key)
+    with pytest.raises(GateError, match=r"(?s)beats_gzip.*approvals: 0 of 1"):
+        api.promote(ctx, line.recipe, found.version, "eve", "it is approved")
+    assert api.promote(ctx, line.recipe, worse.version, "ops", "the approved one").candidate == found.subjects
+
+
+def test_a_version_that_squats_on_a_candidates_key(ctx: Context, line: Any, mlflow: Any) -> None:
+    """Made before the trainer registers, with the key that will come and another source."""
+    key = candidate.key_of(line.checkpoint.digest, line.evaluation.digest, line.facts())
+    name = candidate.model_name(line.recipe)
+    mlflow.create_registered_model(name)
+    for source in ("plinth:///models/000000000000", "s3://bucket/evil", "plinth:///models/../../etc"):
+        mlflow.create_model_version(name, source, tags={"candidate": key}, await_creation_for=None)
+    found = register(ctx, line)
+    assert found.version == "4"
+    api.approve(ctx, line.recipe, "4", ADA, "good")
+    for version in ("1", "2", "3"):
+        with pytest.raises((SignatureError, LineageError)):
+            api.promote(ctx, line.recipe, version, "eve", "the same key")
+    assert api.promote_if_approved(ctx, line.recipe)[0].candidate_version == "4"
+
+
+def test_metrics_and_artefacts_of_a_run_decide_nothing(
+    ctx: Context, line: Any, mlflow: Any, tmp_path: Path
+) -> None:
+    line.evaluation = line.evaluate(model=9.0)
+    found = register(ctx, line)
+    run = ensure_run(mlflow, line.recipe.name, line.run.id)
+    for who, bits in (("model", 0.1), ("gzip", 9.9), ("trigram", 9.9)):
+        mlflow.log_metric(run.info.run_id, f"bits_per_byte/web/{who}", bits)
+    (tmp_path / "evidence.json").write_text(json.dumps({"verificationResult": "PASSED"}))
+    mlflow.log_artifact(run.info.run_id, str(tmp_path / "evidence.json"))
+    api.approve(ctx, line.recipe, found.version, ADA, "the metrics look good")
+    with pytest.raises(GateError, match="beats_gzip"):
+        api.promote(ctx, line.recipe, found.version, "eve", "look at the metrics")
+
+
+def test_what_the_page_says_of_gates_is_written_over(ctx: Context, line: Any, mlflow: Any) -> None:
+    found = register(ctx, line, licences={"proprietary": 1})
+    for tag, value in {"gates": "passed", "gate/licence": "passed: fine", "gates.json": "[]", "policy": "mine"}.items():
+        mlflow.set_model_version_tag(found.model, found.version, tag, value)
+    (status,) = api.pending(ctx, line.recipe)
+    assert not status.ready
+    shown = mlflow.get_model_version(found.model, found.version).tags
+    assert shown["gates"].startswith("FAILED: licence")
+    assert shown["gate/licence"].startswith("FAILED")
+    assert json.loads(shown["gates.json"])
+    assert "signed by" in shown["policy"]
+
+
+def test_an_approvals_tag_in_anothers_name_where_statements_are_asked_for(
+    ctx: Context, make_line: Any, mlflow: Any
+) -> None:
+    line = make_line(accepted=["statement"])
+    found = register(ctx, line)
+    for tag, value in {"approval": "approved", "approval.by": ADA, "approval.reason": "good"}.items():
+        mlflow.set_model_version_tag(found.model, found.version, tag, value)
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    mlflow.set_model_version_tag(found.model, found.version, "approval.2", "rejected")  # nor does one veto
+    api.approve(ctx, line.recipe, found.version, BEN, "good")
+    (record,) = api.promote_if_approved(ctx, line.recipe)
+    assert [decision.by for decision in record.approvals if decision.how == "statement"] == [BEN]
+
+
+def test_a_settled_candidate_is_not_taken_up_again_under_a_new_version(ctx: Context, line: Any, mlflow: Any) -> None:
+    """A version that was rolled back, copied under a new number with its tags."""
+    release(ctx, line)
+    api.rollback(ctx, line.recipe, BEN, "it leaks", withdraw=True)
+    old = mlflow.get_model_version(candidate.model_name(line.recipe), "1")
+    mlflow.create_model_version(old.name, old.source, tags=old.tags, await_creation_for=None)
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    with pytest.raises(GateError, match="was rolled back"):
+        verified.verify_model(ctx, f"{name_of(line)}/1")
+
+
+def test_terminal_commands_in_tags_never_reach_a_terminal(
+    ctx: Context, line: Any, mlflow: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from jobs.cli.release.release import _show
+
+    found = register(ctx, line)
+    clear = "\x1b[2J\x1b]0;approved\x07[bold green]passed[/]\u202e"
+    for tag, value in {"approval": f"approved{clear}", "approval.by": clear, "approval.reason": clear}.items():
+        mlflow.set_model_version_tag(found.model, found.version, tag, value)
+    mlflow.update_model_version(found.model, found.version, description=clear + "<script>alert(1)</script>")
+    capfd.readouterr()
+    _show(api.pending(ctx, line.recipe))
+    shown = capfd.readouterr().out
+    assert "may not pass" in shown or "waits for approval" in shown
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
+def test_marks_of_a_relay_set_by_hand_lose_nothing(ctx: Context, line: Any, mlflow: Any) -> None:
+    run = ensure_run(mlflow, line.recipe.name, line.run.id)
+    steps = [{"seq": n, "event": "step", "step": n, "time": 1e9 + n, "loss": 5.0} for n in (1, 2, 3)]
+    assert api.relay_timeline(ctx, line.recipe, line.run.id, steps) == 3
+    for tags in ({"plinth.relayed_step": "soon"}, {"plinth.event_counts": "[" * 5000}, {"plinth.event_counts": "7"}):
+        for tag, value in tags.items():
+            mlflow.set_tag(run.info.run_id, tag, value)
+        api.relay_timeline(ctx, line.recipe, line.run.id, steps)
+        assert len(mlflow.get_metric_history(run.info.run_id, "loss")) == 3
+
+
+def test_a_model_that_claims_anothers_checkpoint_is_none(ctx: Context, line: Any, mlflow: Any) -> None:
+    register(ctx, line)
+    mlflow.create_registered_model("impostor")
+    tags = {"parent": line.checkpoint.digest, "digest": line.checkpoint.digest, "candidate": "0" * 64}
+    mlflow.create_model_version("impostor", "plinth:///models/000000000000", tags=tags, await_creation_for=None)
+    with pytest.raises(SignatureError):
+        verified.verify_model(ctx, "impostor/1")

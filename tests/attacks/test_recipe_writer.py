@@ -1,0 +1,224 @@
+"""Somebody who writes the recipe, its plug-ins and the working directory of a command, and holds no key."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import targets
+from jobs.cli import models
+from jobs.cli.root import call
+from plinth.compute.context import Context
+from plinth.errors import ExtensionError, LineageError, MissingError, SignatureError
+from plinth.extensions import Catalogue, Entry
+from plinth.recipe.gate import BUILT_IN, GATES, Gate
+from plinth.recipe.recipe import Recipe
+from registry import approval, evidence, gates, policy, releases, signing, verified, waivers
+from registry.candidate import Candidate
+from registry.clock import now
+from registry.gates.settings import LicencePolicy
+from tests.attacks.judging import ANNA, BEN, closed, decide
+from tests.registry.conftest import Line, make_recipe, sign_candidate, small_policy
+
+WHY = "the restarts were a planned move"
+
+
+def changed(recipe: Recipe, **changes: Any) -> Recipe:
+    """A recipe with other sections, as its writer would give it."""
+    data = recipe.model_dump(mode="json", exclude_defaults=True)
+    return Recipe.model_validate(_merged(data, changes))
+
+
+def _merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(data[key], value) for key, value in changes.items() if isinstance(value, dict) and key in data}
+    return {**data, **changes, **both}
+
+
+def test_naming_a_release_with_a_lax_policy_makes_no_version_of_the_strict_one(
+    ctx: Context, line: Any, unregistered: Candidate
+) -> None:
+    """Nor does an approval go with it: it was given under the policy of one release."""
+    lax = small_policy("lax", people=1)
+    policy.sign(ctx, lax)
+    decide(ctx, unregistered, BEN, "good")
+    assert closed(ctx, line.recipe, unregistered) == {}
+    refused = closed(ctx, changed(line.recipe, release={"name": "lax"}), unregistered)
+    assert "approved under another gate policy" in refused["approvals"]
+
+
+def test_the_policy_of_another_release_in_this_ones_folder(ctx: Context, line: Any, unregistered: Candidate) -> None:
+    policy.sign(ctx, small_policy("lax", people=0))
+    name = line.recipe.release.name
+    shutil.copy(policy.path_of(ctx, "lax", 1), policy.path_of(ctx, name, 1))
+    with pytest.raises(SignatureError, match="are broken at"):
+        policy.current(ctx, name)
+
+
+def test_a_waiver_of_another_release(ctx: Context, line: Any, unregistered: Candidate) -> None:
+    """The same candidate, as another release's owner let it pass."""
+    name = line.recipe.release.name
+    lax = policy.sign(ctx, small_policy("lax"))
+    waivers.sign(ctx, lax, "stability", unregistered.key, WHY, "2999-01-01T00:00:00+00:00")
+    folder = policy.path_of(ctx, name, 1).parent / "waivers"
+    shutil.copytree(policy.path_of(ctx, "lax", 1).parent / "waivers", folder)
+    found = waivers.of(ctx, policy.current(ctx, name), unregistered.key)
+    assert (dict(found.valid), len(found.faults)) == ({}, 1)
+
+
+def test_a_waiver_put_back_over_the_shorter_one_that_replaced_it(
+    ctx: Context, line: Any, unregistered: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    governing = policy.current(ctx, line.recipe.release.name)
+    waivers.sign(ctx, governing, "stability", unregistered.key, WHY, "2999-01-01T00:00:00+00:00")
+    (path,) = waivers.paths(ctx, governing.policy.release, unregistered.key)
+    longer = path.read_bytes()
+    later = datetime.now(UTC) + timedelta(minutes=5)
+    monkeypatch.setattr(waivers, "now", lambda: later.isoformat(timespec="seconds"))
+    waivers.sign(ctx, governing, "stability", unregistered.key, WHY, (later + timedelta(hours=1)).isoformat())
+    assert list(waivers.of(ctx, governing, unregistered.key).valid) == ["stability"]
+    path.write_bytes(longer)
+    found = waivers.of(ctx, governing, unregistered.key)
+    assert (dict(found.valid), "a later one replaced it" in found.faults[0]) == ({}, True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"release": {"gates": {"approvals": {"people": 0}}}},
+        {"release": {"policy": "lax"}},
+        {"evaluation": {"waive": ["stability"]}},
+        {"release": {"name": "../lax"}},
+        {"name": "../../etc"},
+        {"corpus": {"buckets": {"../web": {}}}},
+    ],
+)
+def test_keys_and_names_that_would_say_more_than_a_recipe_may(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"validation error|problem"):
+        changed(make_recipe("demo"), **changes)
+
+
+def test_permitting_its_own_licences_and_leaving_measurements_out(
+    ctx: Context, line: Any, unregistered: Candidate
+) -> None:
+    """What was attested under the first recipe is judged, by the policy's list; what is not measured fails."""
+    release = line.recipe.release.name
+    licences = LicencePolicy(permitted=("CC0-1.0",))
+    strict = small_policy(release, 2).model_copy(update={"licences": licences})
+    without = {name: why for name, why in strict.without.items() if name not in ("probes", "extraction")}
+    policy.sign(ctx, strict.model_copy(update={"without": without}))
+    generous = changed(line.recipe, corpus={"permitted_licences": ["MIT", "proprietary"]}, evaluation={"probes": {}})
+    decide(ctx, unregistered, BEN, "good")
+    assert {"licence", "probes", "extraction"} <= set(closed(ctx, generous, unregistered))
+
+
+def test_leaving_a_bucket_out_of_the_held_out_text(ctx: Context, line: Any, unregistered: Candidate) -> None:
+    """An evaluation without a slice that the model was trained on does not pass as one of fewer slices."""
+    decide(ctx, unregistered, BEN, "good")
+    more = changed(line.recipe, corpus={"buckets": {"code": line.recipe.corpus.buckets["web"].model_dump(mode="json")}})
+    assert "code" in closed(ctx, more, unregistered)["beats_gzip"]
+    assert line.recipe.corpus.buckets.keys() == {"web"}
+
+
+def test_a_plug_in_gate_cannot_change_what_other_gates_read(
+    ctx: Context, line: Any, unregistered: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked before the people's gate."""
+    found = Catalogue("plinth.none", "gate", Gate, {"forging": "tests.attacks.judging:FORGING"}, reserved=BUILT_IN)
+    monkeypatch.setattr("registry.gates.all_gates.GATES", found)
+    asked = small_policy(line.recipe.release.name).model_copy(update={"extensions": {"forging": {}}})
+    known = evidence.gather(ctx, line.recipe, unregistered, {})
+    results = {one.name: one.passed for one in gates.evaluate(asked, known)}
+    assert (results["forging"], results["approvals"]) == (True, False)
+
+
+def test_a_plug_in_cannot_take_a_built_in_gates_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = {"value": "tests.attacks.judging:FORGING", "distribution": "acme", "version": "1"}
+    monkeypatch.setattr("plinth.extensions.entries", lambda: (Entry(group="plinth.gates", name="signature", **where),))
+    with pytest.raises(ExtensionError, match="exists 2 times"):
+        GATES.find("signature")
+    asked = small_policy("demo").model_copy(update={"extensions": {"signature": {}}})
+    assert [one.passed for one in gates.evaluate(asked, gates.Evidence()) if one.name == "signature"] == [False, False]
+
+
+def test_a_gate_that_is_not_installed_does_not_pass(ctx: Context, line: Any, unregistered: Candidate) -> None:
+    """A policy that asks for a gate whose package somebody has removed."""
+    asked = small_policy(line.recipe.release.name).model_copy(update={"extensions": {"house": {}}})
+    assert not {one.name: one.passed for one in gates.evaluate(asked, gates.Evidence())}["house"]
+
+
+@pytest.mark.parametrize("how", ["two_keys", "own_run"])
+def test_two_people_are_neither_one_person_twice_nor_the_one_who_asked(
+    ctx: Context, line: Any, unregistered: Candidate, how: str
+) -> None:
+    asker = unregistered.model_copy(update={"facts": line.facts(requested_by=BEN if how == "own_run" else "carl")})
+    governing = policy.sign(ctx, small_policy(line.recipe.release.name, 2, two_person=True, people=2)).digest
+    approval.sign(ctx, asker, ANNA, "good", policy=governing)
+    tags = {"approval": "approved", "approval.by": BEN, "approval.reason": "me too"}
+    if how == "own_run":
+        approval.sign(ctx, asker, BEN, "good", policy=governing)
+    assert "approvals" in closed(ctx, line.recipe, asker, tags)
+
+
+# Names of models, in a working directory that somebody else can write
+
+
+@pytest.fixture
+def champion(ctx: Context, unregistered: Candidate) -> str:
+    facts = {"goal": "champion", "model": "demo", "version": "1", "previous": None, "candidate": unregistered.subjects}
+    releases.append(ctx, action="champion", candidate_version="1", by="ada", reason="good", at=now(), **facts)
+    return "demo@champion"
+
+
+@pytest.mark.parametrize("place", ["champion", "previous"])
+def test_a_folder_with_the_name_of_a_release(
+    ctx: Context, line: Any, champion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A genuine candidate that nobody released lies under the name that a command is given."""
+    other = sign_candidate(ctx, Line(ctx, line.recipe, 2))
+    folder = tmp_path / f"demo@{place}"
+    shutil.copytree(other.directory, folder)
+    for path in (signing.signature_path, signing.slsa_path):
+        shutil.copy(path(other.directory), path(folder))
+    monkeypatch.chdir(tmp_path)
+    if place == "champion":
+        assert verified.verify_model(ctx, champion).checkpoint == line.checkpoint.digest
+        assert targets.model(ctx, "release", lambda: "demo").digest == line.checkpoint.digest
+        return
+    for refused in (
+        lambda: verified.verify_model(ctx, folder.name),
+        lambda: targets.model(ctx, folder.name, lambda: "demo"),
+        lambda: models.engine(ctx, folder.name),
+    ):
+        with pytest.raises(MissingError, match="has no previous"):
+            refused()
+
+
+def test_an_export_with_the_name_of_a_release(
+    ctx: Context, champion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / champion).mkdir()
+    (tmp_path / champion / "EXPORT.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert call(["verify", champion, "--fast", "--json", "-w", str(ctx.workspace.root)]) == 0
+    assert json.loads(capfd.readouterr().out)["release"] == "demo/1"
+
+
+def test_another_signed_model_under_a_checkpoints_digest(ctx: Context, line: Any, unregistered: Candidate) -> None:
+    """Both are genuine; the one that was asked for is gone."""
+    other = sign_candidate(ctx, Line(ctx, line.recipe, 2))
+    target = line.checkpoint.digest
+    assert verified.verify_model(ctx, target[:10]).checkpoint == target
+    for path in (lambda folder: folder, signing.signature_path, signing.slsa_path):
+        old = path(unregistered.directory)
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+        path(other.directory).rename(old)
+    for asked in (target, target[:10]):
+        with pytest.raises(LineageError, match="is not checkpoint"):
+            verified.verify_model(ctx, asked)
+

@@ -1,0 +1,102 @@
+"""Who repairs what MLflow shows: a sensor by itself, and a person with a command, where an old history needs a word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from jobs import sensors
+from jobs.cli.root import call
+from plinth.compute.context import Context
+from plinth.errors import RegistryError
+from plinth.recipe.load import written
+from registry import mlflow_client, releases
+from tests.registry.conftest import ctx, make_recipe
+from tests.registry.test_releases import write
+
+__all__ = ["ctx"]
+
+Tick = Callable[[], str]
+
+
+@pytest.fixture
+def tick(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tick]:
+    """One look of the sensor, which keeps its cursor as Dagster would; returns what it says. MLflow does not run."""
+
+    def absent(workspace: object) -> None:
+        raise RegistryError("MLflow does not run")
+
+    monkeypatch.setattr(mlflow_client, "connect", absent)
+    sensor = sensors.mirror(make_recipe("demo"), ctx.workspace.root)
+    cursors: list[str | None] = [None]
+
+    def look() -> str:
+        data = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursors[-1]))
+        cursors.append(data.cursor)
+        return str(data.skip_message)
+
+    with dg.instance_for_test() as instance:
+        yield look
+
+
+def mlflow_agrees(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(mlflow_client, "connect", lambda workspace: None)
+    patch.setattr("registry.mirror.repair", lambda *_: ())
+
+
+def alerts(ctx: Context) -> list[Any]:
+    path = ctx.workspace.root / "alerts.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_broken_history_is_one_alert_until_it_changes(
+    ctx: Context, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in "12":
+        write(ctx, version)
+    newest = ctx.workspace.releases / "00002.json"
+    kept = newest.read_bytes()
+    newest.unlink()
+    assert "newest release records are missing" in [tick() for _ in range(3)][-1]
+    assert [alert["job"] for alert in alerts(ctx)] == ["mirror"]
+    newest.write_bytes(b"{}")
+    assert "is not a release record" in [tick() for _ in range(2)][-1]
+    assert len(alerts(ctx)) == 2
+    newest.write_bytes(kept)
+    assert "MLflow does not run" in tick()  # which is no attack
+    assert len(alerts(ctx)) == 2
+    mlflow_agrees(monkeypatch)
+    assert tick() == "MLflow shows what the signed history says"
+    newest.unlink()
+    assert "newest release records are missing" in [tick() for _ in range(2)][-1]
+    assert len(alerts(ctx)) == 3  # the same again, after it was mended
+
+
+def test_an_expired_head_is_signed_by_a_person_only(
+    ctx: Context, tick: Tick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever puts an old history back would otherwise have it signed by the sensor."""
+    write(ctx, "1")
+    head = ctx.workspace.releases / releases.HEAD
+    signed = head.read_bytes()
+    later = datetime.now(UTC) + timedelta(days=releases.HEAD_DAYS + 1)
+    monkeypatch.setattr(releases, "now", lambda: later.isoformat(timespec="seconds"))
+    for _ in range(2):
+        assert "has expired" in tick()
+    assert head.read_bytes() == signed
+    assert len(alerts(ctx)) == 1
+    recipe = tmp_path / "recipe.json"  # JSON is YAML
+    content = written(make_recipe("demo"))
+    content["corpus"]["annotate"] = {"language": {}, "licence": {}}
+    recipe.write_text(json.dumps(content))
+    mlflow_agrees(monkeypatch)
+    assert call(["mirror", "-w", str(ctx.workspace.root), "--recipe", str(recipe)]) == 0
+    assert head.read_bytes() != signed
+    assert len(releases.history(ctx)) == 1
+    assert "MLflow shows" in tick()
