@@ -51,11 +51,13 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
     """SHA-256 of the files of a signed folder, which are verified; None of one that nobody signed."""
     from plinth.trust.pin import ROOT_FILE
-    from registry.exports import sealed
+    from registry.exports import released, sealed
 
     if sealed.is_export(folder):
         root = ctx.workspace.trust_folder / ROOT_FILE
-        return dict(sealed.verify(folder, root, unreleased=True)["digests"])
+        proved = sealed.verify(folder, root, unreleased=True)
+        released.require_standing(ctx, proved)
+        return dict(proved["digests"])
     from plinth.trust.authority import TRAINER
     from plinth.trust.pin import Trust
     from registry import signing

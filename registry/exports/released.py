@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.compute.context import Context
-from plinth.errors import MissingError
+from plinth.errors import GateError, MissingError
+from plinth.provenance.statements import chain
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import RELEASE
-from registry import policy, promotion, releases, signing, waivers
+from registry import candidate, policy, promotion, releases, signing, taint, waivers
 from registry.candidate import Candidate
 from registry.exports.sealed import ExportClaim
 from registry.papers import provider, signed
@@ -63,6 +64,27 @@ def _named(ctx: Context, target: str) -> tuple[str, str]:
     if version is None:
         raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their versions")
     return name, version
+
+
+def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
+    """Ask the history and the marks of this workspace about an export that was proved: its signature holds for ever.
+
+    Args:
+        proved: as `sealed.verify` gives it. Of a release that this workspace does not know, nothing is known.
+
+    Raises:
+        GateError: the version was rolled back, or is tainted.
+        SignatureError, LineageError: the history, the marks or the chain cannot be trusted.
+    """
+    name, _, version = str(proved["name"]).rpartition("/")
+    records = releases.history(ctx, name) if proved["status"] == "released" else ()
+    if standing(records).place(version) == "rolled back":
+        raise GateError(f"{name}/{version} was rolled back", remedy=f"export {name}@champion")
+    if records and taint.records(ctx):
+        own = str(proved["checkpoint"])
+        marks = taint.marks_on(ctx, chain(ctx.refs, ctx.refs.load(own)), candidate.evidence_of(ctx, own))
+        if marks:
+            raise GateError(f"{name}/{version} is tainted", found="; ".join(marks), remedy="do not use this export")
 
 
 def add_papers(ctx: Context, found: ReleasedModel, directory: Path) -> ExportClaim:

@@ -15,9 +15,9 @@ from jobs import targets
 from jobs.cli import models
 from jobs.cli.root import call
 from plinth.compute.context import Context
-from plinth.errors import ExtensionError, LineageError, MissingError, SignatureError
-from plinth.extensions import Catalogue, Entry
-from plinth.recipe.gate import BUILT_IN, GATES, Gate
+from plinth.errors import LineageError, MissingError, SignatureError
+from plinth.extensions import Catalogue
+from plinth.recipe.gate import BUILT_IN, Gate
 from plinth.recipe.recipe import Recipe
 from registry import approval, evidence, gates, policy, releases, signing, verified, waivers
 from registry.candidate import Candidate
@@ -135,21 +135,6 @@ def test_a_plug_in_gate_cannot_change_what_other_gates_read(
     known = evidence.gather(ctx, line.recipe, unregistered, {})
     results = {one.name: one.passed for one in gates.evaluate(asked, known)}
     assert (results["forging"], results["approvals"]) == (True, False)
-
-
-def test_a_plug_in_cannot_take_a_built_in_gates_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = {"value": "tests.attacks.judging:FORGING", "distribution": "acme", "version": "1"}
-    monkeypatch.setattr("plinth.extensions.entries", lambda: (Entry(group="plinth.gates", name="signature", **where),))
-    with pytest.raises(ExtensionError, match="exists 2 times"):
-        GATES.find("signature")
-    asked = small_policy("demo").model_copy(update={"extensions": {"signature": {}}})
-    assert [one.passed for one in gates.evaluate(asked, gates.Evidence()) if one.name == "signature"] == [False, False]
-
-
-def test_a_gate_that_is_not_installed_does_not_pass(ctx: Context, line: Any, unregistered: Candidate) -> None:
-    """A policy that asks for a gate whose package somebody has removed."""
-    asked = small_policy(line.recipe.release.name).model_copy(update={"extensions": {"house": {}}})
-    assert not {one.name: one.passed for one in gates.evaluate(asked, gates.Evidence())}["house"]
 
 
 @pytest.mark.parametrize("how", ["two_keys", "own_run"])

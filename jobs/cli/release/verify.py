@@ -46,8 +46,9 @@ def verify(
     asset, or a digest. Exit code 8 when a link, a signature or the record of the release is broken.
 
     The directory of an export is verified offline, with the root alone: no workspace, no MLflow, no network. The root
-    is the one that is pinned here, unless --root names another. A Sigstore bundle counts where that root names its
-    signer (`plinth keys identity`).
+    is the one that is pinned here, unless --root names another; without --root, a workspace that is here is asked
+    whether that version was rolled back or marked since. A Sigstore bundle counts where that root names its signer
+    (`plinth keys identity`).
     """
     from jobs.cli import output
     from registry.standing import names_place
@@ -85,10 +86,13 @@ def _show_export(
     from jobs.cli import output
     from plinth.storage.workspace import Workspace
     from plinth.trust.pin import ROOT_FILE
-    from registry.exports import sealed
+    from registry.exports import released, sealed
 
-    pinned = root or Workspace(settings.workspace).trust_folder / ROOT_FILE
+    workspace = Workspace(settings.workspace)
+    pinned = root or workspace.trust_folder / ROOT_FILE
     proved = sealed.verify(target, pinned, unreleased=unreleased)
+    if root is None and workspace.releases.is_dir():
+        released.require_standing(settings.context(), proved)
     if sigstore:
         proved["sigstore"] = sealed.verify_bundle(target, pinned, *sigstore, proved["role"]).model_dump()
     if as_json:
