@@ -65,7 +65,11 @@ def build(
         executor_def=in_process,
         description="Promote the approved candidate.",
     )
-    released = [sensors.approval(recipe, workspace, release), sensors.mirror(recipe, workspace)]
+    released = [
+        sensors.approval(recipe, workspace, release),
+        sensors.canary(recipe, workspace, release),
+        sensors.mirror(recipe, workspace),
+    ]
     return dg.Definitions(
         assets=[asset(stage) for stage in stages(recipe)],
         asset_checks=[marks_check],

@@ -6,8 +6,9 @@ checkpoint -> candidate -> gates -> approval -> canary -> champion
 
 Called from outside (assets, sensor, command line):
 
-    api           register_candidate, pending, ready, approve, promote, promote_if_approved,
-                  canary_status, rollback, return_canary, mark_tainted, lift_taint, relay_timeline, history, prove_log
+    api           register_candidate, pending, ready, approve, promote, promote_if_approved, promote_if_proved,
+                  watch_canary, canary_status, return_canary, rollback, mark_tainted, lift_taint, relay_timeline,
+                  history, prove_log
     verified      verify_model: prove a model down to its sources; the way to load one
     server        ensure_server, find_server, stop_server: the local MLflow server (its process: mlflow_process)
 

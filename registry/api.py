@@ -34,9 +34,10 @@ from registry.audit_log import AuditedAction
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
-from registry.promotion import CHAMPION, Stage
+from registry.promotion import CANARY, CHAMPION, Stage
 from registry.releases import ReleaseRecord
 from registry.signed_log import AUDIT
+from registry.standing import standing
 
 __all__ = [
     "Candidate",
@@ -57,6 +58,7 @@ __all__ = [
     "pending",
     "promote",
     "promote_if_approved",
+    "promote_if_proved",
     "prove_log",
     "ready",
     "register_candidate",
@@ -66,7 +68,11 @@ __all__ = [
     "rollback",
     "status",
     "waive",
+    "watch_canary",
 ]
+
+#: Who gives a canary back, or makes it champion, where no person does.
+CANARY_SENSOR = "canary sensor"
 
 
 class CandidateStatus(Frozen):
@@ -254,8 +260,11 @@ def promote(
 def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     """Unsettled candidates that may be promoted now. Weights are read only where people have approved enough.
 
-    That an approved one may not be is recorded once for each reason.
+    That an approved one may not be is recorded once for each reason. Where the policy asks for a trial, they wait until
+    that of the standing canary has ended.
     """
+    if _next_stage(ctx, recipe) is None:
+        return ()
     client = mlflow_client.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
     judged = [_status(ctx, client, recipe, version) for version in approved]
@@ -266,8 +275,25 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
 
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
-    """Promote every candidate whose gates, approvals among them, all pass. Called by the sensor's job."""
-    return tuple(promote(ctx, recipe, status.version, by, "every gate passed") for status in ready(ctx, recipe))
+    """Promote every candidate whose gates, approvals among them, all pass: to champion, or on trial where the policy
+    says so, one after another; and the canary that is proved to be good enough. Called by the sensors' job."""
+    proved = promote_if_proved(ctx, recipe)
+    stage, waiting = _next_stage(ctx, recipe), ready(ctx, recipe)
+    chosen = waiting[:1] if stage == CANARY else waiting
+    return (*proved, *(promote(ctx, recipe, one.version, by, "every gate passed", stage or CHAMPION) for one in chosen))
+
+
+def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
+    """Make the canary champion if the policy lets that happen without a person, it is proved to be within the margin,
+    and every gate passes again."""
+    try:
+        seen = canary.observe(ctx, recipe)
+    except GateError:  # no policy is signed
+        return ()
+    if seen is None or (seen.policy.promote, seen.status.trial.decision) != ("automatic", "promote"):
+        return ()
+    reason = f"no worse than champion {seen.status.champion}: {seen.status.trial.reason}"
+    return (promote(ctx, recipe, seen.status.candidate_version, by, reason),)
 
 
 @mlflow_client.named("roll back")
@@ -293,6 +319,19 @@ def canary_status(ctx: Context, recipe: Recipe) -> canary.CanaryStatus | None:
     """
     found = canary.observe(ctx, recipe)
     return None if found is None else found.status
+
+
+@mlflow_client.named("judge the canary")
+def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> canary.CanaryTick | None:
+    """Judge the canary by everything that is known now and give it back if it is worse; None where none is on trial.
+    Called by the sensor.
+
+    Raises:
+        GateError, SignatureError: see `canary.tick`.
+    """
+    if standing(history(ctx, recipe)).canary is None:
+        return None
+    return canary.tick(ctx, mlflow_client.connect(ctx.workspace), recipe, by)
 
 
 @mlflow_client.named("repair MLflow's aliases")
@@ -330,6 +369,19 @@ def prove_log(ctx: Context) -> audit_log.AuditProof:
 def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:
     """Signed records of every promotion and rollback of a release, oldest first."""
     return releases.history(ctx, recipe.required_release().name)
+
+
+def _next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
+    """Where an approved candidate goes now; None while another one is on trial."""
+    name = recipe.required_release().name
+    try:
+        governing = policy.current(ctx, name)
+    except GateError:  # none is signed, and no gate passes
+        return CHAMPION
+    held = standing(releases.history(ctx, name))
+    if governing.policy.trial.promote == "at once" or held.champion is None:
+        return CHAMPION
+    return CANARY if held.canary is None else None
 
 
 def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:

@@ -164,20 +164,27 @@ def rollback(
         return record
 
 
-def return_canary(ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str) -> ReleaseRecord:
+def return_canary(
+    ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, version: str | None = None
+) -> ReleaseRecord:
     """Take the canary's place away; the champion stays. Repeated after a crash, it completes what was begun.
 
+    Args:
+        version: of the release, whose place is meant; None: whichever is on trial.
+
     Raises:
-        MissingError: there is no canary, and the last movement of the release gave none back.
+        MissingError: there is no canary, and the last movement of the release gave none back; or it is another version.
     """
     name = recipe.required_release().name
     asked = AuditedAction("return", f"canary of {name}", by, reason)
     with audit_log.audited(ctx, asked), locked(ctx):
         records = releases.history(ctx, name)
         held = standing(records)
+        if version is not None and held.canary not in (version, None):
+            raise MissingError(f"{name} version {version} is not on trial", found=f"version {held.canary} is")
         if held.canary is not None:
-            version, about = held.champion, record_of(ctx, name, held.champion or held.canary)
-            moved = {"model": name, "version": version, "previous": held.canary, "by": by, "reason": reason}
+            champion, about = held.champion, record_of(ctx, name, held.champion or held.canary)
+            moved = {"model": name, "version": champion, "previous": held.canary, "by": by, "reason": reason}
             candidate = about.model_dump(include={"candidate", "candidate_version"})
             record = releases.append(ctx, action="returned", goal="returned", at=now(), **moved, **candidate)
         elif records and records[-1].action == "returned":

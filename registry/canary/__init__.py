@@ -6,11 +6,14 @@
     feeds           pairs out of the owner's metrics: lines of JSON, or two queries; rejects are counted
     journal         what was taken in of the feeds, kept between ticks
     observation     the canary that stands, everything that was observed of it, and what decides next
+    presentation    a trial as the contents of its page
+    tick            one look of the sensor, and what follows from it
 
-Does not belong here: moving a version (`registry.promotion`).
+Does not belong here: how a version is moved (`registry.promotion`).
 """
 
 from registry.canary.judgement import PairedStream, StreamTrial, Trial, judge
 from registry.canary.observation import CanaryStatus, observe
+from registry.canary.tick import CanaryTick, tick
 
-__all__ = ["CanaryStatus", "PairedStream", "StreamTrial", "Trial", "judge", "observe"]
+__all__ = ["CanaryStatus", "CanaryTick", "PairedStream", "StreamTrial", "Trial", "judge", "observe", "tick"]

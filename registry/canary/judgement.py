@@ -107,11 +107,14 @@ def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
     return Trial(decision="promote" if within else "continue", streams=streams)
 
 
-def evidence_curve(policy: TrialPolicy, stream: PairedStream) -> tuple[EvidencePoint, ...]:
-    """Mean and interval beyond the margin at no more than `POINTS` looks, from the first that counts to the last."""
+def evidence_curve(
+    policy: TrialPolicy, stream: PairedStream, decided_at: int | None = None
+) -> tuple[EvidencePoint, ...]:
+    """Mean and interval beyond the margin at no more than `POINTS` looks, from the first that counts to the last; at
+    the pair that decided besides."""
     worse, found, before = _worse(policy, stream), [], 0
-    test = _test(policy, stream)
-    for upto in sorted({int(at) for at in np.linspace(min(policy.least, len(worse)), len(worse), POINTS)} - {0}):
+    test, looks = _test(policy, stream), np.linspace(min(policy.least, len(worse)), len(worse), POINTS)
+    for upto in sorted({*map(int, looks), decided_at or 0} - {0}):
         test, before = test.add(worse[before:upto]), upto
         now = test.estimate
         found.append(EvidencePoint(upto, now.value, now.low, now.high))

@@ -170,6 +170,12 @@ class TrialPolicy(Frozen):
         description="Metrics of the owner's that are watched beside the signed evidence, by name.",
         exclude_if=lambda given: not given,
     )
+    promote: Literal["at once", "by hand", "automatic"] = Field(
+        "at once",
+        description="What an approved candidate becomes where there is a champion: champion at once, or canary, which "
+        "a person makes champion, or which becomes champion when it is proved to be within the margin.",
+        exclude_if=lambda given: given == "at once",
+    )
 
 
 class ApprovalPolicy(Frozen):

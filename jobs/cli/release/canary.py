@@ -11,41 +11,60 @@ from jobs.cli.release.release import person
 
 if TYPE_CHECKING:
     from registry.canary import CanaryStatus, StreamTrial
+    from registry.releases import ReleaseRecord
 
 
 @click.command(
     epilog=examples(
         "plinth canary",
         "plinth canary --json",
+        "plinth canary --judge               one look of the sensor, without `plinth up`",
         "plinth canary --return --by ops@example.org --reason 'slower answers on code'",
     )
 )
 @shared
 @recipe_option
+@click.option("--judge", is_flag=True, help="Take in what was observed since, and act as the sensor does.")
 @click.option("--return", "back", is_flag=True, help="Take the canary's place away.")
 @person(required=False)
 @json_option
-def canary(settings: Settings, back: bool, by: str | None, reason: str | None, as_json: bool) -> None:
+def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: str | None, as_json: bool) -> None:
     """Show what was observed of the canary beside the champion, what follows from it now, and what decides next.
 
-    Every interval holds at all looks together, so looking often changes nothing. With --return the canary is given
-    back: the champion stays, and the version does not verify any more. `plinth promote --stage canary` puts a version
-    on trial. Repeat --return after a crash: it completes it.
+    Every interval holds at all looks together, so looking often changes nothing. `plinth up` looks every minute, gives
+    a canary back that is worse, and makes it champion where the policy lets that happen without a person. With
+    --return it is given back at once: the champion stays, and the version does not verify any more. `plinth promote
+    --stage canary` puts a version on trial. Repeat --return after a crash: it completes it.
     """
     from jobs.cli import output
     from registry import api
 
-    ctx, recipe = settings.context(), settings.load_recipe()
-    if not back:
-        status = api.canary_status(ctx, recipe)
-        return output.emit_json(status) if as_json else _show(status)
-    if not (by and reason):
+    if judge and back:
+        raise click.UsageError("--judge decides by what was observed, --return without it: give one of them")
+    if back and not (by and reason):
         raise click.UsageError("--return needs --by and --reason")
-    made = api.return_canary(ctx, recipe, by, reason)
+    ctx, recipe = settings.context(), settings.load_recipe()
+    if back:
+        made = api.return_canary(ctx, recipe, str(by), str(reason))
+        return output.emit_json(made) if as_json else _moved(made)
+    tick = api.watch_canary(ctx, recipe, by or api.CANARY_SENSOR) if judge else None
+    status = tick.status if tick else api.canary_status(ctx, recipe)
+    promoted = api.promote_if_proved(ctx, recipe, by or api.CANARY_SENSOR) if judge else ()
+    moved = [record for record in (tick and tick.returned, *promoted) if record is not None]
     if as_json:
-        return output.emit_json(made)
-    output.say(f"{made.model} version {made.previous} was given back; champion: {made.version or 'none'}")
+        return output.emit_json({"status": status, "moved": moved} if judge else status)
+    _show(status)
+    for record in moved:
+        _moved(record)
     return None
+
+
+def _moved(record: ReleaseRecord) -> None:
+    from jobs.cli import output
+
+    back = record.action == "returned"
+    what = f"{record.previous} was given back" if back else f"{record.version} is {record.action}"
+    output.say(f"{record.model} version {what}; champion: {record.version or 'none'}")
 
 
 def _show(status: CanaryStatus | None) -> None:

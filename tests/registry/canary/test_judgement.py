@@ -88,6 +88,9 @@ def test_the_curve_ends_where_the_judgement_stands() -> None:
     assert len(points) <= POINTS
     assert (points[0].pairs, points[-1]) == (100, (800, found.value, found.low, found.high))
     assert evidence_curve(TrialPolicy(), PairedStream("web", [])) == ()
+    at = judge(TrialPolicy(), [stream]).streams[0].decided_at
+    (decided_point,) = [one for one in evidence_curve(TrialPolicy(), stream, at) if one.pairs == at]
+    assert decided_point.low > 0
     assert [one.pairs for one in evidence_curve(TrialPolicy(), PairedStream("web", pairs(0, 1, 3)))] == [3]
 
 
