@@ -46,6 +46,7 @@ ROLE_OF = {
     "policy": POLICY,
     "waive": POLICY,
     "keys": ROOT,
+    "adopt": TRAINER,
 }
 UNAUTHENTICATED = "unauthenticated "
 Outcome = Literal["done", "refused"]
@@ -128,6 +129,14 @@ def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool 
     if not (once and body == _last_of(ctx, asked)):
         subjects = {"subject": fingerprint.digest(asked.subject)}
         AUDIT.append(ctx, body, subjects, signer.role, signer.owner)
+
+
+def may_record(ctx: Context, action: str) -> bool:
+    """Whether this machine has the key that an action is recorded with when it is done."""
+    try:
+        return _key(Trust.of(ctx.workspace), ROLE_OF[action], None) is not None
+    except SignatureError:
+        return False
 
 
 def entries(ctx: Context) -> tuple[AuditEntry, ...]:

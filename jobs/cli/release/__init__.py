@@ -1,8 +1,9 @@
 """Commands about releases and provenance.
 
 keys     `plinth keys`: the root of trust, who signs as which role
-key_proposals  its `--propose`, `sign` and `publish`: a root of several holders
+key_proposals   its `--propose`, `sign` and `publish`: a root of several holders
 key_identities  its `identity`: whose Sigstore bundles count
+key_changes     what the three share: the record of a change, what is printed
 gates    `plinth gates`: the signed policy that a release must pass, and waivers
 release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions
 canary   `plinth canary`: give a canary back

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, shared
+from jobs.cli.release.key_changes import audited_change, tell_change, workspace_of
 from jobs.cli.release.key_proposals import propose_option
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ def identity(
     settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None
 ) -> None:
     """Let Sigstore bundles of IDENTITY count for ROLE: an e-mail address, or the URI of a workflow, as certified."""
-    from jobs.cli.release.keys import audited_change, tell_change
-    from plinth.storage.workspace import Workspace
     from plinth.trust import identities
     from plinth.trust.authority import SigstoreIdentity
 
@@ -33,4 +32,4 @@ def identity(
     change = identities.drop if remove else identities.name
     said = f"{'no more ' if remove else ''}{name} of {issuer} as {role}"
     with audited_change(settings, f"identity {said}", proposed=bool(propose)):
-        tell_change(change(Workspace(settings.workspace), role, given, propose=propose), propose)
+        tell_change(change(workspace_of(settings), role, given, propose=propose), propose)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import F, Settings, shared
+from jobs.cli.release.key_changes import audited_change, noted_change, tell_change, workspace_of
 
 if TYPE_CHECKING:
-    from plinth.storage.workspace import Workspace
     from plinth.trust.versions import RootProposal
 
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -40,11 +40,10 @@ def propose_option(function: F) -> F:
 @shared
 def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
     """Show what the proposal FILE changes, and add the signature of this machine's root key."""
-    from jobs.cli.release.keys import audited_change
     from plinth.trust import versions
     from plinth.trust.pin import Trust
 
-    workspace = _workspace(settings)
+    workspace = workspace_of(settings)
     proposal = versions.read(Trust.newest(workspace), file)
     tell(proposal, file)
     if not (yes or click.confirm("Sign it?")):
@@ -58,11 +57,12 @@ def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
 @shared
 def publish(settings: Settings, file: Path) -> None:
     """Publish the proposal FILE, when enough holders of the root signed it; needs no key."""
-    from jobs.cli import output
     from plinth.trust import versions
 
-    trust = versions.publish_proposal(_workspace(settings), file)
-    output.say(f"{trust.root.title}, until {trust.root.expires}")
+    with noted_change(settings, f"publish {file.name}") as asked:
+        trust = versions.publish_proposal(workspace_of(settings), file)
+        asked.subject = f"publish {trust.root.title}, SHA-256 {trust.root.digest()}"
+    tell_change(trust)
 
 
 def tell(proposal: RootProposal, file: Path) -> None:
@@ -80,9 +80,3 @@ def tell(proposal: RootProposal, file: Path) -> None:
 
 def _named(proposal: RootProposal) -> str:
     return f"version {proposal.record.version} of root {proposal.record.name}, SHA-256 {proposal.record.digest()}"
-
-
-def _workspace(settings: Settings) -> Workspace:
-    from plinth.storage.workspace import Workspace
-
-    return Workspace(settings.workspace)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,10 @@ import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
 from jobs.cli.release import key_identities, key_proposals
+from jobs.cli.release.key_changes import audited_change, noted_change, tell_change, workspace_of
 from jobs.cli.release.key_proposals import propose_option
 
 if TYPE_CHECKING:
-    from plinth.storage.workspace import Workspace
     from plinth.trust.pin import Trust
     from plinth.trust.versions import Proposing
 
@@ -52,13 +51,16 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
     from jobs.cli import output
     from plinth.trust import enrolment, pin
 
-    workspace = _workspace(settings)
+    workspace = workspace_of(settings)
     if demo and (workspace.trust_folder / pin.ROOT_FILE).exists():
         trust = pin.Trust.of(workspace)
         if trust.root.demo:
             return output.say(f"{trust.root.title} is pinned already: {trust.folder}")
     everybody = people or ((DEMO_APPROVER,) if demo else ())
-    trust = enrolment.initialise(workspace, name or settings.workspace.absolute().name, everybody, demo=demo, days=days)
+    called = name or settings.workspace.absolute().name
+    with noted_change(settings, f"init {called}") as asked:
+        trust = enrolment.initialise(workspace, called, everybody, demo=demo, days=days)
+        asked.subject = f"init {trust.root.title}, SHA-256 {trust.root.digest()}"
     output.say(f"{trust.root.title}: {trust.folder}")
     if not demo:
         output.say("Give root.json to whoever verifies. Move the keys to where each role works; the root's to a safe.")
@@ -105,7 +107,7 @@ def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
     from jobs.cli import output
     from plinth.trust import enrolment
 
-    folder = _workspace(settings).trust_folder
+    folder = workspace_of(settings).trust_folder
     if source is not None:
         return output.say(enrolment.note_key(folder, role, owner, source).strip())
     return output.say(enrolment.new_key(folder, role, owner).strip())
@@ -122,7 +124,7 @@ def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Prop
     from plinth.trust import enrolment
 
     with audited_change(settings, f"enrol {role} {owner}", proposed=bool(propose)):
-        tell_change(enrolment.enrol(_workspace(settings), role, owner, public.read_text(), propose=propose), propose)
+        tell_change(enrolment.enrol(workspace_of(settings), role, owner, public.read_text(), propose=propose), propose)
 
 
 @keys.command()
@@ -136,7 +138,7 @@ def revoke(settings: Settings, key: str, since: datetime | None, propose: Propos
 
     when = datetime.now(UTC) if since is None else since.replace(tzinfo=UTC)
     with audited_change(settings, f"revoke {key} from {when.isoformat(timespec='seconds')} on", proposed=bool(propose)):
-        tell_change(enrolment.revoke(_workspace(settings), key, when, propose=propose), propose)
+        tell_change(enrolment.revoke(workspace_of(settings), key, when, propose=propose), propose)
 
 
 @keys.command()
@@ -148,7 +150,7 @@ def rotate(settings: Settings, role: str, owner: str) -> None:
     from plinth.trust import enrolment
 
     with audited_change(settings, f"rotate {role} {owner}"):
-        tell_change(enrolment.rotate(_workspace(settings), role, owner))
+        tell_change(enrolment.rotate(workspace_of(settings), role, owner))
 
 
 @keys.command()
@@ -161,7 +163,7 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
     from plinth.trust import enrolment
 
     with audited_change(settings, f"threshold of {role} {count}", proposed=bool(propose)):
-        tell_change(enrolment.threshold(_workspace(settings), role, count, propose=propose), propose)
+        tell_change(enrolment.threshold(workspace_of(settings), role, count, propose=propose), propose)
 
 
 @keys.command()
@@ -173,7 +175,7 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
     from plinth.trust import enrolment
 
     with audited_change(settings, f"renew for {days} days", proposed=bool(propose)):
-        tell_change(enrolment.renew(_workspace(settings), days, propose=propose), propose)
+        tell_change(enrolment.renew(workspace_of(settings), days, propose=propose), propose)
 
 
 @keys.command()
@@ -181,9 +183,15 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
 def adopt(settings: Settings) -> None:
     """Seal what this workspace published before it had a root of trust, on your word that it is what was made."""
     from jobs.cli import output
+    from plinth.trust.authority import TRAINER
+    from registry.audit_log import AuditedAction, audited, may_record
 
     ctx = settings.context()
-    output.say(f"sealed {ctx.refs.adopt()} references and {ctx.cache.adopt()} step records")
+    with audited(ctx, AuditedAction("adopt", "what was published before the root", getpass.getuser())) as asked:
+        if not may_record(ctx, "adopt"):
+            _trust(settings).signer(TRAINER)  # says whose key is missing, before anything is sealed
+        asked.subject = f"{ctx.refs.adopt()} references and {ctx.cache.adopt()} step records"
+    output.say(f"sealed {asked.subject}")
 
 
 @keys.command()
@@ -194,7 +202,10 @@ def pin(settings: Settings, root: Path, replace: bool) -> None:
     """Trust the file ROOT for this workspace: how it reached this machine is what the trust rests on."""
     from plinth.trust import enrolment
 
-    tell_change(enrolment.pin_root(_workspace(settings), root, replace=replace))
+    with noted_change(settings, f"pin {root.name}") as asked:
+        trust = enrolment.pin_root(workspace_of(settings), root, replace=replace)
+        asked.subject = f"pin {trust.root.title}, SHA-256 {trust.root.digest()}{', replacing' if replace else ''}"
+    tell_change(trust)
 
 
 keys.add_command(key_proposals.sign)
@@ -202,30 +213,10 @@ keys.add_command(key_proposals.publish)
 keys.add_command(key_identities.identity)
 
 
-def _workspace(settings: Settings) -> Workspace:
-    from plinth.storage.workspace import Workspace
-
-    return Workspace(settings.workspace)
-
-
-def audited_change(settings: Settings, change: str, *, proposed: bool = False) -> AbstractContextManager[object]:
-    """Record a change of the root, or that it was refused, in the log of decisions."""
-    from plinth.compute.context import Context
-    from plinth.trust.pin import Trust
-    from registry.audit_log import AuditedAction, audited
-
-    workspace = _workspace(settings)
-    if proposed and Trust.newest(workspace).root.expired():
-        return nullcontext()  # nothing can be recorded under it; the version that renews it is signed itself
-    return audited(
-        Context(workspace), AuditedAction("keys", f"{change}{', proposed' if proposed else ''}", getpass.getuser())
-    )
-
-
 def _trust(settings: Settings) -> Trust:
     from plinth.trust.pin import Trust
 
-    return Trust.of(_workspace(settings))
+    return Trust.of(workspace_of(settings))
 
 
 def _state(trust: Trust, role: str, key_id: str) -> str:
@@ -238,13 +229,3 @@ def _state(trust: Trust, role: str, key_id: str) -> str:
         return "private key here" if trust.signer(role, key.owner).key_id == key_id else ""
     except SignatureError:
         return ""
-
-
-def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
-    """Print the root as it is now, or the proposal that was written."""
-    from jobs.cli import output
-    from plinth.trust import versions
-
-    if propose is not None:
-        return key_proposals.tell(versions.read(trust, propose.file), propose.file)
-    return output.say(f"{trust.root.title}, until {trust.root.expires}")

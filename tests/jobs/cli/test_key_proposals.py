@@ -47,9 +47,11 @@ def test_two_holders_change_a_root_and_the_log_has_what_each_did(
     assert told == [
         ("done", "root", "enrol root ben [red]x"),
         ("done", "root", "threshold of root 2"),
+        ("refused", "root", "publish next.json"),
         ("refused", "root", "threshold of root 2"),
         ("done", "ben [red]x", "sign version 3 of root acme"),
         ("done", "ben [red]x", "sign version 3 of root acme"),
+        ("done", "ben [red]x", "publish root acme version 3"),
         ("refused", "ben [red]x", "renew for 365 days"),
     ]
 

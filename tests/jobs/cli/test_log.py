@@ -11,7 +11,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.records import Manifest
-from plinth.storage.workspace import Workspace
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.trust.pin import Trust
 from registry.signed_log import AUDIT
 
 Plinth = Callable[..., Any]
@@ -51,3 +52,39 @@ def test_decisions_are_listed_and_a_removed_one_ends_with_trust(plinth: Plinth, 
     assert "5 entries hold" in plinth("log", "--verify").out
     AUDIT.path(ctx, 5).unlink()
     assert plinth("log", "--verify").code == plinth("log").code == 8
+
+
+def test_a_root_that_is_made_and_pinned_and_what_is_adopted_under_it(
+    plinth: Plinth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    made = Manifest(asset="notes/curated", step="s", version="1", params={}, inputs={"inventory": "5" * 64}, parts=())
+    ctx.refs.publish(made, "key")  # without a secret nothing is sealed
+    assert plinth("keys", "adopt").code == 8
+    assert plinth("keys", "init", "--name", "acme").code == 0
+    assert plinth("keys", "init", "--name", "other").code == 8
+    root = tmp_path / "trust" / "root.json"
+    first = Trust.of(ctx.workspace).root
+    (tmp_path / "root.json").write_bytes(root.read_bytes())
+    assert plinth("keys", "adopt").out == "sealed 1 references and 0 step records\n"
+    assert plinth("keys", "threshold", "trainer", "1").code == 0
+    assert plinth("keys", "pin", tmp_path / "root.json").code == 8
+    assert plinth("keys", "pin", root).code == 0
+    second = Trust.of(ctx.workspace).root
+    assert listed(plinth) == [
+        ("keys", "done", "root", f"init root acme version 1, SHA-256 {first.digest()}"),
+        ("keys", "refused", "root", "init other"),
+        ("adopt", "done", "trainer", "1 references and 0 step records"),
+        ("keys", "done", "root", "threshold of trainer 1"),
+        ("keys", "refused", "root", "pin root.json"),
+        ("keys", "done", "root", f"pin root acme version 2, SHA-256 {second.digest()}"),
+    ]
+    (root.parent / "keys" / "root" / "root.key").unlink()
+    (root.parent / "keys" / "trainer" / "trainer.key").unlink()
+    assert plinth("keys", "pin", root).code == 0  # a verifier's machine has no key to record this with
+    assert plinth("keys", "adopt").code == 8
+    *earlier, last = listed(plinth)
+    assert len(earlier) == 6
+    assert last[:2] == ("adopt", "refused")
+    assert last[2].startswith("unauthenticated ")
