@@ -11,6 +11,7 @@ Called from outside (assets, sensor, command line):
                   history, prove_log
     verified      verify_model: prove a model down to its sources; the way to load one
     server        ensure_server, find_server, stop_server: the local MLflow server (its process: mlflow_process)
+    login/        MLflow behind a login, so that a tag can count as a person's decision
 
 Inside, each may use those above it (keys and envelopes are plinth.trust):
 
@@ -29,7 +30,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     waivers       the owner lets one candidate pass one gate until a date
     verdict       what the gates said, as a signed verification summary
     measured      statistics of manifests -> facts that gates read
-    approval      decisions of people: signed statements, or tags set in the MLflow UI
+    approval      decisions of people: signed statements, or tags set in the MLflow UI behind its login
     evidence      gather the evidence that the gates read
     registration  experiment, run, metrics and version in MLflow, each made once
     version_text  marks, gates and scores where MLflow shows them first

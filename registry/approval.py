@@ -3,17 +3,18 @@
     signed   approvals/<candidate 12>/<person>.json, a DSSE envelope made with that person's key
     in MLflow   tags of the candidate version, as a person sets them by hand:
              approval = approved | rejected, approval.by = name, approval.reason = why
-             a second person uses approval.2, approval.2.by, approval.2.reason, and so on
+             a second person uses approval.2, approval.2.by, approval.2.reason, and so on; behind a login, the
+             server sets the name
 
 Either must name the person and the reason. A statement that does not verify, or speaks of another
-candidate, counts for nothing and is reported.
+candidate, counts for nothing and is reported. Whose tags they are is stated by the server that asked for a login
+(`login.log`); tags alone are anybody's, and a request.
 """
 
 from __future__ import annotations
 
-import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,10 +26,10 @@ from plinth.trust.pin import Trust, owner_file
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.gates import Approval
+from registry.login import log
 
 PREDICATE = "urn:plinth:approval:v1"
 Decision = Literal["approved", "rejected"]
-TAG = re.compile(r"approval(\.\d+)?")
 
 
 def sign(
@@ -97,12 +98,13 @@ def collect(
     """Every decision about a candidate, and every invalid one with its reason.
 
     Args:
+        tags: the tags of the candidate's version in MLflow.
         policy: digest of the gate policy that governs; a signed approval under another one is invalid, a rejection is
             not.
 
     Raises:
-        SignatureError: a decision that this machine has verified before was removed, changed or replaced by an earlier
-            one of that person: a rejection must not vanish.
+        SignatureError: the log of logins does not hold, or a decision that this machine has verified before was
+            removed, changed or replaced by an earlier one of that person: a rejection must not vanish.
     """
     decisions: list[Approval] = []
     faults: list[str] = []
@@ -114,18 +116,37 @@ def collect(
             faults.append(error.what)
             continue
         holding.add(found.by)
-        if found.decision == "approved" and found.policy != policy:
-            faults.append(f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})")
+        if fault := _outdated(found, policy):
+            faults.append(fault)
         else:
             decisions.append(found)
     _require_newest(ctx, candidate, holding)
-    for tag in sorted(tag for tag in tags if TAG.fullmatch(tag)):
-        tagged = _from_tag(tag, tags)
-        if isinstance(tagged, Approval):
-            decisions.append(tagged)
-        elif tagged:
+    for tagged in _tagged(ctx, candidate, tags):
+        if isinstance(tagged, str):
             faults.append(tagged)
+        elif fault := _outdated(tagged, policy):
+            faults.append(fault)
+        else:
+            decisions.append(tagged)
     return tuple(decisions), tuple(faults)
+
+
+def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iterator[Approval | str]:
+    """Decisions of logged-in people, then those that only tags show, and what is wrong with tags."""
+    stated = log.decisions(ctx, candidate)
+    yield from stated
+    known = {(one.by, one.decision) for one in stated}
+    for tag in sorted(tag for tag in tags if log.TAG.fullmatch(tag)):
+        found = _from_tag(tag, tags)
+        if found and (isinstance(found, str) or (found.by, found.decision) not in known):
+            yield found
+
+
+def _outdated(found: Approval, policy: str) -> str:
+    """Why an approval is not one under the policy that governs; empty for one of anybody, which the gate refuses."""
+    if found.decision != "approved" or found.policy == policy or (found.how == "tag" and not found.proxy):
+        return ""
+    return f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})"
 
 
 def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> None:

@@ -33,6 +33,7 @@ from registry.signed_log import AUDIT, LogRecord
 ROLE_OF = {
     "approve": APPROVER,
     "reject": APPROVER,
+    "withdraw": APPROVER,
     "promote": PROMOTER,
     "rollback": PROMOTER,
     "return": PROMOTER,

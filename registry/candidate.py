@@ -34,6 +34,8 @@ KEY = re.compile(r"[0-9a-f]{64}")
 #: Assets, or their folders, that measure a checkpoint.
 MEASURING = ("evaluation", "probes", "tasks", "memorisation", "fairness", "pii")
 RESUME_FILE = "resume.json"
+#: Of the registered model that trainers write, after the release's name.
+SUFFIX = "-candidate"
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
 
 
@@ -94,7 +96,7 @@ def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
 
 def model_name(recipe: Recipe) -> str:
     """The registered model that trainers write; the release's own name is the promoter's."""
-    return f"{recipe.required_release().name}-candidate"
+    return f"{recipe.required_release().name}{SUFFIX}"
 
 
 def key_of(checkpoint: str, evaluation: str, facts: Facts) -> str:

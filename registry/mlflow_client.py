@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from plinth.errors import LineageError, MissingError, RegistryError
 from plinth.storage.workspace import Workspace
+from registry.login import accounts
 from registry.server import ensure_server
 
 SCHEME = "plinth://"
@@ -41,6 +42,7 @@ def connect(workspace: Workspace) -> Any:
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    accounts.log_in(workspace, uri)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 

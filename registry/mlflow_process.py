@@ -1,7 +1,7 @@
-"""The process of the local MLflow server: `python -m registry.mlflow_process HOME PORT`.
+"""The process of the local MLflow server: `python -m registry.mlflow_process HOME PORT [WORKSPACE]`.
 
 `mlflow server` loads MLflow in one process to prepare the database, then again in another that answers. This does both
-in one, in half the time.
+in one, in half the time. With a workspace it asks for a login (`login.server`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ import os
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 HOST = "127.0.0.1"
 
 
-def serve(home: Path, port: int) -> None:
-    """Prepare the database in a folder and answer on a port of loopback until a signal comes."""
+def serve(home: Path, port: int, root: Path | None = None) -> None:
+    """Prepare the database in a folder and answer on a port of loopback until a signal comes.
+
+    Args:
+        root: the workspace whose login is asked for; None: everybody may do everything.
+    """
     gc.disable()  # what is imported stays
     import uvicorn  # before MLflow, which guards its pages only where it sees a server's package
     from mlflow import environment_variables as variables
@@ -35,12 +40,21 @@ def serve(home: Path, port: int) -> None:
         variables._MLFLOW_IN_JOB_EXECUTOR.name: "false",
     }
     handlers.initialize_backend_stores(database, database, artifacts)
-    from mlflow.server.fastapi_app import app
-
+    app = _app(root)
     gc.freeze()
     gc.enable()
     uvicorn.run(app, host=HOST, port=port)
 
 
+def _app(root: Path | None) -> Any:
+    if root is not None:
+        from registry.login.server import create_app
+
+        return create_app(root)
+    from mlflow.server.fastapi_app import app
+
+    return app
+
+
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), int(sys.argv[2]))
+    serve(Path(sys.argv[1]), int(sys.argv[2]), *map(Path, sys.argv[3:]))

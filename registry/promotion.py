@@ -311,7 +311,7 @@ def _last_good(ctx: Context, name: str, held: Standing) -> str | None:
 def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
     """The candidate that a record released, from its signed facts; they must be about what the record names."""
     directory = materialise.path_of(ctx, record.candidate["checkpoint"])
-    model, version = f"{record.model}-candidate", str(record.candidate_version)
+    model, version = f"{record.model}{candidates.SUFFIX}", str(record.candidate_version)
     found = candidates.stated(ctx, model, version, directory, record.candidate["candidate"])
     if found.subjects != record.candidate:
         raise GateError(

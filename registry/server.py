@@ -1,8 +1,9 @@
 """The local MLflow server: started when needed, found again, stopped on request.
 
 SQLite and artifacts lie in the workspace's `mlflow/`; `server.json` remembers the process and its port, so that the
-address stays the same over restarts. The server outlives the process that started it. `MLFLOW_TRACKING_URI` names
-another server, which then takes precedence.
+address stays the same over restarts. The server outlives the process that started it; one that asks for another login
+than the workspace's settings say (`login.settings`) is replaced. `MLFLOW_TRACKING_URI` names another server, which then
+takes precedence.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.locks import locked
 from plinth.storage.workspace import Workspace
+from registry.login import settings
 from registry.mlflow_process import HOST
 
 #: Longest wait for an answer of a live server; a busy machine may need most of it.
@@ -52,6 +54,7 @@ class ServerState(Frozen):
     pid: int
     started_at_s: float
     port: int
+    login: str = ""
 
     @property
     def uri(self) -> str:
@@ -65,11 +68,12 @@ def ensure_server(workspace: Workspace) -> str:
         RegistryError: when `MLFLOW_TRACKING_URI` does not answer, or a local server cannot be started.
     """
     external = os.environ.get("MLFLOW_TRACKING_URI")
-    if external and not _is_own(workspace, external):
+    if external and not is_own(workspace, external):
         return _require_answer(external)
     with _locked(workspace):
         state = _read(workspace)
-        if state is not None and _alive(state) and _await_health(state):
+        current = state is not None and state.login == settings.identity(workspace)
+        if state is not None and current and _alive(state) and _await_health(state):
             return state.uri
         if state is not None:
             _end(state)
@@ -100,16 +104,16 @@ def healthy(uri: str) -> bool:
 
 def _start(workspace: Workspace, port: int | None) -> str:
     home = workspace.mlflow
-    log = home / "server.log"
+    log, login = home / "server.log", settings.identity(workspace)
     port = port if port is not None and _becomes_free(port) else _free_port()
     with named_failures(log):
         home.mkdir(parents=True, exist_ok=True)
         stream = log.open("ab")
     with stream:
         process = subprocess.Popen(
-            _command(home, port),
+            _command(workspace, port),
             cwd=home,
-            env=_environment(),
+            env=_environment() | settings.environment(workspace),
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -117,7 +121,8 @@ def _start(workspace: Workspace, port: int | None) -> str:
             start_new_session=True,
             preexec_fn=_default_signals,
         )
-    state = ServerState(pid=process.pid, started_at_s=psutil.Process(process.pid).create_time(), port=port)
+    started = psutil.Process(process.pid).create_time()
+    state = ServerState(pid=process.pid, started_at_s=started, port=port, login=login)
     write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
@@ -133,8 +138,9 @@ def _start(workspace: Workspace, port: int | None) -> str:
     )
 
 
-def _command(home: Path, port: int) -> list[str]:
-    return [sys.executable, "-m", "registry.mlflow_process", str(home), str(port)]
+def _command(workspace: Workspace, port: int) -> list[str]:
+    command = [sys.executable, "-m", "registry.mlflow_process", str(workspace.mlflow), str(port)]
+    return command if settings.load(workspace) is None else [*command, str(workspace.root)]
 
 
 def _environment() -> dict[str, str]:
@@ -148,7 +154,7 @@ def _default_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _is_own(workspace: Workspace, uri: str) -> bool:
+def is_own(workspace: Workspace, uri: str) -> bool:
     """Whether this address is the workspace's own server, handed on to a child process."""
     state = _read(workspace)
     return state is not None and state.uri == uri.rstrip("/")

@@ -24,7 +24,7 @@ from plinth.errors import SignatureError
 from plinth.storage.atomic import write_bytes
 from plinth.storage.locks import locked
 from plinth.trust import dsse
-from plinth.trust.authority import COMPLIANCE, PROMOTER, ROLES, ROOT, Authority, revoked_at
+from plinth.trust.authority import APPROVER, COMPLIANCE, PROMOTER, ROLES, ROOT, Authority, revoked_at
 from plinth.trust.pin import Trust
 from registry.clock import now
 
@@ -199,12 +199,14 @@ MARKS = SignedLog("taint", (COMPLIANCE,))
 FEED = SignedLog("feed", (COMPLIANCE, PROMOTER))
 #: Services and models made of releases.
 CONSUMERS = SignedLog("consumers", (COMPLIANCE, PROMOTER))
+#: Tags of approvals, by logged-in people (`login.log`).
+LOGINS = SignedLog("logins", (APPROVER,))
 #: Decisions and refused ones (`audit_log`).
 AUDIT = SignedLog("audit", tuple(ROLES), keeps_revoked=True)
 #: What providers state of themselves and their data (`papers.provider`).
 PROVIDERS = SignedLog("providers", (COMPLIANCE,))
 
-LOGS = (MARKS, FEED, CONSUMERS, AUDIT, PROVIDERS)
+LOGS = (MARKS, FEED, CONSUMERS, LOGINS, AUDIT, PROVIDERS)
 
 
 def heads(ctx: Context, since: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from registry.papers.markdown import plain
 
 SCORES = "## Scores"
 HOW_TO_APPROVE = (
-    "To approve, set three tags on this version: `approval` = `approved`, `approval.by` = your name, "
-    "`approval.reason` = why. A second person uses `approval.2`, `approval.2.by`, `approval.2.reason`."
+    "To approve, run `plinth approve`. Where MLflow asked for your login and the gate policy accepts it, two tags on "
+    "this version do the same: `approval` = `approved`, `approval.reason` = why. A second person uses `approval.2`, "
+    "`approval.2.reason`."
 )
 #: Characters that MLflow's databases keep of a description.
 LIMIT = 5000

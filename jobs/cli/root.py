@@ -89,6 +89,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "keys": ("keys", "Make and change the root of trust: who signs as what."),
             "gates": ("gates", "Sign, show or check the policy that a release must pass."),
+            "people": ("people", "Let MLflow ask for a login; make accounts."),
             "approve": ("release", "Sign an approval of a candidate."),
             "promote": ("release", "Release an approved candidate that passes its gates."),
             "canary": ("canary", "Show how the canary compares; give it back."),

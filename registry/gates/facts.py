@@ -223,7 +223,8 @@ class Approval(Frozen):
     reason: str
     how: Literal["statement", "tag"]
     key: str = Field("", description="Identity of the key that signed; empty for a tag.")
-    policy: str = Field("", description="Digest of the gate policy that governed then; empty for a tag.")
+    policy: str = Field("", description="Digest of the gate policy that governed then; empty for a tag of anybody.")
+    proxy: str = Field("", description="Owner of the key of the server that states whose tag it is; empty: anybody's.")
 
 
 class Evidence(Frozen):

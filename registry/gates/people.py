@@ -13,7 +13,7 @@ APPROVALS: Final = "approvals"
 
 
 class CountedApprovals(NamedTuple):
-    """People whose approval counts, the keys they signed with, who rejected, and why others do not count."""
+    """People whose approval counts, the keys or logins that they used, who rejected, and why others do not count."""
 
     people: list[str]
     keys: set[str]
@@ -24,8 +24,9 @@ class CountedApprovals(NamedTuple):
 def approvals(policy: GatePolicy, evidence: Evidence) -> GateResult:
     """Different allowed people who approved; one rejection outweighs any number of approvals.
 
-    What the policy does not accept (a tag that anybody could set) counts for nothing: a rejection of that kind is shown
-    as a request, and vetoes nothing.
+    A tag counts as the decision of a person whom the policy lists, once a server that it names states that this person,
+    logged in, set it. What the policy does not accept, or anybody could set, counts for nothing: a rejection of that
+    kind is shown as a request, and vetoes nothing.
     """
     if evidence.approvals is None:
         return missing(APPROVALS)
@@ -47,7 +48,7 @@ def _of_two(evidence: Evidence, found: CountedApprovals, needed: int) -> Iterato
     if evidence.requested_by is None:
         yield "nobody is recorded as having asked for the run, so two-person approval cannot be judged"
     if len(found.people) >= needed > len(found.keys):
-        yield f"{len(found.people)} people signed with {len(found.keys)} keys, expected {needed}"
+        yield f"{len(found.people)} people used {len(found.keys)} keys or logins, expected {needed}"
 
 
 def _counted(asked: ApprovalPolicy, evidence: Evidence) -> CountedApprovals:
@@ -55,25 +56,40 @@ def _counted(asked: ApprovalPolicy, evidence: Evidence) -> CountedApprovals:
     for approval in evidence.approvals or ():
         why = _unfit(asked, approval, evidence.requested_by)
         if approval.decision == "rejected":
-            said = f"{approval.by}: {approval.reason}"
-            if approval.how in asked.accepted:
-                rejected.append(f"rejected by {said}")
+            said, unproved = f"{approval.by}: {approval.reason}", _unproved(asked, approval)
+            if unproved:
+                faults.append(f"a rejection is asked for by {said} ({approval.how}{unproved})")
             else:
-                faults.append(f"a rejection is asked for by {said} ({approval.how}, which the policy does not accept)")
+                rejected.append(f"rejected by {said}")
         elif why:
             faults.append(why)
         else:
             people.add(approval.by)
-            keys |= {approval.key} - {""}
+            keys.add(approval.key or f"login of {approval.by}")
     return CountedApprovals(sorted(people), keys, rejected, faults)
 
 
 def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) -> str:
     """Why an approval does not count; empty where it does."""
-    if approval.how not in asked.accepted:
-        return f"{approval.by} approved by {approval.how}, the policy accepts {' or '.join(asked.accepted)}"
+    if unproved := _unproved(asked, approval):
+        return f"{approval.by} approved by {approval.how}{unproved}"
+    if approval.by in asked.proxies:
+        return f"{approval.by} states whose tags they are, and may not approve"
     if asked.approvers and approval.by not in asked.approvers:
         return f"{approval.by} may not approve"
     if asked.two_person and approval.by == requested_by:
         return f"{approval.by} asked for the run and may not approve it"
     return ""
+
+
+def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
+    """Why a decision is not shown to be that person's, as the policy asks; empty where it is."""
+    if approval.how not in asked.accepted:
+        return f", the policy accepts {' or '.join(asked.accepted)}"
+    if approval.how == "statement":
+        return ""
+    if not approval.proxy:
+        return ", which anybody may have set: no server states who was logged in"
+    if approval.proxy not in asked.proxies:
+        return f" through {approval.proxy}, which the policy does not name"
+    return "" if approval.by in asked.approvers else ", whom the policy does not list among approvers"

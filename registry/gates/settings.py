@@ -189,6 +189,11 @@ class ApprovalPolicy(Frozen):
     accepted: tuple[Literal["statement", "tag"], ...] = Field(
         ("statement",), min_length=1, description="A signed statement, or a tag of MLflow behind its login."
     )
+    proxies: tuple[str, ...] = Field(
+        (),
+        description="Keys (their owners, as approver) of the servers that may state which logged-in person set a tag.",
+        exclude_if=lambda given: not given,
+    )
 
 
 class GatePolicy(Frozen):

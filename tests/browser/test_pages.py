@@ -1,6 +1,7 @@
-"""As a person would: look at the pipeline in Dagster, approve in MLflow, and see the sensor promote."""
+"""As a person would: look at the pipeline in Dagster, log in and approve in MLflow, and see the sensor promote."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,11 +15,15 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.recipe.load import load
-from plinth.storage.workspace import Workspace
-from registry import api
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from registry import api, policy
+from registry.gates.settings import ApprovalPolicy
+from registry.login import accounts
+from registry.login import settings as login
 from registry.server import ensure_server, stop_server
 from tests import services
 from tests.jobs.conftest import RECIPE, ROOT, plinth
+from tests.registry.login.conftest import ADA, enrol_server
 from tests.shared import copied
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("Chromium")]
@@ -49,12 +54,29 @@ def workspace(trained, tmp_path_factory) -> Path:
     change = "release: {auto_approve_as: null}\n"
     recipe.write_text(f"extends: {os.path.relpath(RECIPE, folder)}\n{change}")
     plinth(folder, "run", "-r", recipe)
+    stop_server(Workspace(folder))
     yield folder
     stop_server(Workspace(folder))
 
 
 @pytest.fixture(scope="module")
-def dagster(workspace):
+def password(workspace, trust_folder, tmp_path_factory):
+    """That of a person whom the policy lists, at the login that MLflow asks for from now on."""
+    trust = tmp_path_factory.mktemp("trust") / "trust"
+    shutil.copytree(trust_folder, trust, ignore=shutil.ignore_patterns("seen.json", ".*"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TRUST_VARIABLE, str(trust))
+        space = Workspace(workspace)
+        enrol_server(space)
+        login.ask(space, login.LoginSettings())
+        before = policy.current(Context(space), "tiny").policy
+        asked = ApprovalPolicy(accepted=("statement", "tag"), proxies=(login.SIGNER,), approvers=(ADA,))
+        policy.sign(Context(space), before.model_copy(update={"version": 2, "approvals": asked}))
+        yield accounts.add(space, ADA, "tiny-candidate")
+
+
+@pytest.fixture(scope="module")
+def dagster(workspace, password):
     """`plinth up`, with daemon and sensors; the address of the Dagster pages."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -69,13 +91,15 @@ def dagster(workspace):
 
 
 @pytest.fixture(scope="module")
-def page():
+def page(password):
     from playwright.sync_api import sync_playwright
 
     chromium = services.program(*services.CHROMIUM)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1600, "height": 1000})
+        page = browser.new_page(
+            viewport={"width": 1600, "height": 1000}, http_credentials={"username": ADA, "password": password}
+        )
         page.set_default_timeout(WAIT_MS)
         yield page
         browser.close()
@@ -102,7 +126,7 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
     recipe, ctx = load(workspace / "waits.yaml"), Context(Workspace(workspace))
     assert api.history(ctx, recipe) == ()
     page.goto(f"{ensure_server(ctx.workspace)}/#/models/tiny-candidate/versions/1")
-    tags = {"approval": "approved", "approval.by": "ada@example.org", "approval.reason": "read the evidence"}
+    tags = {"approval": "approved", "approval.reason": "read the evidence"}
     for name, value in tags.items():
         page.get_by_placeholder("Name", exact=True).fill(name)
         page.get_by_placeholder("Value", exact=True).fill(value)
@@ -111,7 +135,7 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
     _until(lambda: api.history(ctx, recipe), 600, "the promotion")
     last = api.history(ctx, recipe)[-1]
     assert (last.model, last.version) == ("tiny", "1")
-    assert [approval.by for approval in last.approvals] == ["ada@example.org"]
+    assert [(approval.by, approval.proxy) for approval in last.approvals] == [(ADA, login.SIGNER)]
     _until(lambda: api.history(ctx, recipe)[-1].action == "champion", 300, "the alias")
     page.goto(f"{ensure_server(ctx.workspace)}/#/models/tiny")
     page.get_by_text("champion").first.wait_for()

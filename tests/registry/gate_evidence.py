@@ -39,9 +39,11 @@ def policy(**changes: Any) -> GatePolicy:
     return GatePolicy.model_validate(given | changes)
 
 
-def person(by: str, decision: str = "approved", how: str = "statement", key: str | None = None) -> Approval:
-    """A decision, signed with a key of that person's."""
-    given = {"by": by, "decision": decision, "reason": "looked at it", "how": how}
+def person(
+    by: str, decision: str = "approved", how: str = "statement", key: str | None = None, proxy: str = ""
+) -> Approval:
+    """A decision, signed with a key of that person's, or a tag, which the server with the key of `proxy` states."""
+    given = {"by": by, "decision": decision, "reason": "looked at it", "how": how, "proxy": proxy}
     return Approval.model_validate(given | {"key": (f"key of {by}" if key is None else key) * (how == "statement")})
 
 

@@ -271,7 +271,7 @@ def test_two_people_need_two_keys() -> None:
     result = gate(APPROVALS, shared, policy(approvals={"two_person": True}))
     assert (result.passed, result.reason) == (
         False,
-        "2 of 2 approvals (ada, ben); 2 people signed with 1 keys, expected 2",
+        "2 of 2 approvals (ada, ben); 2 people used 1 keys or logins, expected 2",
     )
     assert gate(APPROVALS, shared, policy(approvals={"people": 2})).passed
 
@@ -291,10 +291,48 @@ def test_one_rejection_outweighs_any_number_of_approvals() -> None:
 
 def test_what_the_policy_does_not_accept_neither_approves_nor_vetoes() -> None:
     tagged = proof(approvals=(person("ada", how="tag"),))
+    takes_tags = {"accepted": ["statement", "tag"], "proxies": ["login"], "approvers": ["ada", "cleo"]}
     assert not gate(APPROVALS, tagged).passed
-    assert gate(APPROVALS, tagged, policy(approvals={"accepted": ["statement", "tag"]})).passed
+    assert not gate(APPROVALS, tagged, policy(approvals=takes_tags)).passed
     anonymous = proof(approvals=(person("ada"), person("an unnamed person", "rejected", how="tag")))
     found = gate(APPROVALS, anonymous)
     assert found.passed
     assert "a rejection is asked for by an unnamed person: looked at it (tag" in found.reason
-    assert not gate(APPROVALS, anonymous, policy(approvals={"accepted": ["statement", "tag"]})).passed
+    assert gate(APPROVALS, anonymous, policy(approvals=takes_tags)).passed
+
+
+LOGGED_IN = {"accepted": ["statement", "tag"], "proxies": ["login"], "approvers": ["ada", "ben"]}
+
+
+@pytest.mark.parametrize(
+    ("by", "proxy", "changes", "counts"),
+    [
+        ("ada", "login", {}, True),
+        ("ada", "", {}, False),
+        ("ada", "another", {}, False),
+        ("cleo", "login", {}, False),
+        ("ada", "login", {"approvers": []}, False),
+        ("ada", "login", {"proxies": []}, False),
+        ("ada", "login", {"accepted": ["statement"]}, False),
+    ],
+)
+def test_a_tag_counts_for_a_listed_person_through_a_named_server(
+    by: str, proxy: str, changes: dict[str, Any], counts: bool
+) -> None:
+    asked = policy(approvals=LOGGED_IN | changes)
+    assert gate(APPROVALS, proof(approvals=(person(by, how="tag", proxy=proxy),)), asked).passed is counts
+    ben = person("ben") if "ben" in (LOGGED_IN | changes)["approvers"] else person("dora")
+    rejected = proof(approvals=(ben, person(by, "rejected", how="tag", proxy=proxy)))
+    assert gate(APPROVALS, rejected, asked).passed is not counts
+
+
+def test_a_server_that_states_for_others_does_not_approve_itself() -> None:
+    asked = policy(approvals={"proxies": ["login"]})
+    assert not gate(APPROVALS, proof(approvals=(person("login"),)), asked).passed
+
+
+@pytest.mark.parametrize("second", ["ben", "ada"])
+def test_two_logins_are_two_people_only_when_they_are(second: str) -> None:
+    asked = policy(approvals=LOGGED_IN | {"two_person": True})
+    logins = tuple(person(by, how="tag", proxy="login") for by in ("ada", second))
+    assert gate(APPROVALS, proof(approvals=logins, requested_by="cleo"), asked).passed is (second == "ben")

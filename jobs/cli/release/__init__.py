@@ -5,6 +5,7 @@ key_proposals   its `--propose`, `sign` and `publish`: a root of several holders
 key_identities  its `identity`: whose Sigstore bundles count
 key_changes     what the three share: the record of a change, what is printed
 gates    `plinth gates`: the signed policy that a release must pass, and waivers
+people   `plinth people`: the login of MLflow, and who may log in
 release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions
 canary   `plinth canary`: give a canary back
 verify   `plinth verify`: every link from a target to its sources

@@ -45,8 +45,8 @@ def person(required: bool = True) -> Callable[[F], F]:
 def approve(settings: Settings, version: str, by: str | None, reason: str | None, reject: bool, as_json: bool) -> None:
     """Sign an approval of candidate VERSION (default: the newest) with your own key.
 
-    Without --by: list the waiting candidates, with every gate and its reason. Setting the version's `approval`
-    tags in the MLflow pages has the same effect.
+    Without --by: list the waiting candidates, with every gate and its reason. Where MLflow asks for a login
+    (`plinth people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
     """
     from jobs.cli import output
     from registry import api

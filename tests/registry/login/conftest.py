@@ -1,0 +1,78 @@
+"""One real MLflow server that asks for a login, by password and behind a proxy, with a root of trust of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import requests
+
+from plinth.compute.context import Context
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.trust import enrolment
+from plinth.trust.authority import APPROVER
+from registry import server
+from registry.login import settings
+from registry.login.settings import SIGNER, LoginSettings
+
+ADA, BEN, EVE = "ada@example.org", "ben@example.org", "eve@example.org"
+
+
+class Served(NamedTuple):
+    """The workspace, its server's address, and everybody's password."""
+
+    ctx: Context
+    uri: str
+    passwords: dict[str, str]
+
+    def write(self, version: Any, tag: str, value: str, /, **how: Any) -> requests.Response:
+        """Set a tag of a model version; `how` says as whom."""
+        body = {"name": version.model, "version": version.version, "key": tag, "value": value}
+        return requests.post(f"{self.uri}/api/2.0/mlflow/model-versions/set-tag", json=body, timeout=60, **how)
+
+    def by(self, person: str) -> dict[str, Any]:
+        """A login by password."""
+        return {"auth": (person, self.passwords[person])}
+
+    def through(self, person: str, secret: str | None = None) -> dict[str, Any]:
+        """A request that a reverse proxy passes on."""
+        shown = settings.proxy_secret(self.ctx.workspace).decode() if secret is None else secret
+        return {"headers": {"X-Forwarded-Email": person, settings.SECRET_HEADER: shown}}
+
+
+def enrol_server(workspace: Workspace) -> None:
+    """Make and enrol the key of the server."""
+    enrolment.enrol(workspace, APPROVER, SIGNER, enrolment.new_key(workspace.trust_folder, APPROVER, SIGNER))
+
+
+@pytest.fixture(scope="module")
+def served(trust_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("login")
+    trust = shutil.copytree(trust_folder, folder / "trust", ignore=shutil.ignore_patterns("seen.json", ".*"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TRUST_VARIABLE, str(trust))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setenv("MLFLOW_TRACKING_AUTH", "")
+        workspace = Workspace(folder / "workspace").ensure()
+        enrol_server(workspace)
+        settings.ask(workspace, LoginSettings(kind="proxy", origin="https://mlflow.example.org"))
+        yield Served(Context(workspace), server.ensure_server(workspace), {})
+        server.stop_server(workspace)
+
+
+@pytest.fixture
+def ctx(served: Served) -> Context:
+    return served.ctx
+
+
+@pytest.fixture
+def make_line(make_line: Callable[..., Any]) -> Callable[..., Any]:
+    """Lines whose policy names the server and two people."""
+
+    def make(seed: int = 1, **approvals: object) -> Any:
+        return make_line(seed, **{"proxies": [SIGNER], "approvers": [ADA, BEN], **approvals})
+
+    return make
