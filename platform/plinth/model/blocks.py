@@ -23,6 +23,9 @@ from plinth.model.attention import CoreAttention, Mask, Rotation, UlyssesAttenti
 from plinth.model.division import COLUMNS, ROWS, Declaration, Division
 from plinth.model.parameters import Model
 
+#: Queries [B, H, S, E], keys and values [B, K, S, E].
+Heads = tuple[Tensor, Tensor, Tensor]
+
 
 class Attention(nn.Module, ABC):
     """Grouped-query attention over [B, S, D]. An architecture's own says how queries and keys are normalised."""
@@ -44,16 +47,16 @@ class Attention(nn.Module, ABC):
         divided = division.sequence.size > 1
         self.core = UlyssesAttention(self.scale, division.sequence) if divided else CoreAttention(self.scale)
 
-    def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
-        """[B, S, D] to [B, S, D], or to [U, D] of outputs. Without a mask attention is causal over the whole sequence.
-        """
-        batch, length, _ = x.shape
+    def heads(self, x: Tensor, rotation: Rotation) -> Heads:
+        """[B, S, D] to rotated queries [B, H, S, E], rotated keys and values [B, K, S, E]: the inputs of `core`."""
         x = self.ranks.enter_region(x)
         q, k, v = self.q_proj(x), self.k_proj(x), self.split(self.v_proj(x))
         q, k = self.normalise(q, k)
-        q, k = rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation)
-        out = self.core(q, k, v.transpose(1, 2), mask)
-        return self.ranks.leave_region(self.o_proj(taken(out.transpose(1, 2).reshape(batch, length, -1), outputs)))
+        return rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
+
+    def joined(self, heads: Tensor, outputs: Tensor | None) -> Tensor:
+        """What `core` gives [B, H, S, E] to [B, S, D], or to [U, D] of outputs."""
+        return self.ranks.leave_region(self.o_proj(taken(heads.transpose(1, 2).flatten(2), outputs)))
 
     @abstractmethod
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,7 +90,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module, ABC):
-    """One layer of the decoder: [B, S, D] to [B, S, D]. Architectures derive theirs from it."""
+    """One layer of the decoder: [B, S, D] to [B, S, D]. Architectures derive theirs from it.
+
+    Between `before` and `after` lies the attention itself: each of the two is compiled as one graph, while the kernel
+    between them is chosen by mask and device, and statistics see its inputs without being part of a graph.
+    """
 
     self_attn: Attention
 
@@ -95,13 +102,23 @@ class Block(nn.Module, ABC):
         super().__init__()
         self.index = index  # within the whole model, whichever layers this rank holds
 
-    @abstractmethod
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
-        """Attention, then feed-forward, each added to the residual stream.
+        """Attention, then feed-forward, each added to the residual stream. Without a mask attention is causal over the
+        whole sequence.
 
         With `outputs`, flat indices into [B x S], their activations alone [U, D]: in the last layer only keys and
         values of the other tokens are of use.
         """
+        q, k, v = self.before(x, rotation)
+        return self.after(x, self.self_attn.core(q, k, v, mask), outputs)
+
+    @abstractmethod
+    def before(self, x: Tensor, rotation: Rotation) -> Heads:
+        """[B, S, D] to the inputs of the attention."""
+
+    @abstractmethod
+    def after(self, x: Tensor, heads: Tensor, outputs: Tensor | None) -> Tensor:
+        """The block's input [B, S, D] and what attention made of it [B, H, S, E], to the block's output."""
 
 
 def taken(x: Tensor, outputs: Tensor | None) -> Tensor:

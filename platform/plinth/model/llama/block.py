@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from plinth.model.attention import Mask, Rotation
-from plinth.model.blocks import Attention, Block, FeedForward, taken
+from plinth.model.attention import Rotation
+from plinth.model.blocks import Attention, Block, FeedForward, Heads, taken
 from plinth.model.division import GAIN, HEAD_GAIN, Declaration, Division
 from plinth.model.parameters import Model
 
@@ -50,6 +50,9 @@ class LlamaBlock(Block):
         self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.mlp = FeedForward(config, division)
 
-    def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
-        x = taken(x, outputs) + self.self_attn(self.input_layernorm(x), rotation, mask, outputs)
+    def before(self, x: Tensor, rotation: Rotation) -> Heads:
+        return self.self_attn.heads(self.input_layernorm(x), rotation)
+
+    def after(self, x: Tensor, heads: Tensor, outputs: Tensor | None) -> Tensor:
+        x = taken(x, outputs) + self.self_attn.joined(heads, outputs)
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from plinth.model.attention import Mask, Rotation
-from plinth.model.blocks import Attention, Block, FeedForward, taken
+from plinth.model.attention import Rotation
+from plinth.model.blocks import Attention, Block, FeedForward, Heads, taken
 from plinth.model.division import DIVIDED_GAIN, GAIN, Declaration, Division, TensorRanks
 from plinth.model.parameters import Model
 
@@ -66,7 +66,9 @@ class Olmo2Block(Block):
         self.mlp = FeedForward(config, division)
         self.post_feedforward_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
 
-    def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
-        attended = self.self_attn(x, rotation, mask, outputs)
-        x = taken(x, outputs) + self.post_attention_layernorm(attended)
+    def before(self, x: Tensor, rotation: Rotation) -> Heads:
+        return self.self_attn.heads(x, rotation)
+
+    def after(self, x: Tensor, heads: Tensor, outputs: Tensor | None) -> Tensor:
+        x = taken(x, outputs) + self.post_attention_layernorm(self.self_attn.joined(heads, outputs))
         return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]
