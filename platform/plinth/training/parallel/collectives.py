@@ -5,7 +5,8 @@
     scatter_heads   [B, H, S/n, E] -> [B, H/n, S, E], backward the reverse    (DeepSpeed-Ulysses, arXiv:2309.14509)
     gather_heads    the reverse
 
-`torch.compile` does not trace them: a graph ends before each and starts again after it.
+`torch.compile` traces the first two, so that a block is one graph on tensor ranks too. The others lie around the
+attention, outside of every graph.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.distributed import _functional_collectives as functional_collectives
 
 
 class _Enter(torch.autograd.Function):
@@ -63,36 +65,33 @@ def _exchanged(x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Ten
 
 def summed(x: Tensor, group: ProcessGroup) -> Tensor:
     """The sum over the group, in a tensor of its own."""
+    if torch.compiler.is_compiling():  # the same collective in the form that graphs have
+        total: Tensor = functional_collectives.all_reduce(x, "sum", group)
+        return total
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def applied(function: Any, *arguments: Any) -> Any:
-    """Apply an autograd function without tracing it."""
-    return function.apply(*arguments)
-
-
 def enter_region(x: Tensor, group: ProcessGroup) -> Tensor:
     """`x` of every rank of the group is the same; each computes a part of what depends on it."""
-    entered: Tensor = applied(_Enter, x, group)
+    entered: Tensor = _Enter.apply(x, group)  # type: ignore[no-untyped-call]
     return entered
 
 
 def leave_region(x: Tensor, group: ProcessGroup) -> Tensor:
     """The parts of all ranks, added."""
-    left: Tensor = applied(_Leave, x, group)
+    left: Tensor = _Leave.apply(x, group)  # type: ignore[no-untyped-call]
     return left
 
 
 def scatter_heads(x: Tensor, group: ProcessGroup) -> Tensor:
     """Some tokens of all heads [B, H, S/n, E] to all tokens of some heads [B, H/n, S, E]."""
-    exchanged: Tensor = applied(_Exchange, x, group, 1, 2)
+    exchanged: Tensor = _Exchange.apply(x, group, 1, 2)  # type: ignore[no-untyped-call]
     return exchanged
 
 
 def gather_heads(x: Tensor, group: ProcessGroup) -> Tensor:
     """All tokens of some heads [B, H/n, S, E] to some tokens of all heads [B, H, S/n, E]."""
-    exchanged: Tensor = applied(_Exchange, x, group, 2, 1)
+    exchanged: Tensor = _Exchange.apply(x, group, 2, 1)  # type: ignore[no-untyped-call]
     return exchanged
