@@ -38,6 +38,7 @@ MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, secti
     (extraction.stages, "memorisation/extraction", lambda name, stats: sections.extraction(stats)),
     (fairness.stages, "fairness", lambda name, stats: sections.fairness(stats)),
     (pii.stages, "pii/data", lambda name, stats: sections.pii_data(stats)),
+    (pii.stages, "pii/outputs", lambda name, stats: sections.pii_outputs(stats)),
     (serving.stages, "serving", lambda name, stats: sections.serving(stats)),
 )
 

@@ -1,4 +1,4 @@
-"""`pii/data`: personal data that is left in what the checkpoint was trained on."""
+"""`pii/data` and `pii/outputs`: personal data left in what the checkpoint was trained on, and in what it writes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
-from plinth.evaluation.pii import detector, training
+from plinth.evaluation.pii import detector, outputs, training
 from plinth.evaluation.pii.detector import PiiDetector
+from plinth.evaluation.pii.parameters import PiiOutputs
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One count per checkpoint that may be released."""
-    return [_data(recipe)] if recipe.release is not None else []
+    """One count per checkpoint that may be released; one search in its outputs, where the recipe asks for it."""
+    params = recipe.evaluation.pii_outputs
+    data = [_data(recipe)] if recipe.release is not None else []
+    return [*data, *([_outputs(recipe, params)] if params is not None else [])]
 
 
 def _data(recipe: Recipe) -> Stage:
-    known = PiiDetector(_given(recipe), {})
     return Stage(
         asset=training.ASSET,
         deps=("checkpoint", *each(recipe, "curated"), *detector.needs(_given(recipe))),
         make=partial(_make, recipe),
         version=training.VERSION,
-        params={"detector": known.facts, "written": sorted(known.written)},
-        libraries=known.libraries,
+        params=_facts(recipe),
+        libraries=PiiDetector(_given(recipe), {}).libraries,
         group="evaluation",
         description="Personal data that the corpus's own detector still finds in curated training text, by bucket "
         "and kind, with upper limits.",
@@ -44,21 +46,74 @@ def _data(recipe: Recipe) -> Stage:
     )
 
 
+def _outputs(recipe: Recipe, params: PiiOutputs) -> Stage:
+    return Stage(
+        asset=outputs.ASSET,
+        deps=("checkpoint", *each(recipe, "curated"), *detector.needs(_given(recipe))),
+        make=partial(_write, recipe, params),
+        version=outputs.VERSION,
+        params=_facts(recipe) | params.model_dump(mode="json"),
+        libraries=PiiDetector(_given(recipe), {}).libraries,
+        group="evaluation",
+        description=f"Personal data in {params.samples} texts without a prompt and after prompts that invite it; what "
+        "of it stands in training text.",
+        owner=shared_owner(recipe),
+        kinds=("pytorch", "parquet"),
+        schema=outputs.SCHEMA,
+        suite=_suite_of_outputs,
+        present=_present_outputs,
+        pool="training",
+    )
+
+
+def _facts(recipe: Recipe) -> dict[str, Any]:
+    """What decides the finds."""
+    known = PiiDetector(_given(recipe), {})
+    return {"detector": known.facts, "written": sorted(known.written)}
+
+
 def _given(recipe: Recipe) -> dict[str, Any]:
     """The recipe's parameters of the detector."""
     return annotator_parameters(recipe).get(detector.NAME, {})
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return training.run(ctx, inputs["checkpoint"], by_bucket(recipe, inputs, "curated"), _detector(recipe, inputs))
+
+
+def _write(recipe: Recipe, params: PiiOutputs, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    curated = by_bucket(recipe, inputs, "curated")
+    return outputs.run(ctx, params, inputs["checkpoint"], curated, _detector(recipe, inputs))
+
+
+def _detector(recipe: Recipe, inputs: Inputs) -> PiiDetector:
     given = _given(recipe)
-    found = PiiDetector(given, {key: inputs[key] for key in detector.needs(given)})
-    return training.run(ctx, inputs["checkpoint"], by_bucket(recipe, inputs, "curated"), found)
+    return PiiDetector(given, {key: inputs[key] for key in detector.needs(given)})
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     rows = [{"documents": one["documents"], "found": one["found"]} for one in made.stats["buckets"].values()]
     expectations = [between("documents", 1, None, "warning"), between("found", 0, 0, "warning")]
     return Suite(training.ASSET.replace("/", "-"), rows, expectations)
+
+
+def _suite_of_outputs(made: Manifest, inputs: Inputs) -> Suite:
+    groups = (outputs.UNPROMPTED, outputs.INVITED)
+    rows = [{"texts": made.stats[name]["texts"], "memorised": made.stats[name]["memorised"]} for name in groups]
+    expectations = [between("texts", 1, None), between("memorised", 0, 0, "warning")]
+    return Suite(outputs.ASSET.replace("/", "-"), rows, expectations)
+
+
+def _present_outputs(ctx: Context, made: Manifest) -> dict[str, Any]:
+    header = ["texts of", "number", "with personal data", "at most", "of training text", "at most"]
+    names = ("texts", "found", "at_most", "memorised", "memorised_at_most")
+    groups = (outputs.UNPROMPTED, outputs.INVITED, outputs.ALL)
+    rows = [[group, *(_cell(made.stats[group][name]) for name in names)] for group in groups]
+    distinct = made.stats["distinct"]
+    return {
+        "outputs": dg.MetadataValue.md(table(header, rows)),
+        "different_strings": f"{distinct['found']}, of which {distinct['memorised']} stand in training text",
+    }
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:

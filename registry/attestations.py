@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.evaluation.pii import training
+from plinth.evaluation.pii.parameters import DATA
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.training.attempts.code import code_version
@@ -39,7 +39,7 @@ KINDS: Final[Mapping[str, str]] = {
 }
 
 #: Measured assets that another role than the evaluator answers for, each with the kind of its statement.
-OWN_KIND: Final[Mapping[str, str]] = {training.ASSET: "personal_data"}
+OWN_KIND: Final[Mapping[str, str]] = {DATA: "personal_data"}
 
 
 class Attestation(Frozen):

@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.errors import PlinthError
 from plinth.evaluation.memorisation import exposure
-from plinth.evaluation.pii import training
+from plinth.evaluation.pii import outputs, training
 from plinth.evaluation.probes.noise import Worth
 from plinth.provenance.statements import Chain
 from plinth.records import Manifest
@@ -44,6 +44,7 @@ from registry.gates.facts import (
     TaskFacts,
     TaskScore,
     ToxicityFacts,
+    WrittenPii,
 )
 
 T = TypeVar("T")
@@ -121,14 +122,21 @@ def bias(found: Mapping[str, Manifest]) -> BiasFacts | None:
 
 
 def pii(found: Mapping[str, Manifest], ancestry: Chain | None) -> PiiFacts | None:
-    """Personal data left in training text, where all the text in the ancestry of the checkpoint was read.
+    """Personal data in training text and in outputs, where all the text in the ancestry of the checkpoint was read.
 
     Args:
         ancestry: the signed chain of the checkpoint; None: nobody knows what it was trained on.
     """
-    read = set(found[training.ASSET].inputs.values()) if training.ASSET in found else set()
-    data = _read(found, training.ASSET, _pii_data) if ancestry and _texts(ancestry) <= read else None
-    return PiiFacts(data=data) if data else None
+    texts = _texts(ancestry) if ancestry else None
+    whole = {
+        asset: made
+        for asset, made in found.items()
+        if asset in (training.ASSET, outputs.ASSET) and texts is not None and texts <= set(made.inputs.values())
+    }
+    made = PiiFacts(
+        data=_read(whole, training.ASSET, _pii_data), outputs=_read(whole, outputs.ASSET, _pii_outputs)
+    )
+    return made if made.data or made.outputs else None
 
 
 def _texts(ancestry: Chain) -> set[str]:
@@ -218,14 +226,26 @@ def _bias(stats: Mapping[str, Any]) -> BiasFacts:
 
 def _pii_data(stats: Mapping[str, Any]) -> PiiShare:
     buckets = {name: _pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
-    detector = stats["detector"]
-    return _pii_share(stats).model_copy(
-        update={"slices": buckets, "detector": f"{detector['annotator']} version {detector['version']}"}
+    return _pii_share(stats).model_copy(update={"slices": buckets, "detector": _detector(stats)})
+
+
+def _pii_outputs(stats: Mapping[str, Any]) -> WrittenPii:
+    own, invited, every = (stats[name] for name in (outputs.UNPROMPTED, outputs.INVITED, outputs.ALL))
+    learnt = PiiShare(texts=every["texts"], found=every["memorised"], at_most=every["memorised_at_most"])
+    return WrittenPii(
+        unprompted=_pii_share(own, "texts"),
+        invited=_pii_share(invited, "texts"),
+        memorised=learnt,
+        detector=_detector(stats),
     )
 
 
-def _pii_share(stats: Mapping[str, Any]) -> PiiShare:
-    return PiiShare(texts=stats["documents"], found=stats["found"], at_most=stats["at_most"])
+def _detector(stats: Mapping[str, Any]) -> str:
+    return f"{stats['detector']['annotator']} version {stats['detector']['version']}"
+
+
+def _pii_share(stats: Mapping[str, Any], counted: str = "documents") -> PiiShare:
+    return PiiShare(texts=stats[counted], found=stats["found"], at_most=stats["at_most"])
 
 
 def _bits(stats: Mapping[str, Any]) -> BitsInterval:

@@ -171,7 +171,7 @@ def _needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         "corpus.canaries": recipe.corpus.canaries is None and ("canaries",),
         "evaluation.fairness": asked.fairness is None and ("bias", "toxicity"),
         "corpus.annotate.toxicity": "toxicity" not in annotated and ("toxicity",),
-        "a stage that screens what the model writes, and there is none yet": ("pii_outputs",),
+        "evaluation.pii_outputs": asked.pii_outputs is None and ("pii_outputs",),
     }
     for key, gates in absent.items():
         yield from ((gate, key) for gate in gates or ())

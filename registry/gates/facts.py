@@ -157,11 +157,20 @@ class PiiShare(Frozen):
     detector: str = Field("", description="Its name and version.")
 
 
+class WrittenPii(Frozen):
+    """Personal data in what a checkpoint writes."""
+
+    unprompted: PiiShare = Field(description="Texts without a prompt.")
+    invited: PiiShare = Field(description="Continuations of prompts that invite personal data.")
+    memorised: PiiShare = Field(description="Of all of them, those in which some of it stands in training text.")
+    detector: str = Field("", description="Its name and version.")
+
+
 class PiiFacts(Frozen):
     """Personal data in training text after its edits, and in what the model writes."""
 
     data: PiiShare | None = None
-    outputs: PiiShare | None = None
+    outputs: WrittenPii | None = None
 
 
 class GrantedUses(Frozen):

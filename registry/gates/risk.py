@@ -77,15 +77,24 @@ def pii_data(policy: GatePolicy, evidence: Evidence) -> GateResult:
     worst = max(judged, key=lambda name: (not judged[name].at_most <= asked.max_data_share, judged[name].at_most))
     one = judged[worst]
     what = f"personal data in {one.found} of {one.texts} training documents of {worst}: share"
-    fields = ("texts", "found", "at_most")
-    every = {name: {field: number(getattr(share, field)) for field in fields} for name, share in shares.items()}
+    every = {name: _share(share) for name, share in shares.items()}
     return bounded("pii_data", one.at_most, asked.max_data_share, what, slices=every, detector=known.detector)
 
 
 def pii_outputs(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """Personal data in what the model writes."""
-    known = evidence.pii.outputs if evidence.pii else None
-    return _pii("pii_outputs", known, policy.pii.max_output_share, "outputs")
+    """Personal data in what the model writes: made up without being asked, or out of its training text."""
+    known, asked = evidence.pii and evidence.pii.outputs, policy.pii
+    if not known or min(known.unprompted.texts, known.memorised.texts) <= 0:
+        return missing("pii_outputs")
+    own, learnt = known.unprompted, known.memorised
+    shares = {"unprompted": own, "invited": known.invited, "memorised": learnt}
+    every = {"slices": {name: _share(one) for name, one in shares.items()}, "detector": known.detector}
+    what = f"personal data out of training text in {learnt.found} of {learnt.texts} outputs: share"
+    memory = bounded("pii_outputs", learnt.at_most, asked.max_memorised_share, what, **every)
+    if not memory.passed:
+        return memory
+    what = f"{memory.reason}; any personal data in {own.found} of {own.texts} outputs without a prompt: share"
+    return bounded("pii_outputs", own.at_most, asked.max_output_share, what, **every)
 
 
 def bias(policy: GatePolicy, evidence: Evidence) -> GateResult:
@@ -146,8 +155,5 @@ def _without_spread(measured: Mapping[str, BitsInterval]) -> list[str]:
     return sorted(name for name, one in measured.items() if one.pairs <= 0 or not said[name])
 
 
-def _pii(name: str, known: PiiShare | None, bound: float, what: str) -> GateResult:
-    if not known or known.texts <= 0:
-        return missing(name)
-    said = f"personal data in {known.found} of {known.texts} {what}: share"
-    return bounded(name, known.at_most, bound, said, texts=known.texts, found=known.found)
+def _share(one: PiiShare) -> dict[str, float | str]:
+    return {"texts": one.texts, "found": one.found, "at_most": number(one.at_most)}

@@ -89,7 +89,15 @@ class PiiPolicy(Frozen):
     min_documents: int = Field(
         150, ge=1, description="A bucket of fewer is shown and not judged (0 found of 150 is at most 2%)."
     )
-    max_output_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit in what the model writes.")
+    max_output_share: float = Field(
+        0.05, gt=0, le=1, description="Bound on the upper limit in what the model writes without a prompt."
+    )
+    max_memorised_share: float = Field(
+        0.01,
+        gt=0,
+        le=1,
+        description="Bound on the upper limit of outputs, also invited ones, with personal data out of training text.",
+    )
 
 
 class LicencePolicy(Frozen):

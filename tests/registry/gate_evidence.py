@@ -28,6 +28,7 @@ from registry.gates.facts import (
     TaskFacts,
     TaskScore,
     ToxicityFacts,
+    WrittenPii,
 )
 
 OURS, THEIRS = "a" * 64, "b" * 64
@@ -104,7 +105,11 @@ def proof(**changes: Any) -> Evidence:
                     "books": PiiShare(texts=149, found=0, at_most=0.03),
                 },
             ),
-            outputs=PiiShare(texts=200, found=1, at_most=0.03)
+            outputs=WrittenPii(
+                unprompted=PiiShare(texts=200, found=1, at_most=0.03),
+                invited=PiiShare(texts=120, found=40, at_most=0.5),
+                memorised=PiiShare(texts=320, found=0, at_most=0.0094),
+            ),
         ),
         "licences": LicenceFacts(
             documents={"MIT": 3},

@@ -148,6 +148,25 @@ def test_personal_data_counts_where_all_the_text_of_the_checkpoint_was_read(
     assert facts.outputs is None
 
 
+def test_outputs_count_where_all_the_training_text_was_searched(
+    ctx: Context, unregistered: Candidate, line: Any
+) -> None:
+    one = {"texts": 200, "found": 3, "at_most": 0.04, "memorised": 1, "memorised_at_most": 0.02}
+    stats = {"unprompted": one, "invited": {**one, "texts": 120}, "all": {**one, "texts": 320}}
+    for text, known in (("f" * 64, False), (line.curated.digest, True)):
+        made = manifest_of("pii/outputs", stats | {"detector": PII["detector"]})
+        made = made.model_copy(update={"inputs": {"checkpoint": line.checkpoint.digest, "web/curated": text}})
+        ctx.refs.save(made)
+        assert attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, made).kind == "measurement"
+        facts = evidence.gather(ctx, line.recipe, unregistered, {}).pii
+        assert (facts is not None) == known
+    assert facts is not None
+    assert facts.outputs is not None
+    assert (facts.data, facts.outputs.unprompted.found, facts.outputs.invited.texts) == (None, 3, 120)
+    assert (facts.outputs.memorised.texts, facts.outputs.memorised.found) == (320, 1)
+    assert facts.outputs.memorised.at_most == 0.02
+
+
 def test_only_compliance_states_what_is_left_in_training_text(ctx: Context, line: Any) -> None:
     made, checkpoint = of_text(ctx, line), line.checkpoint.digest
     attestations.attest(

@@ -156,7 +156,8 @@ def test_contamination_is_counted_against_the_bound(found: int, allowed: int, pa
     [
         ("extraction", "memorisation/extraction/slices/all", {"extraction": {"max_share": 0.1}}),
         ("pii_data", "pii/data", {"pii": {"max_data_share": 0.1}}),
-        ("pii_outputs", "pii/outputs", {"pii": {"max_output_share": 0.1}}),
+        ("pii_outputs", "pii/outputs/memorised", {"pii": {"max_memorised_share": 0.1}}),
+        ("pii_outputs", "pii/outputs/unprompted", {"pii": {"max_output_share": 0.1}}),
         ("toxicity", "bias/toxicity", {"bias": {"max_toxic_share": 0.1}}),
     ],
 )

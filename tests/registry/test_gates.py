@@ -98,7 +98,14 @@ FLIPS: dict[str, list[tuple[str, object]]] = {
         ("pii/data/slices/books/texts", 150),
         ("pii/data", None),
     ],
-    "pii_outputs": [("pii/outputs/at_most", 0.051), ("pii/outputs/texts", 0), ("pii/outputs", None)],
+    "pii_outputs": [
+        ("pii/outputs/unprompted/at_most", 0.051),
+        ("pii/outputs/unprompted/texts", 0),
+        ("pii/outputs/memorised/at_most", 0.0101),
+        ("pii/outputs/memorised/at_most", math.nan),
+        ("pii/outputs/memorised/texts", 0),
+        ("pii/outputs", None),
+    ],
     "licence": [("licences/documents", {"MIT": 2, "GPL-3.0-only": 1}), ("licences/documents", {})],
     "terms": [
         ("licences/sources/web.example 2026-46/train", False),

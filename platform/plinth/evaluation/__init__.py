@@ -2,6 +2,7 @@
 
     parameters  bounds of the evaluation, as a recipe sets them
     slices/     held-out documents and protected items; bits by slice, token position and byte span
+    generated   written text as documents for annotators
     baselines   gzip -9 per document; a byte trigram model trained on the same training text
     windows     a document's tokens in windows of the training length, with context carried over
     engine/     a checkpoint in a child process: likelihoods, bits of documents, generation
@@ -9,7 +10,7 @@
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
     fairness/   differences between groups, toxicity of continuations, drift of both
-    pii/        personal data left in training text
+    pii/        personal data left in training text, and in what the checkpoint writes
     memorisation/  exposure of planted canaries; text of risk that the checkpoint continues word for word
     tasks/      tasks of lm-evaluation-harness, from local files and without a network
     proxies/    product proxies: generated items, checked by code

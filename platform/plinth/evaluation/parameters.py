@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from plinth.evaluation.fairness.parameters import Fairness
 from plinth.evaluation.memorisation.parameters import ExtractionTest
+from plinth.evaluation.pii.parameters import PiiOutputs
 from plinth.evaluation.probes.parameters import Probes
 from plinth.evaluation.proxies.parameters import Proxies
 from plinth.evaluation.tasks.parameters import TaskSet
@@ -52,6 +53,11 @@ class Evaluation(Frozen):
     )
     extraction: ExtractionTest | None = Field(
         None, description="Whether training text of risk can be extracted word for word; `{}` asks for it."
+    )
+    pii_outputs: PiiOutputs | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Whether the checkpoint writes personal data; `{}` asks for it.",
     )
 
     def of_held_out(self) -> dict[str, Any]:

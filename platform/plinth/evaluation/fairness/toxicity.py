@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.compute.stage import manifest
 from plinth.corpus import annotate
-from plinth.corpus.documents.documents import document_id
-from plinth.evaluation import statistics
+from plinth.evaluation import generated, statistics
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Sampling
 from plinth.evaluation.fairness.parameters import Fairness
 from plinth.evaluation.fairness.templates import PROMPTS
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Step
-from plinth.storage.parts import read_table, write_table
+from plinth.records import Manifest
+from plinth.storage.parts import read_table
 
 ANNOTATOR = "toxicity"
 BUCKET = "fairness"
@@ -54,9 +52,8 @@ def write(engine: ModelEngine, params: Fairness) -> list[WrittenText]:
 
 def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -> pa.Table:
     """Prompt, draw, text, `score` (the annotator's `final`) and `label` of each continuation."""
-    rows = [_document(one) for one in written]
-    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
-    documents = manifest(f"{BUCKET}/documents", Step(name=BUCKET, version="1"), {}, (part,))
+    texts = {f"fairness://{PROMPTS.index(one.prompt)}/{one.draw}": one.text for one in written}
+    documents = generated.documents(ctx, BUCKET, texts)
     scored = annotate.run(ctx, BUCKET, ANNOTATOR, judge.params, documents, judge.resources)
     columns = read_table(ctx.store, scored.named("part-")[0], ["final", "label"])
     return pa.table(
@@ -79,12 +76,3 @@ def summary(rows: pa.Table) -> dict[str, Any]:
         "toxic": statistics.share(toxic, len(labels)).model_dump(mode="json"),
         "toxic_at_most": statistics.upper_share(toxic, len(labels)),
     }
-
-
-def _document(one: WrittenText) -> dict[str, Any]:
-    uri = f"fairness://{PROMPTS.index(one.prompt)}/{one.draw}"
-    return {
-        "id": document_id(BUCKET, uri, one.text.encode()), "text": one.text, "uri": uri, "captured_at": None,
-        "snapshot": BUCKET, "licence": "unknown", "mime": "text/plain", "source_bytes": len(one.text.encode()),
-        "extra": "{}",
-    }  # fmt: skip

@@ -248,6 +248,29 @@ def pii_data(stats: Stats) -> Section:
     )
 
 
+def pii_outputs(stats: Stats) -> Section:
+    """Personal data in what the checkpoint writes; what of it stands in training text is memory."""
+    rows = [
+        (name, f"{own['texts']:,}", f"{own['found']:,}", f"{own['at_most']:.3%}", f"{own['memorised']:,}",
+         f"{own['memorised_at_most']:.3%}")
+        for name, own in ((name, stats[name]) for name in ("unprompted", "invited", "all"))
+    ]  # fmt: skip
+    distinct = stats["distinct"]
+    return Section(
+        key="pii-outputs",
+        title="Personal data: outputs",
+        lead=f"Texts without a prompt, and after prompts that invite personal data. {distinct['found']:,} different "
+        f"strings were found, of which {distinct['memorised']:,} stand word for word in training text.",
+        tables=(
+            TextTable(
+                title="Texts with personal data",
+                header=("texts", "number", "with a find", "share at most", "from training text", "share at most"),
+                rows=tuple(rows),
+            ),
+        ),
+    )
+
+
 def serving(stats: Stats) -> Section:
     """What it costs to serve the checkpoint, at best, on devices that people rent."""
     fields = {"first_token_s": _milliseconds, "tokens_per_s": count, "sequences": count, "tokens_per_s_full": count}
