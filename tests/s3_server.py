@@ -25,6 +25,13 @@ class Bucket:
     def put(self, key: str, data: bytes) -> None:
         self.client.put_object(Bucket=self.name, Key=key, Body=data)
 
+    def get(self, key: str) -> bytes:
+        data: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return data
+
+    def remove(self, key: str) -> None:
+        self.client.delete_object(Bucket=self.name, Key=key)
+
     def put_in_parts(self, key: str, data: bytes, part_bytes: int = 5 * 2**20) -> None:
         """Upload as AWS does with large files: its entity tag is not the MD5 of the content."""
         where = {"Bucket": self.name, "Key": key}

@@ -35,16 +35,15 @@ def test_models_deleted_and_made_again_give_no_number_twice(ctx: Context, make_l
     first, second, third = (make_line(seed) for seed in (1, 2, 3))
     name = name_of(first)
     release(ctx, first)
+    mlflow.delete_registered_model(f"{name}-candidate")
+    record = release(ctx, second)  # the first one's number among the candidates, and so its source
+    assert (record.version, record.candidate_version, record.previous) == ("2", "1", "1")
     mlflow.delete_registered_model(name)
     assert api.repair(ctx, first.recipe) == (f"{name} is not in MLflow: somebody has deleted it",)
-    assert release(ctx, second).version == "2"
-    assert verified.verify_model(ctx, f"{name}@champion").checkpoint == second.checkpoint.digest
-    assert verified.verify_model(ctx, f"{name}/1").checkpoint == first.checkpoint.digest
+    assert release(ctx, third).version == "3"
     assert mlflow.get_model_version(name, "1").tags[mirror.FOREIGN]
-    mlflow.delete_registered_model(f"{name}-candidate")
-    record = release(ctx, third)  # the first one's number among the candidates, and so its source
-    assert (record.version, record.candidate_version, record.previous) == ("3", "1", "2")
-    assert record.candidate["checkpoint"] == third.checkpoint.digest
+    for version, line in (("1", first), ("2", second), ("3", third)):
+        assert verified.verify_model(ctx, f"{name}/{version}").checkpoint == line.checkpoint.digest
 
 
 def test_a_deleted_version_is_reported_and_stops_no_rollback(ctx: Context, make_line: Any, mlflow: Any) -> None:

@@ -1,6 +1,7 @@
 """The commit record of a checkpoint: a statement, signed as trainer, of the digest of its manifest.
 
-    step-00000100.json    DSSE envelope; subject RUN/step-00000100/manifest.json, predicate `Commit`
+    step-00000100.json           DSSE envelope; subject RUN/step-00000100/manifest.json, predicate `Commit`
+    step-00000100.events.json    in a bucket: DSSE envelope; subject RUN/step-00000100.events.jsonl, the timeline there
 
 The leading rank's writer signs, which needs the pinned root and the trainer's key (`plinth.trust.pin`) on that machine.
 Whoever restores, resumes, rolls back, evaluates or exports verifies before it reads or fetches anything else. A record
@@ -11,6 +12,7 @@ Does not belong here: the files (checkpoint), the root (plinth.trust).
 
 from __future__ import annotations
 
+import hashlib
 import json
 from datetime import UTC, datetime
 
@@ -26,6 +28,7 @@ from plinth.trust.pin import Trust
 from plinth.trust.signers import Signer
 
 PREDICATE = "urn:plinth:checkpoint-commit:v1"
+TIMELINE = "urn:plinth:checkpoint-timeline:v1"
 
 
 class Commit(Frozen):
@@ -79,6 +82,32 @@ def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
     return commit
 
 
+def seal_timeline(run: RunDirectory, step: int, events: bytes) -> bytes:
+    """The record of a timeline as it is uploaded beside a checkpoint: what the run's stability is told from later.
+
+    Raises:
+        SignatureError: as `seal`.
+    """
+    content = dsse.statement(TIMELINE, {_events(run, step): hashlib.sha256(events).hexdigest()}, {})
+    return json.dumps(dsse.seal(content, trainer_of(run)), indent=1, sort_keys=True).encode()
+
+
+def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, where: str) -> None:
+    """Check that a trainer signed this very timeline, for this step of this run.
+
+    Raises:
+        CheckpointError: not signed, by somebody else, or another one.
+        SignatureError: no root is pinned here, so that nothing can be verified.
+    """
+    trust = _trust(run)
+    try:
+        content = dsse.opened(_envelope(data, where), trust.authority(TRAINER), TIMELINE, where)
+    except SignatureError as error:
+        raise _foreign(f"the timeline beside {where}", f"{error.what}: {error.found}") from error
+    if dsse.subjects(content) != {_events(run, step): hashlib.sha256(events).hexdigest()}:
+        raise _foreign(f"the timeline beside {where}", "it is another one, or of another step")
+
+
 def stated(data: bytes, where: str) -> Commit:
     """What a record says; nothing is verified. For sizes in lists.
 
@@ -97,6 +126,10 @@ def _trust(run: RunDirectory) -> Trust:
 
 def _subject(commit: Commit) -> str:
     return f"{commit.run}/step-{commit.step:08d}/manifest.json"
+
+
+def _events(run: RunDirectory, step: int) -> str:
+    return f"{run.root.name}/step-{step:08d}.events.jsonl"
 
 
 def _envelope(data: bytes, where: str) -> object:

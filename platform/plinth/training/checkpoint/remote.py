@@ -1,7 +1,8 @@
 """Committed checkpoints in a bucket: the same files, compared by SHA-256 on the way there and back.
 
     s3://bucket/prefix/RUN/step-00000100/…            files and manifest
-    s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline until then
+    s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline until then, and its digest, signed:
+    s3://bucket/prefix/RUN/step-00000100.events.json
     s3://bucket/prefix/RUN/step-00000100.json         the signed commit record, last: without it nothing counts
 
 Endpoint and credentials come from the environment, as boto3 reads it.
@@ -68,6 +69,7 @@ class RemoteCheckpoints:
             list(pool.map(lambda file: self._put_file(path_in(folder, file.path), f"{name}/{file.path}", file), files))
             self._put(f"{name}/{MANIFEST}", manifest)
             self._put(f"{name}.events.jsonl", events)
+            self._put(f"{name}.events.json", commit_record.seal_timeline(run, step, events))
             self._put(f"{name}.json", record)
         write_bytes(checkpoint.uploaded_path(run, step), record)
         return commit_record.stated(record, name).bytes
@@ -99,7 +101,7 @@ class RemoteCheckpoints:
         files, then these, every byte compared.
 
         Raises:
-            CheckpointError: no trainer signed its record, or it differs from it.
+            CheckpointError: no trainer signed its record or its timeline, it differs from them, or a part is gone.
             SignatureError: no root of trust is pinned on this machine.
             StorageError: the bucket cannot be reached.
         """
@@ -113,10 +115,12 @@ class RemoteCheckpoints:
             if hashlib.sha256(manifest).hexdigest() != expected:
                 raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
             files = files_of(manifest, name)
+            events, stated = self._get(f"{name}.events.jsonl"), self._get(f"{name}.events.json")
+            commit_record.require_timeline(run, step, events, stated, where)
             list(pool.map(lambda file: self._get_file(f"{name}/{file.path}", staged, file), files))
             write_bytes(staged / MANIFEST, manifest)
             if not timeline(run.events).steps:  # it holds at most that a job was submitted and has begun
-                put_before(run.events, self._get(f"{name}.events.jsonl"))
+                put_before(run.events, events)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
         staged.rename(target)
@@ -159,17 +163,27 @@ class RemoteCheckpoints:
         _require_same(answer, checksum, key)
 
     def _get(self, key: str) -> bytes:
-        data: bytes = self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"].read()
+        data: bytes = self._body(key).read()
         return data
+
+    def _body(self, key: str) -> Any:
+        """Content of an object, as a stream; one that is gone takes its checkpoint with it, and no other."""
+        try:
+            return self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
+        except self.client.exceptions.NoSuchKey as error:
+            raise CheckpointError(
+                f"{key} is not in {self.bucket}", expected="every part of a checkpoint", remedy="an older one is used"
+            ) from error
 
     def _get_file(self, key: str, folder: Path, file: File) -> None:
         path, digest, size = path_in(folder, file.path), hashlib.sha256(), 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        body = self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
         with path.open("wb") as stream:
-            for data in body.iter_chunks(1 << 20):
+            for data in self._body(key).iter_chunks(1 << 20):
                 digest.update(data)
                 size += stream.write(data)
+                if size > file.bytes:  # or an endless object would fill the disk
+                    break
             stream.flush()
             os.fsync(stream.fileno())
         if (size, digest.hexdigest()) != (file.bytes, file.sha256):

@@ -18,6 +18,7 @@ from plinth.training.checkpoint import checkpoint, commit_record, upload
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
+from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.trust import dsse, enrolment, pin
 from tests.s3_server import Bucket, serving
 
@@ -46,6 +47,7 @@ def forge(config: RunConfig, bucket: Bucket, names: list[str], step: int = 7) ->
         bucket.put(f"{folder}/{name}", PAYLOAD)
     bucket.put(f"{folder}/manifest.json", manifest)
     bucket.put(f"{folder}.events.jsonl", b"")
+    bucket.put(f"{folder}.events.json", commit_record.seal_timeline(config.directory, step, b""))
     _, record = commit_record.seal(config.directory, step, hashlib.sha256(manifest).hexdigest(), 1)
     bucket.put(f"{folder}.json", record)
 
@@ -75,6 +77,64 @@ def test_names_that_leave_the_checkpoint_are_refused(
     new = {name for name in everything(tmp_path) - before if not name.endswith("events.jsonl")}
     assert all(path.is_dir() for path in (tmp_path / name for name in new)), new  # no byte of a file was fetched
     assert checkpoint.committed(config.directory) == []
+
+
+EVENT = b'{"seq": 1, "time": 1.0, "event": "step", "step": 3, "loss": 2.0}\n'
+
+
+def calm(config: RunConfig, at: str, bucket: Bucket) -> None:
+    """A timeline without the restarts of the run."""
+    bucket.put(f"{at}/step-00000006.events.jsonl", EVENT)
+
+
+def nonsense(config: RunConfig, at: str, bucket: Bucket) -> None:
+    bucket.put(f"{at}/step-00000006.events.jsonl", b"[[[\n")
+
+
+def earlier(config: RunConfig, at: str, bucket: Bucket) -> None:
+    """The timeline of the step before, which the trainer signed."""
+    for name in ("events.jsonl", "events.json"):
+        bucket.put(f"{at}/step-00000006.{name}", bucket.get(f"{at}/step-00000003.{name}"))
+
+
+def unsigned_events(config: RunConfig, at: str, bucket: Bucket) -> None:
+    bucket.remove(f"{at}/step-00000006.events.json")
+
+
+def gone(config: RunConfig, at: str, bucket: Bucket) -> None:
+    bucket.remove(f"{at}/step-00000006/state.json")
+
+
+def endless(config: RunConfig, at: str, bucket: Bucket) -> None:
+    bucket.put(f"{at}/step-00000006/state.json", PAYLOAD + bytes(5 << 20))
+
+
+def exchanged(config: RunConfig, at: str, bucket: Bucket) -> None:
+    """The files of the step before, with their list."""
+    for name in ("state.json", "manifest.json"):
+        bucket.put(f"{at}/step-00000006/{name}", bucket.get(f"{at}/step-00000003/{name}"))
+
+
+@pytest.mark.parametrize("attack", [calm, nonsense, earlier, unsigned_events, gone, endless, exchanged])
+def test_what_a_bucket_changed_about_the_newest_checkpoint_leaves_the_one_before(
+    config: RunConfig, bucket: Bucket, tmp_path: Path, attack: Callable[[RunConfig, str, Bucket], None]
+) -> None:
+    run, remote = config.directory, upload.RemoteCheckpoints(str(config.checkpoints.upload), config.run_id)
+    for step in (3, 6):
+        Timeline(run.events).append("step", step=step, loss=2.0)
+        Timeline(run.events).append("restart", attempt=step, reason="a rank was killed")
+        (checkpoint.stage(run, step) / "state.json").write_bytes(PAYLOAD + bytes([step]))
+        checkpoint.commit(run, step)
+        remote.upload(run, step)
+    attack(config, remote.prefix, bucket)
+    shutil.rmtree(run.root)
+    assert upload.restore(config) == 3
+    assert checkpoint.committed(run) == [3]
+    told = timeline(run.events)
+    assert [event["reason"] for event in told.of("restart")] == ["a rank was killed"]
+    assert [event["step"] for event in told.of("refused")] == [6]
+    written = [path.stat().st_size for path in run.root.rglob("state.json")]
+    assert max(written) <= 1 << 20
 
 
 def test_a_link_in_a_committed_checkpoint_is_refused(config: RunConfig, tmp_path: Path) -> None:
