@@ -39,6 +39,7 @@ ROLE_OF = {
     "return": PROMOTER,
     "export": PROMOTER,
     "export unreleased": TRAINER,
+    "export data": COMPLIANCE,
     "taint": COMPLIANCE,
     "lift": COMPLIANCE,
     "exclude": COMPLIANCE,

@@ -130,6 +130,10 @@ recipe_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for programs.")
 
+unsigned_option = click.option(
+    "--unsigned", is_flag=True, help="Without the signature of compliance: nobody can prove it elsewhere."
+)
+
 
 def examples(*lines: str) -> str:
     """The closing lines of a command's help."""

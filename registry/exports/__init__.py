@@ -3,6 +3,7 @@
     released    a release out of the signed history, proved again; its papers and signed statements
     unreleased  a checkpoint that no history released: marks on it, and the card that says so
     data        text, tokens and files of a manifest: what is tainted stays, and each export is noted
+    signed_data text and tokens with a statement over their files, signed as compliance; verified offline
     sealed      the statement over every file, the model signature, the record in `exports/`
 
     DIRECTORY/README.md, *.safetensors, config.json, …    the model, with its card

@@ -1,7 +1,8 @@
 """The seal of an export: a statement over every file of a directory, and the record that it was made.
 
 The statement names the release, its policy and the root under which it was signed. It is signed as `promoter`; of a
-model that nobody released as `trainer`, and says so. Who verifies it is `plinth.trust.standalone_verify`.
+model that nobody released as `trainer`, and says so. Who verifies it is `plinth.trust.standalone_verify`. Text and
+tokens: `signed_data`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, json_option, shared, unsigned_option
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -28,22 +28,25 @@ if TYPE_CHECKING:
     help="megatron: .bin and .idx; bin: tokens alone and document offsets (.npy); shards: files named as the parts.",
 )
 @click.option("--to", required=True, help="Folder or s3:// prefix to write below.")
+@unsigned_option
 @shared
 @json_option
-def tokens(settings: Settings, name: str, kind: Any, to: str, as_json: bool) -> None:
+def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as_json: bool) -> None:
     """Write the tokens of NAME (a bucket, or a run: `latest`, its id or a prefix of it) for another trainer.
 
     Every stream is a data set of its own. For a run, the output also has the share of sequences of each stream: the
-    weights of a blend.
+    weights of a blend. The key of compliance signs the files (`EXPORT.json`); `plinth export verify PLACE` proves them.
     """
     from jobs.cli import output
     from plinth.tokens.shards.export import export
-    from registry.exports import data
+    from registry.exports import signed_data
 
     ctx = settings.context()
     shards, weights = _chosen(ctx, name)
-    data.leave(ctx, shards, to)
-    written = export(ctx.store, shards, kind, to)
+    with signed_data.leaving(ctx, shards, to, f"tokens of {name}", unsigned=unsigned) as seal:
+        written = export(ctx.store, shards, kind, to)
+        digests = {name: own for one in written for name, own in one.pop("sha256").items()}
+        signed = seal.sign(digests, {one.asset: one.digest for one in shards})
     for one in written:
         if weights and "stream" in one:
             one["weight"] = weights.get(one["stream"], 0.0)
@@ -56,6 +59,7 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, as_json: bool) -> 
         )
         weight = f", weight {one['weight']:.6g}" if "weight" in one else ""
         output.say(f"{one['at']}: {what}{weight}")
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "not signed: nobody can prove it elsewhere")
 
 
 def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:

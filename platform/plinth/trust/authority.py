@@ -27,7 +27,7 @@ ROLES: Final[Mapping[str, str]] = {
     APPROVER: "a person's decision about a candidate",
     PROMOTER: "releases, their history, verdicts, exports",
     POLICY: "the gates that a release must pass, and waivers",
-    COMPLIANCE: "licences and terms, personal data, marks, takedowns, papers",
+    COMPLIANCE: "licences and terms, personal data, marks, takedowns, papers, exports of text",
 }
 
 

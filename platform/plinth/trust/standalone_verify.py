@@ -3,6 +3,7 @@
 
 One file for whoever serves a model: copy it. It needs Python 3.11 and `cryptography`, no network, no workspace, nothing
 else of Plinth. Exit status 0 when every file is as a promoter signed it, 1 when not, with the reason on standard error.
+Text and tokens, which compliance signs, are no model: they are refused, and proved with --data alone.
 
     EXPORT.json    DSSE envelope of an in-toto statement: SHA-256 of every other file, release, policy, root
     evidence/      DSSE envelopes, each signed by the role that may state it
@@ -16,7 +17,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 EXPORT, RELEASE = "EXPORT.json", "evidence/release.json"
 ROOT_TYPE, EXPORT_TYPE, RELEASE_TYPE = "urn:plinth:root:v1", "urn:plinth:export:v1", "urn:plinth:release:v1"
 PAYLOAD_TYPE, STATEMENT_TYPE = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
-PAPERS_TYPE = "urn:plinth:papers:v1"
+PAPERS_TYPE, DATA = "urn:plinth:papers:v1", "data"
 #: Who may state what. A statement of another type is signed by the role that the export names for it.
 ROLES = {
     RELEASE_TYPE: "promoter", "urn:plinth:release-head:v1": "promoter", "urn:plinth:log:providers:v1": "compliance",
@@ -46,32 +47,33 @@ class RefusedExport(Exception):
     """This directory, or the root, must not be trusted; says why."""
 
 
-def verify(directory: Path, root_file: Path, unreleased: bool = False, now: datetime | None = None) -> dict[str, Any]:
-    """Prove an export; returns its name, status, release, policy, root, signers and evidence.
+def verify(
+    directory: Path, root_file: Path, unreleased: bool = False, now: datetime | None = None, data: bool = False,
+    same: Callable[[Path, dict[str, str], set[str]], None] | None = None,
+) -> dict[str, Any]:
+    """Prove an export; returns its name, status, release, policy, root, signers and evidence, or raises RefusedExport.
 
-    Raises:
-        RefusedExport: anything that differs from what was signed, or was signed by somebody else.
+    `data` asks for text or tokens in place of a model; `same` compares files that lie elsewhere.
     """
     sealed = json.loads(root_file.read_bytes())
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
     _require((now or datetime.now(UTC)) < _time(root["expires"]), f"{root['name']} expired on {root['expires']}")
-    found = set(files_of(directory))  # before anything is read: a pipe would never end
-    sealed = _exact(directory / EXPORT)
-    statement = _statement(sealed, EXPORT_TYPE)
+    found = set(files_of(directory)) - {EXPORT}  # before anything is read: a pipe would never end
+    statement = _statement(sealed := _exact(directory / EXPORT), EXPORT_TYPE)
     stated, under = statement["predicate"], statement["predicate"]["root"]
-    released = stated["status"] == "released"
-    role = "promoter" if released else "trainer"
+    role = {"released": "promoter", DATA: "compliance"}.get(stated["status"], "trainer")
     signers = _signers(sealed, root, role, EXPORT, stated["at"])
-    _require(released or unreleased, f"{stated['name']} is {stated['status']}: no history released it")
-    same = under["sha256"] == own if under["version"] == root["version"] else under["version"] < root["version"]
-    _require(same and under["name"] == root["name"], f"signed under another root: {under['name']} {under['version']}")
+    _require(data == (role == "compliance"), f"{stated['name']} is {'a model, no data' if data else 'data, no model'}")
+    _require(role != "trainer" or unreleased, f"{stated['name']} is {stated['status']}: no history released it")
+    known = under["sha256"] == own if under["version"] == root["version"] else under["version"] < root["version"]
+    _require(known and under["name"] == root["name"], f"signed under another root: {under['name']} {under['version']}")
     files = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
-    _same_files(directory, files, found - {EXPORT})
+    (same or _same_files)(directory, files, found)
     _require(set(stated["evidence"]) <= set(files), "evidence that is not there")
     stated["papers"] = {name: files[name] for name in files if name == "README.md" or name.startswith("papers/")}
     evidence = {name: _evidence(directory, name, of, root, stated) for name, of in sorted(stated["evidence"].items())}
-    _require(not released or RELEASE in evidence, "a release without its record")
+    _require(role != "promoter" or RELEASE in evidence, "a release without its record")
     return {
         "name": stated["name"], "status": stated["status"], "number": stated["number"], "policy": stated["policy"],
         "checkpoint": stated["checkpoint"], "release": files.get(RELEASE), "at": stated["at"],
@@ -91,16 +93,14 @@ def sha256(path: Path) -> str:
 
 def files_of(directory: Path) -> Iterator[str]:
     """Names of all files below a directory; an empty folder, a link or a file with a second name is refused."""
-    empty = True
-    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
-        empty = False
+    _require(bool(entries := sorted(os.scandir(directory), key=lambda each: each.name)), f"{directory} is empty")
+    for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             yield from (f"{entry.name}/{name}" for name in files_of(Path(entry.path)))
             continue
         plain = entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_nlink == 1
         _require(plain, f"{entry.path} is a link, or no regular file")
         yield entry.name
-    _require(not empty, f"{directory} is an empty folder")
 
 
 def _same_files(directory: Path, files: dict[str, str], found: set[str]) -> None:
@@ -115,8 +115,7 @@ def _same_files(directory: Path, files: dict[str, str], found: set[str]) -> None
 
 def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], stated: dict[str, Any]) -> str:
     """Role and owners of a statement of the evidence, which must be of this checkpoint."""
-    sealed = json.loads((directory / name).read_bytes())
-    found = _statement(sealed)
+    found = _statement(sealed := json.loads((directory / name).read_bytes()))
     role = ROLES.get(found["predicateType"], role)
     signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
     about = [one["digest"]["sha256"] for one in found["subject"] if one["name"] == "checkpoint"]
@@ -187,9 +186,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--root", type=Path, required=True, help="root of trust, from its owner, never from an export")
     parser.add_argument("--unreleased", action="store_true", help="accept a model that no history released")
+    parser.add_argument("--data", action="store_true", help="prove an export of text or tokens, not of a model")
     given = parser.parse_args(arguments)
     try:
-        print(json.dumps(verify(given.directory, given.root, given.unreleased), indent=1))
+        print(json.dumps(verify(given.directory, given.root, given.unreleased, data=given.data), indent=1))
     except (RefusedExport, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         print(f"refused: {str(error) or type(error).__name__!a}", file=sys.stderr)
         return 1

@@ -35,22 +35,25 @@ _NUMBERS = 2**20
 
 
 def export(store: Store, shards: Iterable[Manifest], kind: Format, to: str) -> list[dict[str, Any]]:
-    """Write the streams of shard sets below a folder or `s3://` prefix; returns facts by stream or asset.
+    """Write the streams of shard sets below a folder or `s3://` prefix; returns facts by stream or asset, of which
+    `sha256` has the digest of every file by its name below `to`.
 
     Raises:
         IntegrityError: a shard has changed; the file that it belongs to is not written.
         StorageError: the place cannot be written, or a document is too long for the format.
     """
+    root = to.rstrip("/")
     if kind == "shards":
-        return [_named(store, made, to) for made in shards]
+        return [_named(store, made, root) for made in shards]
     write = _megatron if kind == "megatron" else _plain
-    return [write(store, reader, f"{to.rstrip('/')}/{name}") for name, reader in open_streams(store, shards).items()]
+    return [write(store, reader, root, name) for name, reader in open_streams(store, shards).items()]
 
 
-def _megatron(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
+def _megatron(store: Store, reader: ShardReader, to: str, name: str) -> dict[str, Any]:
+    prefix = f"{to}/{name}"
     files = {"bin": write_file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
     files["idx"] = write_file(f"{prefix}.idx", lambda out: _megatron_index(reader, out))
-    return _write_facts(reader, prefix, "megatron", files)
+    return _write_facts(reader, to, name, "megatron", files)
 
 
 def _megatron_index(reader: ShardReader, out: Sink) -> None:
@@ -72,10 +75,11 @@ def _megatron_index(reader: ShardReader, out: Sink) -> None:
         out.write(np.arange(first, min(first + _NUMBERS, documents + 1), dtype="<i8").tobytes())
 
 
-def _plain(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
+def _plain(store: Store, reader: ShardReader, to: str, name: str) -> dict[str, Any]:
+    prefix = f"{to}/{name}"
     files = {"bin": write_file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
     files["npy"] = write_file(f"{prefix}.npy", lambda out: _offsets(reader, out))
-    return _write_facts(reader, prefix, "bin", files)
+    return _write_facts(reader, to, name, "bin", files)
 
 
 def _offsets(reader: ShardReader, out: Sink) -> None:
@@ -87,15 +91,20 @@ def _offsets(reader: ShardReader, out: Sink) -> None:
 
 
 def _named(store: Store, made: Manifest, to: str) -> dict[str, Any]:
-    root = f"{to.rstrip('/')}/{made.asset}"
+    digests = {}
     for part in made.parts:
-        write_file(f"{root}/{relative(part.name, made.asset)}", lambda out, part=part: _tokens(store, [part], out))  # type: ignore[misc]
+        name = f"{made.asset}/{relative(part.name, made.asset)}"
+        written = write_file(f"{to}/{name}", lambda out, part=part: _tokens(store, [part], out))  # type: ignore[misc]
+        digests[name] = written.sha256
+    last = write_file(f"{to}/{made.asset}/manifest.json", lambda out: out.write(made.model_dump_json().encode()))
+    digests[f"{made.asset}/manifest.json"] = last.sha256
     facts = {"asset": made.asset, "format": "shards", "digest": made.digest, "files": len(made.parts)}
-    write_file(f"{root}/manifest.json", lambda out: out.write(made.model_dump_json().encode()))
-    return {**facts, "at": root}
+    return {**facts, "at": f"{to}/{made.asset}", "sha256": digests}
 
 
-def _write_facts(reader: ShardReader, prefix: str, kind: str, files: Mapping[str, WrittenFile]) -> dict[str, Any]:
+def _write_facts(
+    reader: ShardReader, to: str, name: str, kind: str, files: Mapping[str, WrittenFile]
+) -> dict[str, Any]:
     facts = {
         "stream": reader.stream.name,
         "format": kind,
@@ -103,10 +112,12 @@ def _write_facts(reader: ShardReader, prefix: str, kind: str, files: Mapping[str
         "documents": reader.documents_count,
         "dtype": "<i4" if kind == "megatron" and reader.dtype.itemsize == 4 else reader.dtype.str,
         "end_of_text": reader.end_of_text,
-        "files": {f"{prefix.rsplit('/', 1)[1]}.{suffix}": written.model_dump() for suffix, written in files.items()},
+        "files": {f"{name.rpartition('/')[2]}.{suffix}": written.model_dump() for suffix, written in files.items()},
     }
-    write_file(f"{prefix}.json", lambda out: out.write(json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"))
-    return {**facts, "at": prefix}
+    text = json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"
+    written = {**files, "json": write_file(f"{to}/{name}.json", lambda out: out.write(text))}
+    digests = {f"{name}.{suffix}": one.sha256 for suffix, one in written.items()}
+    return {**facts, "at": f"{to}/{name}", "sha256": digests}
 
 
 def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:

@@ -250,7 +250,16 @@ def test_the_command(ctx: Context, tmp_path: Path, capsys: pytest.CaptureFixture
     given = ["-w", str(ctx.workspace.root), "export"]
     assert call([*given, "text", "--to", str(tmp_path / "out"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert call([*given, "verify", str(tmp_path / "out"), "--digest", told["digest"]]) == 0
+    out, root = str(tmp_path / "out"), ["--root", str(ctx.workspace.trust_folder / "root.json")]
+    assert call([*given, "verify", out, "--digest", told["digest"]]) == 0
+    assert call(["-w", str(tmp_path / "none"), "export", "verify", out, *root, "--json"]) == 0
+    assert call([*given, "text", "--to", out]) == 0  # repeated, it is signed again
+    assert call([*given, "verify", out, *root]) == 0
+    assert f"{len(told['files']) + 1} files, text of judged" in capsys.readouterr().out
+    assert call([*given, "text", "--unsigned", "--to", str(tmp_path / "bare")]) == 0
+    assert call([*given, "verify", str(tmp_path / "bare")]) == 8
+    assert "is not signed" in capsys.readouterr().err
+    assert call([*given, "verify", str(tmp_path / "bare"), "--unsigned"]) == 0
     assert call([*given, "text", "nobody", "--to", str(tmp_path / "no")]) == 3
 
 
@@ -282,3 +291,8 @@ def test_tainted_text_and_tokens_stay(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert call(["export", "tokens", "prose", "--format", "bin", *place, *of]) == 0
     (note,) = (json.loads(path.read_bytes()) for path in (ctx.workspace.root / "exports").iterdir())
     assert (note["name"], note["to"]) == ("prose/shards", str(tmp_path / "out"))
+    assert call(["export", "verify", str(tmp_path / "out"), *of]) == 0
+    assert "tokens of prose" in capfd.readouterr().out
+    (tmp_path / "out" / "prose.npy").write_bytes(b"")
+    assert call(["export", "verify", str(tmp_path / "out"), *of]) == 8
+    assert "prose.npy has changed" in capfd.readouterr().err
