@@ -17,7 +17,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
 
     clock         wall-clock time for records
     signed_file   a YAML file that somebody signs, read with its problems
-    signed_log    signed, numbered, chained records that are only ever added
+    signed_log    the signed logs of a workspace and who may sign each (the mechanism: plinth.trust.signed_log)
     audit_log     every decision and every refused one, signed by whoever decided or asked
     signing       OpenSSF model signature and SLSA provenance of a directory
     trained       what the trainer stated while it trained, bound to a checkpoint
@@ -26,7 +26,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
     attestations  statements about a checkpoint, each signed by the role that may state it
     gates/        pure functions: policy and evidence -> passed, reason
-    policy        the signed policy that governs a release: numbered, chained, the newest holds
+    policy        the signed policy that governs a release: a log, the newest version holds
     waivers       the owner lets one candidate pass one gate until a date
     verdict       what the gates said, as a signed verification summary
     measured      statistics of manifests -> facts that gates read
@@ -36,7 +36,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     version_text  marks, gates and scores where MLflow shows them first
     scores        what tasks and proxies measured, as metrics of the model with their data
     timeline      step events of a run -> metrics, each once
-    releases      signed, chained records of every movement, with person and reason, and their signed head
+    releases      records of every movement, with person and reason, and their signed head
     taint         marks and their lifting, signed; everything downstream of them
     standing      which version is champion, on trial or gone: a pure function of those records
     mirror        MLflow's aliases after them, repaired and reported

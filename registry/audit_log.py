@@ -25,9 +25,10 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError, TrustError
 from plinth.records import Frozen
 from plinth.trust.authority import APPROVER, COMPLIANCE, POLICY, PROMOTER, ROLES, ROOT, TRAINER
+from plinth.trust.log_record import LogRecord
 from plinth.trust.pin import Trust
 from plinth.trust.signers import Signer
-from registry.signed_log import AUDIT, LogRecord
+from registry.signed_log import AUDIT
 
 #: The role in which each action is done.
 ROLE_OF = {
@@ -151,7 +152,7 @@ def entries(ctx: Context) -> tuple[AuditEntry, ...]:
 
 
 def prove(ctx: Context, anchors: Iterable[tuple[str, Mapping[str, Any]]]) -> AuditProof:
-    """Prove every entry, and that the log continues from every head of it that was signed elsewhere.
+    """Prove every entry by its signature, and that the log continues from every head of it that was signed elsewhere.
 
     Args:
         anchors: the name of what was signed, and the number and SHA-256 that it gives.
@@ -159,7 +160,7 @@ def prove(ctx: Context, anchors: Iterable[tuple[str, Mapping[str, Any]]]) -> Aud
     Raises:
         SignatureError: an entry does not hold, or one that was there is missing.
     """
-    found = AUDIT.records(ctx)
+    found = AUDIT.records(ctx, whole=True)
     for each in found:
         _entry(each)
     agreed = []
@@ -209,7 +210,7 @@ def _key(trust: Trust, role: str, owner: str | None) -> Signer:
 
 
 def _last_of(ctx: Context, asked: AuditedAction) -> Mapping[str, Any] | None:
-    bodies = (each.body for each in reversed(AUDIT.records(ctx)))
+    bodies = (each.body for each in AUDIT.back(ctx))
     return next((body for body in bodies if (body["action"], body["subject"]) == (asked.action, asked.subject)), None)
 
 

@@ -20,10 +20,11 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
 from plinth.records import Frozen, Name
 from plinth.trust.authority import COMPLIANCE, PROMOTER
+from plinth.trust.log_record import LogRecord
 from plinth.trust.pin import Trust
 from registry import mlflow_client, releases
 from registry.releases import ReleaseRecord
-from registry.signed_log import CONSUMERS, FEED, LogRecord
+from registry.signed_log import CONSUMERS, FEED
 from registry.standing import standing
 
 #: Tags of a model in MLflow that was made of a release's checkpoint.

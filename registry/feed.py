@@ -18,10 +18,11 @@ from plinth.errors import SignatureError
 from plinth.provenance.impact.descendants import Descendant, descent
 from plinth.records import Frozen
 from plinth.storage.locks import locked
+from plinth.trust.log_record import LogRecord
 from plinth.trust.pin import Trust
 from registry import consumers, impact, releases, taint
 from registry.releases import ReleaseRecord
-from registry.signed_log import FEED, LogRecord
+from registry.signed_log import FEED
 from registry.taint import TaintStatement
 
 #: Published assets named in an entry; the mark's impact has all.

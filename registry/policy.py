@@ -1,17 +1,16 @@
-"""The gate policy that governs a release: signed by its owner, numbered, chained; the newest version governs.
+"""The gate policy that governs a release: a log signed by its owner; the newest version governs.
 
     policies/<release>/00001.json    DSSE envelope of the policy, signed as `policy`
 
-Nobody who trains, approves or promotes can give another: no recipe, option or environment names one. A version that is
-taken away is noticed, because this machine remembers the highest number that it has seen. The digest of the policy
-stands in verdicts, approvals and release records, so that what was decided under one is not read under another.
+Nobody who trains, approves or promotes can give another: no recipe, option or environment names one. The digest of the
+policy stands in verdicts, approvals and release records, so that what was decided under one is not read under another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -21,16 +20,15 @@ from plinth.errors import GateError, RecipeError, SignatureError, TrustError
 from plinth.recipe.gate import GATES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
-from plinth.storage import locks
-from plinth.trust import dsse
 from plinth.trust.authority import POLICY
-from plinth.trust.pin import Trust
-from registry import audit_log, signed_file
+from plinth.trust.log_record import LogRecord
+from plinth.trust.signed_log import SignedLog
+from registry import audit_log, releases, signed_file
 from registry.audit_log import AuditedAction
-from registry.clock import now
 from registry.gates.settings import GatePolicy
+from registry.signed_log import POLICY_PREDICATE, policies
 
-PREDICATE: Final = "urn:plinth:gate-policy:v1"
+PREDICATE: Final = POLICY_PREDICATE
 
 
 class SignedPolicy(Frozen):
@@ -78,55 +76,30 @@ def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPo
 def _sign(ctx: Context, policy: GatePolicy, owner: str | None) -> SignedPolicy:
     for error in _extensions(policy):
         raise error
-    trust = Trust.of(ctx.workspace)
-    folder = _folder(ctx, policy.release)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locks.locked(folder / ".lock"):
-        earlier = history(ctx, policy.release)
-        if earlier and earlier[-1].digest == digest(policy):
-            return earlier[-1]
-        if policy.version != len(earlier) + 1:
-            raise GateError(
-                f"version {policy.version} is not the next policy of {policy.release}",
-                found=f"{len(earlier)} signed versions",
-                expected=f"version: {len(earlier) + 1}",
-                remedy="`plinth gates show` prints the one that governs; number yours after it",
-            )
-        prior = earlier[-1].digest if earlier else None
-        predicate = {"at": now(), "prior": prior, "policy": policy.model_dump(mode="json")}
-        content = dsse.statement(PREDICATE, {policy.release: digest(policy)}, predicate)
-        dsse.write(path_of(ctx, policy.release, policy.version), content, trust.signer(POLICY, owner))
-        return history(ctx, policy.release)[-1]
+    earlier = history(ctx, policy.release)
+    if earlier and earlier[-1].digest == digest(policy):
+        return earlier[-1]
+    if policy.version != len(earlier) + 1:
+        raise GateError(
+            f"version {policy.version} is not the next policy of {policy.release}",
+            found=f"{len(earlier)} signed versions",
+            expected=f"version: {len(earlier) + 1}",
+            remedy="`plinth gates show` prints the one that governs; number yours after it",
+        )
+    body, about = {"policy": policy.model_dump(mode="json")}, {policy.release: digest(policy)}
+    log = policies(policy.release)
+    return _signed(log, log.append(ctx, body, about, POLICY, owner, number=policy.version), policy.release)
 
 
 def history(ctx: Context, release: str) -> tuple[SignedPolicy, ...]:
     """Every signed version, oldest first.
 
     Raises:
-        SignatureError: one is missing, was changed, or was not signed as `policy`.
+        SignatureError: one is missing, was changed, or was not signed as `policy`; the newest too, where this machine
+            has seen it or a head of the release history was signed since.
     """
-    trust = Trust.of(ctx.workspace)
-    found: list[SignedPolicy] = []
-    for number, path in enumerate(sorted(_folder(ctx, release).glob("[0-9]*.json")), start=1):
-        one, prior = _read(path, trust)
-        expected = (release, number, found[-1].digest if found else None)
-        if (one.policy.release, one.policy.version, prior) != expected:
-            raise SignatureError(
-                f"the policies of {release} are broken at {path.name}",
-                found=f"{one.policy.release} version {one.policy.version} after {prior}",
-                expected=f"{expected[0]} version {expected[1]} after {expected[2]}",
-                remedy="restore the missing versions from a backup",
-            )
-        found.append(one)
-    seen = trust.seen(_counted(ctx, release))
-    if len(found) < seen:
-        raise SignatureError(
-            f"the newest policy of {release} was removed",
-            found=f"{len(found)} versions",
-            expected=f"{seen}, as this machine has seen",
-            remedy="restore policies/ from a backup, and ask who removed it",
-        )
-    return tuple(found)
+    log = policies(release)
+    return tuple(_signed(log, record, release) for record in releases.log_records(ctx, log))
 
 
 def current(ctx: Context, release: str) -> SignedPolicy:
@@ -143,7 +116,6 @@ def current(ctx: Context, release: str) -> SignedPolicy:
             expected="one signed by the owner of the release",
             remedy="write one (jobs/policies/default.yaml is a start) and sign it: `plinth gates sign FILE`",
         )
-    Trust.of(ctx.workspace).remember(_counted(ctx, release), len(found))
     return found[-1]
 
 
@@ -177,19 +149,19 @@ def _needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield from ((gate, key) for gate in gates or ())
 
 
-def _read(path: Path, trust: Trust) -> tuple[SignedPolicy, Any]:
-    envelope, authority = dsse.envelope_of(path), trust.authority(POLICY)
-    content = dsse.opened(envelope, authority, PREDICATE, str(path))
+def _signed(log: SignedLog, record: LogRecord, release: str) -> SignedPolicy:
+    where = f"{log.name}/{record.number:05d}.json"
     try:
-        predicate = content["predicate"]
-        policy = GatePolicy.model_validate(predicate["policy"])
-        prior, at = predicate["prior"], str(predicate["at"])
-    except (KeyError, TypeError, ValidationError) as error:
-        raise SignatureError(f"{path} is not a gate policy", found=error) from error
-    found = SignedPolicy(policy=policy, digest=digest(policy), at=at, signers=dsse.signed_by(envelope, authority))
-    if dsse.subjects(content) != {policy.release: found.digest}:
-        raise SignatureError(f"{path} speaks of another policy", found=dsse.subjects(content), expected=found.digest)
-    return found, prior
+        policy = GatePolicy.model_validate(record.body["policy"])
+    except (KeyError, ValidationError) as error:
+        raise SignatureError(f"{where} is not a gate policy", found=error) from error
+    if (policy.release, policy.version) != (release, record.number):
+        found = f"{policy.release} version {policy.version}"
+        raise log.broken(where, found, f"{release} version {record.number}")
+    one = SignedPolicy(policy=policy, digest=digest(policy), at=record.at, signers=record.owners)
+    if record.subjects != {policy.release: one.digest}:
+        raise SignatureError(f"{where} speaks of another policy", found=record.subjects, expected=one.digest)
+    return one
 
 
 def _extensions(policy: GatePolicy) -> Iterator[RecipeError]:
@@ -202,13 +174,4 @@ def _extensions(policy: GatePolicy) -> Iterator[RecipeError]:
 
 def path_of(ctx: Context, release: str, version: int) -> Path:
     """The file of a signed version."""
-    return _folder(ctx, release) / f"{version:05d}.json"
-
-
-def _folder(ctx: Context, release: str) -> Path:
-    return ctx.workspace.policies / release
-
-
-def _counted(ctx: Context, release: str) -> str:
-    """The name under which this machine remembers how many versions there are; a trust folder may serve workspaces."""
-    return f"{ctx.workspace.uri or ctx.workspace.root} policies/{release}"
+    return policies(release).path(ctx, version)

@@ -25,8 +25,9 @@ from plinth.provenance.impact.targets import CURATED, DOCUMENT_ID, beginning, ho
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.trust.authority import COMPLIANCE
+from plinth.trust.log_record import LogRecord
 from registry import releases
-from registry.signed_log import MARKS, LogRecord
+from registry.signed_log import MARKS
 
 DIGEST = re.compile(r"[0-9a-f]{8,64}")
 

@@ -23,10 +23,11 @@ from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
+from plinth.trust.log_record import LogRecord
 from registry import audit_log, releases, signed_file
 from registry.audit_log import AuditedAction
 from registry.papers.facts import SignedText
-from registry.signed_log import PROVIDERS, LogRecord
+from registry.signed_log import PROVIDERS
 
 Text = Field(None, min_length=1, max_length=10_000)
 

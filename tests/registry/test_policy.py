@@ -88,7 +88,7 @@ def test_a_changed_or_removed_version_is_noticed(ctx: Context) -> None:
         policy.current(ctx, "demo")
     file_of(ctx, 1).write_bytes(first)
     file_of(ctx, 2).unlink()
-    with pytest.raises(SignatureError, match="newest policy of demo was removed"):
+    with pytest.raises(SignatureError, match="newest policies of demo are missing"):
         policy.current(ctx, "demo")
     envelope = json.loads(second)
     envelope["payload"] = json.loads(first)["payload"]

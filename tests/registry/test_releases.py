@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from plinth.compute.context import Context
+from plinth.corpus.exclusions import exclusion_list
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
+from plinth.trust.log_head import LogHead
+from plinth.trust.log_record import LogRecord
 from plinth.trust.pin import Trust
-from registry import releases
+from plinth.trust.signed_log import SignedLog
+from registry import policy, releases
 from registry.releases import ReleaseRecord
+from tests.registry.conftest import small_policy
 
 
 def write(ctx: Context, version: str, model: str = "demo") -> ReleaseRecord:
@@ -113,7 +118,7 @@ def test_a_machine_that_has_seen_nothing_refuses_an_old_head(
 ) -> None:
     write(ctx, "1")
     later = datetime.now(UTC) + timedelta(days=releases.HEAD_DAYS)
-    monkeypatch.setattr(releases, "now", lambda: later.isoformat(timespec="seconds"))
+    monkeypatch.setattr("plinth.trust.log_head.now", lambda: later.isoformat(timespec="seconds"))
     with pytest.raises(SignatureError, match="has expired"):
         releases.history(ctx)
 
@@ -135,7 +140,7 @@ def test_two_crashes_before_the_head_break_nothing(ctx: Context, own_trust: Path
     path = ctx.workspace.releases / releases.HEAD
     for version in "23":
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(releases, "_sign_head", _killed_at(int(version), releases._sign_head))
+            patch.setattr(LogHead, "sign", _killed_at(int(version), LogHead.sign))
             with pytest.raises(KeyboardInterrupt):
                 write(ctx, version)
     assert dsse.unverified(dsse.envelope_of(path), "head")["predicate"]["number"] == 2
@@ -148,12 +153,39 @@ def test_two_crashes_before_the_head_break_nothing(ctx: Context, own_trust: Path
 def _killed_at(number: int, sign: Callable[..., None]) -> Callable[..., None]:
     """A process that dies before it signs the head of this record."""
 
-    def killed(ctx: Context, trust: Trust, newest: int) -> None:
-        if newest == number:
+    def killed(head: LogHead, ctx: Context, newest: LogRecord, others: Iterable[SignedLog]) -> None:
+        if newest.number == number:
             raise KeyboardInterrupt
-        sign(ctx, trust, newest)
+        sign(head, ctx, newest, others)
 
     return killed
+
+
+def test_two_records_after_the_head_were_put_in(ctx: Context) -> None:
+    write(ctx, "1")
+    head = (ctx.workspace.releases / releases.HEAD).read_bytes()
+    write(ctx, "2")
+    write(ctx, "3")
+    (ctx.workspace.releases / releases.HEAD).write_bytes(head)
+    with pytest.raises(SignatureError, match="outgrew the head"):
+        releases.history(ctx)
+
+
+@pytest.mark.parametrize("log", ["policies/demo", "exclusions"])
+def test_a_new_machine_misses_the_newest_record_of_every_log_that_the_head_names(
+    ctx: Context, own_trust: Path, log: str
+) -> None:
+    policy.sign(ctx, small_policy("demo"))
+    exclusion_list.append(ctx, kind="domain", value="a.example", found=0, reason="a letter")
+    write(ctx, "1")
+    (own_trust / "seen.json").unlink()  # another machine
+    (ctx.workspace.root / log / "00001.json").unlink()
+    with pytest.raises(SignatureError, match="are missing or were replaced"):
+        releases.refresh(ctx)
+    if log == "exclusions":
+        return
+    with pytest.raises(SignatureError, match="are missing or were replaced"):
+        policy.current(ctx, "demo")
 
 
 def test_a_head_signed_by_somebody_else_is_refused(ctx: Context) -> None:

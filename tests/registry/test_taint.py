@@ -162,9 +162,10 @@ def test_a_lift_signed_as_another_role_is_refused(ctx: Context, line: Any, two: 
 
 def test_a_record_dated_before_the_last_is_refused(ctx: Context, line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     taint.mark(ctx, line.checkpoint.digest, "ada", "because")
-    monkeypatch.setattr("registry.signed_log.now", lambda: "2020-01-01T00:00:00+00:00")
+    monkeypatch.setattr("plinth.trust.signed_log.now", lambda: "2020-01-01T00:00:00+00:00")
     with pytest.raises(SignatureError, match="before the record before it"):
         taint.mark(ctx, document_id("kept"), "ada", "takedown")
+    assert len(taint.records(ctx)) == 1  # it was not written either
 
 
 def test_without_the_compliance_key_nothing_is_marked(

@@ -10,6 +10,10 @@
     identities  whose Sigstore bundles count for a role: named in the root and dropped
     dsse        in-toto statements in DSSE envelopes: build, sign, verify, read, write
     sigstore_bundle    a bundle that somebody without a key of ours signed, verified offline
+    clock       wall-clock time for records
+    log_record  one record of a signed log, and what it proves beside the record before
+    signed_log  records that are only ever added: read, append, the newest, each proved once on a machine
+    log_head    the signed head of a log: its newest record, those of others, an expiry
     standalone_verify  an export proved against a root, as one file that needs nothing else of Plinth
 
 Does not belong here: what a statement means for a candidate (registry), lineage (provenance).

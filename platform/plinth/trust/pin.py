@@ -4,7 +4,7 @@
         root.json                   the newest root that was proved here
         keys/ROLE/OWNER.key         a private key; or OWNER.source: one line that says where it is kept (`signers`)
         seal                        the secret of this workspace's workers (`storage.seal`)
-        seen.json                   the highest number of every counted record: an older one shows that one was removed
+        seen.json                   the newest of every counted record, by number and SHA-256: less shows a removal
 
 A role's key can also come from `PLINTH_KEY_<ROLE>`, so that a process holds only what it needs. The workspace keeps a
 copy of every root version; a copy counts only when it follows from the pinned one.
@@ -18,6 +18,7 @@ import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from plinth.errors import SignatureError
 from plinth.storage import locks
@@ -31,6 +32,15 @@ from plinth.trust.signers import Signer
 #: Followed by a role in capitals: where that role's private key is kept.
 KEY_VARIABLE = "PLINTH_KEY_"
 ROOT_FILE = "root.json"
+SEEN = "seen.json"
+
+
+class Proof(NamedTuple):
+    """A record that was verified here: its number, the SHA-256 of its file, and the digest of the root that did it."""
+
+    number: int
+    sha256: str = ""
+    root: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,22 +101,31 @@ class Trust:
 
     def seen(self, what: str) -> int:
         """The highest number of a counted record that was ever verified here; 0 before any."""
-        try:
-            return int(json.loads((self.folder / "seen.json").read_bytes()).get(what, 0))
-        except FileNotFoundError:
-            return 0
-        except (ValueError, AttributeError, TypeError) as error:
-            raise SignatureError(f"{self.folder / 'seen.json'} is damaged", found=error) from error
+        return self.proved(what).number
 
-    def remember(self, what: str, number: int) -> None:
-        """Keep the highest number of a counted record."""
-        if number <= self.seen(what):
+    def proved(self, what: str) -> Proof:
+        """The newest counted record that was ever verified here."""
+        return _proof(self._seen().get(what, 0), self.folder)
+
+    def remember(self, what: str, number: int, sha256: str = "") -> None:
+        """Keep the highest number of a counted record and, of one that was proved under this root, its SHA-256."""
+        found = Proof(number, sha256, self.root.digest() if sha256 else "")
+        known = self.proved(what)
+        if number < known.number or found == known:
             return
-        path = self.folder / "seen.json"
         with locks.locked(self.folder / ".lock"):
-            known = json.loads(path.read_bytes()) if path.exists() else {}
-            known[what] = max(number, int(known.get(what, 0)))
-            write_bytes(path, json.dumps(known, indent=1, sort_keys=True).encode(), mode=0o600)
+            seen = self._seen()
+            if number >= _proof(seen.get(what, 0), self.folder).number:
+                seen[what] = list(found) if sha256 else number
+                write_bytes(self.folder / SEEN, json.dumps(seen, indent=1, sort_keys=True).encode(), mode=0o600)
+
+    def _seen(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.folder / SEEN).read_bytes()))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError) as error:
+            raise SignatureError(f"{self.folder / SEEN} is damaged", found=error) from error
 
     def _kept(self, role: str, owners: set[str]) -> str:
         folder = self.folder / "keys" / role
@@ -122,6 +141,14 @@ class Trust:
             )
         path = found[0]
         return path.read_text().strip() if path.suffix == ".source" else f"file:{path}"
+
+
+def _proof(entry: Any, folder: Path) -> Proof:
+    try:
+        number, *rest = entry if isinstance(entry, list) else [entry]
+        return Proof(int(number), *map(str, rest))
+    except (ValueError, TypeError) as error:
+        raise SignatureError(f"{folder / SEEN} is damaged", found=error) from error
 
 
 def owner_file(owner: str) -> str:

@@ -84,11 +84,11 @@ ATTACKS: dict[str, tuple[Callable[[Context], object], str]] = {
     "edited": (edit, "signature of .*00002.json does not hold"),
     "another role": (resign, "signature of .*00002.json does not hold"),
     "signed anew": (replace_whole, "broken at .*00003.json"),
-    "another rule": (other_subject, "00003.json is about another rule"),
+    "newest signed anew": (other_subject, "broken at .*00003.json"),
     "taken out": (lambda ctx: file(ctx, 2).unlink(), "broken at .*00003.json"),
     "moved up": (lambda ctx: (file(ctx, 2).unlink(), file(ctx, 3).rename(file(ctx, 2))), "broken at .*00002.json"),
-    "cut short": (lambda ctx: file(ctx, 3).unlink(), "entries of the exclusion list are gone"),
-    "all gone": (lambda ctx: [file(ctx, n).unlink() for n in (1, 2, 3)], "entries of the exclusion list are gone"),
+    "cut short": (lambda ctx: file(ctx, 3).unlink(), "newest entries of the .* list are missing"),
+    "all gone": (lambda ctx: [file(ctx, n).unlink() for n in (1, 2, 3)], "newest entries of the .* list are missing"),
     "torn": (lambda ctx: file(ctx, 2).write_bytes(b'{"pay'), "00002.json is not a DSSE envelope"),
     "a list": (lambda ctx: file(ctx, 2).write_bytes(b"[]"), "00002.json is not a DSSE envelope"),
 }
@@ -105,6 +105,14 @@ def test_every_other_change_is_refused_by_name(listed: Context, attack: str) -> 
         exclusion_list.append(listed, value="d.example", **FIELDS)
 
 
-def test_other_files_beside_the_entries_are_no_entries(listed: Context) -> None:
+def test_an_entry_about_another_rule_is_refused_by_a_new_machine(listed: Context, own_trust: Path) -> None:
+    other_subject(listed)
+    (own_trust / "seen.json").unlink(missing_ok=True)
+    with pytest.raises(SignatureError, match=r"00003\.json is about another rule"):
+        exclusion_list.read(listed)
+
+
+def test_other_files_beside_the_entries_are_refused(listed: Context) -> None:
     (listed.workspace.root / "exclusions" / "notes.json").write_text("{}")
-    assert len(exclusion_list.read(listed)) == 3
+    with pytest.raises(SignatureError, match=r"notes\.json is not a signed record"):
+        exclusion_list.read(listed)

@@ -1,0 +1,209 @@
+"""One record of a signed log: its bytes, and what they prove beside the record before.
+
+    {"number": 2, "prior": SHA-256 of the file before, "at": time, "role": who signs, "body": content}
+
+is the predicate of a DSSE envelope. A `flat` record has its content beside the number, and its log one role only. A
+`readable` one is `{"record": predicate, "envelope": envelope}`: the first is for people, only the second is trusted.
+
+Does not belong here: where records lie, and which of them this machine has proved before (`signed_log`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plinth.errors import SignatureError
+from plinth.trust import dsse
+from plinth.trust.authority import ROOT, Authority, revoked_at, time_of
+from plinth.trust.pin import Trust
+from plinth.trust.signers import Signer
+
+_OWN = ("number", "prior", "at")
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """One verified record: its number, the SHA-256 of its file and of the one before, who signed it as what and when,
+    its content, and the subjects that it names."""
+
+    number: int
+    sha256: str
+    prior: str | None
+    at: str
+    role: str
+    owners: tuple[str, ...]
+    body: Mapping[str, Any]
+    subjects: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class RecordForm:
+    """The form of a log's records, and who may sign them.
+
+    Args:
+        name: the log's folder in a workspace.
+        keeps_revoked: a record of a key that was revoked since stays, with no owner. For what only tells what happened;
+            a record that others act on falls with its key.
+        kind: the predicate type; one made of the name unless given.
+        title: what the records are, in errors.
+        flat, readable: see above.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    keeps_revoked: bool = False
+    kind: str = ""
+    title: str = ""
+    flat: bool = False
+    readable: bool = False
+
+    @property
+    def predicate(self) -> str:
+        """The predicate type of a record."""
+        return self.kind or f"urn:plinth:log:{self.name}:v1"
+
+    @property
+    def plural(self) -> str:
+        """The records in errors."""
+        return self.title or f"records of {self.name}/"
+
+    def sealed(
+        self, signer: Signer, before: LogRecord | None, at: str, body: Mapping[str, Any], subjects: Mapping[str, str]
+    ) -> bytes:
+        """The file of the record after another one."""
+        own = {"number": before.number + 1 if before else 1, "prior": before.sha256 if before else None, "at": at}
+        content = {**own, **body, **own} if self.flat else {**own, "role": signer.role, "body": dict(body)}
+        envelope = dsse.seal(dsse.statement(self.predicate, subjects, content), signer)
+        whole = {"record": content, "envelope": envelope} if self.readable else envelope
+        return json.dumps(whole, indent=1).encode()
+
+    def next(
+        self, trust: Trust, data: bytes, where: str, before: LogRecord | None, *, proved: bool = False
+    ) -> LogRecord:
+        """Verify a record that continues from another (None: the first), as a consumer does with what it was sent.
+
+        Args:
+            proved: this root was seen to verify the signature of these bytes, or of a later record that names them.
+
+        Raises:
+            SignatureError: not a record of this log, signed by somebody else, or not the next one: one is missing.
+        """
+        record = self.opened(trust, data, where, proved=proved)
+        self._require_next(where, record, before)
+        return record
+
+    def opened(self, trust: Trust, data: bytes, where: str, *, proved: bool = False) -> LogRecord:
+        """A record, whichever one it is; see `next`.
+
+        Raises:
+            SignatureError: not a record of this log, or signed by somebody else.
+        """
+        envelope, shown = self._parsed(data, where)
+        content = dsse.unverified(envelope, where)
+        role = self._role(content, where)
+        if not proved:
+            content = dsse.opened(envelope, self._ever(trust, role), self.predicate, where)
+        signed = content["predicate"]
+        if self.readable and shown != signed:
+            raise SignatureError(
+                f"{where} differs from its signed record",
+                found=sorted(key for key in {*shown, *signed} if shown.get(key) != signed.get(key)),
+                expected="the record that was signed",
+                remedy="restore the file from a backup",
+            )
+        try:
+            return self._record(trust, hashlib.sha256(data).hexdigest(), role, content, envelope, where)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SignatureError(f"{where} is none of the {self.plural}", found=repr(error)) from error
+
+    def _record(
+        self, trust: Trust, sha256: str, role: str, content: Mapping[str, Any], envelope: Any, where: str
+    ) -> LogRecord:
+        signed, authority = content["predicate"], trust.authority(role)
+        at = str(signed["at"])
+        time_of(at)
+        if self.keeps_revoked:
+            authority = _unrevoked(authority, at)
+        return LogRecord(
+            number=int(signed["number"]),
+            sha256=sha256,
+            prior=signed["prior"],
+            at=at,
+            role=role,
+            owners=_owners(envelope, authority, where),
+            body={key: signed[key] for key in signed if key not in _OWN} if self.flat else dict(signed["body"]),
+            subjects=dsse.subjects(content),
+        )
+
+    def _parsed(self, data: bytes, where: str) -> tuple[Any, Mapping[str, Any]]:
+        """Envelope and, of a readable record, the part for people; nothing is verified."""
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise SignatureError(f"{where} is not a DSSE envelope", found=error) from error
+        if not self.readable:
+            return found, {}
+        if not isinstance(found, dict) or set(found) != {"record", "envelope"} or not isinstance(found["record"], dict):
+            raise SignatureError(f"{where} is none of the {self.plural}", expected="a record and its envelope")
+        return found["envelope"], found["record"]
+
+    def _role(self, content: Mapping[str, Any], where: str) -> str:
+        """The role in which a record says that it was signed; nothing is verified."""
+        stated = self.roles[0] if self.flat else content.get("predicate", {}).get("role")
+        if stated not in self.roles:
+            raise SignatureError(
+                f"{where} is not a record of this log",
+                found=f"role {stated!r}",
+                expected=" or ".join(self.roles),
+                remedy=f"restore {self.name}/ from a backup",
+            )
+        return str(stated)
+
+    def _ever(self, trust: Trust, role: str) -> Authority:
+        """Whose signatures count; of a log that keeps revoked ones, every key that may sign as the role or might once:
+        a revoked root key is no longer listed under its role."""
+        authority = trust.authority(role)
+        if not self.keeps_revoked:
+            return authority
+        gone = {key_id: key for key_id, key in trust.root.keys.items() if role == ROOT and key.revoked_from}
+        known = {**gone, **authority.keys}
+        kept = {key_id: key.model_copy(update={"revoked_from": None}) for key_id, key in known.items()}
+        return authority.model_copy(update={"keys": kept, "threshold": 1})
+
+    def _require_next(self, where: str, record: LogRecord, before: LogRecord | None) -> None:
+        number, prior = (before.number + 1, before.sha256) if before else (1, None)
+        if (record.number, record.prior) != (number, prior):
+            raise self.broken(where, f"number {record.number} after {record.prior}", f"number {number} after {prior}")
+        if before and time_of(record.at) < time_of(before.at):
+            raise SignatureError(
+                f"{where} was signed before the record before it",
+                found=record.at,
+                expected=f"{before.at} or later",
+                remedy="a key signed for the past: revoke it, and restore the log from a backup",
+            )
+
+    def broken(self, where: str, found: str, expected: str) -> SignatureError:
+        """The refusal of a log in which a record is missing, moved or replaced."""
+        return SignatureError(
+            f"the {self.plural} are broken at {where.rpartition('/')[2]}",
+            found=f"{found}, in {where}",
+            expected=expected,
+            remedy=f"restore the missing records of {self.name}/ from a backup",
+        )
+
+
+def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tuple[str, ...]:
+    """Owners of the signatures that hold. Of one signature that is the one that was proved; several are looked at."""
+    known = {one["keyid"] for one in envelope["signatures"]} & set(authority.keys)
+    if len(known) > 1:
+        return dsse.signed_by(envelope, authority, where)
+    return tuple(authority.keys[key_id].owner for key_id in known)
+
+
+def _unrevoked(authority: Authority, at: str) -> Authority:
+    kept = {key_id: key for key_id, key in authority.keys.items() if not revoked_at(key, at)}
+    return authority.model_copy(update={"keys": kept})
