@@ -106,7 +106,8 @@ def _with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tens
     kept = targets != IGNORED
     at = targets.clamp(min=0)[:, None]
     normaliser = logits.logsumexp(-1)
-    loss = ((normaliser - logits.gather(1, at).squeeze(1)) + z_loss * normaliser.square())[kept].sum()
+    losses = (normaliser - logits.gather(1, at).squeeze(1)) + z_loss * normaliser.square()
+    loss = losses.masked_fill(~kept, 0).sum()  # to pick the kept ones, the host would wait for their number
     gradient = logits.sub_(normaliser[:, None]).exp_()
     gradient *= (1 + 2 * z_loss * normaliser)[:, None]
     gradient.scatter_add_(1, at, torch.full_like(at, -1, dtype=gradient.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from plinth.model import loss as module
 from plinth.model.loss import IGNORED, cross_entropy
@@ -80,3 +81,15 @@ def test_bf16_sums_in_fp32() -> None:
         assert ours.grad is not None
         assert theirs.grad is not None
         assert float((ours.grad.double() - theirs.grad).norm() / theirs.grad.norm()) < 0.01
+
+
+@pytest.mark.parametrize("rows", [7, 500])
+def test_no_shape_depends_on_the_data_so_that_no_host_waits_for_it(rows: int) -> None:
+    """On tensors without values, whatever needs one to go on fails."""
+    with FakeTensorMode() as fake:
+        hidden, weight, targets = (fake.from_tensor(x.detach()) for x in inputs())
+        for z_loss in (0.0, 1e-2):
+            asked = (hidden.requires_grad_(), weight.requires_grad_(), targets)
+            cross_entropy(*asked, z_loss=z_loss, rows=rows).backward()
+    assert hidden.grad is not None
+    assert hidden.grad.shape == (N, D)
