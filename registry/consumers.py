@@ -151,11 +151,34 @@ def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
     return None
 
 
-def held_now(ctx: Context, consumer: Consumer) -> str | None:
-    """The version that a service uses by the signed history."""
+def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
+    """The versions that a service may use by the signed history: the canary first where it asked for canaries and one
+    is on trial, then the version of its place."""
     if consumer.model is None:
-        return None
-    return standing(releases.history(ctx, consumer.model)).aliases.get(consumer.place)
+        return ()
+    places = standing(releases.history(ctx, consumer.model)).aliases
+    trial = places["canary"] if consumer.canary else None
+    own = None if consumer.place == "canary" else places[consumer.place]
+    return tuple(dict.fromkeys(version for version in (trial, own) if version is not None))
+
+
+def version_for(ctx: Context, release: str, name: str) -> str:
+    """The version of a release that a consumer loads: the first of `versions_now`; whoever is not enrolled for this
+    release gets the champion.
+
+    Raises:
+        MissingError: there is no version for it.
+    """
+    for one in enrolled(ctx):
+        if one.name == name and one.model == release:
+            served, place = versions_now(ctx, one), one.place
+            break
+    else:
+        champion, place = standing(releases.history(ctx, release)).champion, "champion"
+        served = () if champion is None else (champion,)
+    if not served:
+        raise MissingError(f"{release} has no {place} for {name}", remedy="`plinth consumer list` shows who uses what")
+    return served[0]
 
 
 def signing_role(ctx: Context) -> str:

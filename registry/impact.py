@@ -105,9 +105,9 @@ def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[Ve
     affected = {f"{row.model}/{row.version}" for row in known}
     found = []
     for one in consumers.concerned(ctx, checkpoints, {row.model for row in known}):
-        held = consumers.held_now(ctx, one)
-        now = "" if held is None else f", now version {held}"
-        fate = ", affected" if one.child or f"{one.model}/{held}" in affected else ""
+        held = consumers.versions_now(ctx, one)
+        now = f", now version {' and '.join(held)}" if held else ""
+        fate = ", affected" if one.child or affected & {f"{one.model}/{version}" for version in held} else ""
         found.append(ConsumerRow(name=one.name, owner=one.owner, uses=f"{one.uses}{now}{fate}"))
     return tuple(found)
 

@@ -37,7 +37,9 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
 
     Args:
         target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder goes
-            before a version of that name, which is `models:/NAME/VERSION` then; never before an alias.
+            before a version of that name, which is `models:/NAME/VERSION` then; never before an alias. With a consumer,
+            `NAME` alone is the version that serves it: the canary where it is enrolled for canaries and one is on
+            trial, else what its place holds; never a folder.
         deep: also read every blob of every manifest in the ancestry.
         consumer: the enrolled service that loads it; a version on trial is refused to those not enrolled for canaries.
 
@@ -48,7 +50,10 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
             against what was measured of it.
         MissingError: nothing has that name.
     """
-    by_name = names_place(target) or (not Path(target).is_dir() and ("@" in target or "/" in target))
+    served = consumer is not None and bool(releases.history(ctx, target))
+    if consumer is not None and served:
+        target = f"{target}/{consumers.version_for(ctx, target, consumer)}"
+    by_name = served or names_place(target) or (not Path(target).is_dir() and ("@" in target or "/" in target))
     found, chain, release = _by_name(ctx, target) if by_name else _by_directory(ctx, target)
     if consumer is not None and release is not None:
         _require_served(ctx, release, consumer)
@@ -68,7 +73,7 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
 
 
 def _require_served(ctx: Context, release: str, consumer: str) -> None:
-    """A consumer gets a version on trial only when it was enrolled for that."""
+    """A consumer gets a version on trial only when it was enrolled for that, whatever it asks for by name."""
     name, _, version = release.rpartition("/")
     if standing(releases.history(ctx, name)).place(version) == "canary":
         consumers.require_canary(ctx, name, consumer)

@@ -18,14 +18,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from jobs.cli.root import call
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
+from plinth.report.impact_page import VersionRow
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
-from registry import consumers, feed, releases, taint, verified, webhook
+from registry import consumers, feed, impact, releases, taint, verified, webhook
 from registry.clock import now
 from registry.signed_log import CONSUMERS, FEED
+from tests.registry.conftest import sign_candidate
 
 OWNER = "search@example.org"
 CHILD = "c" * 64
@@ -55,7 +58,7 @@ def files(ctx: Context, folder: str) -> list[Path]:
 
 def test_a_service_is_enrolled_changed_and_removed(ctx: Context, release: str) -> None:
     made = consumers.enrol(ctx, "search", OWNER, model="demo")
-    assert (made.uses, consumers.held_now(ctx, made)) == ("demo@champion", "1")
+    assert (made.uses, consumers.versions_now(ctx, made)) == ("demo@champion", ("1",))
     consumers.enrol(ctx, "search", "other@example.org", model="demo@canary", canary=True)
     assert [(one.owner, one.place) for one in consumers.enrolled(ctx)] == [("other@example.org", "canary")]
     consumers.leave(ctx, "search")
@@ -106,6 +109,40 @@ def test_a_version_on_trial_is_refused_to_who_did_not_ask_for_it(ctx: Context, u
         assert verified.verify_model(ctx, target)  # the platform itself measures it
     releases.append(ctx, action="champion", candidate_version="1", by="ada", reason="good", at=now(), **facts)
     assert verified.verify_model(ctx, f"{name}@champion", consumer="chat")
+
+
+def test_a_canary_serves_those_enrolled_for_it_and_the_others_get_the_champion(
+    ctx: Context, make_line: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for version, action in (("1", "champion"), ("2", "canary")):
+        made = sign_candidate(ctx, make_line(int(version)))
+        name = made.model.removesuffix("-candidate")
+        facts = {"goal": action, "model": name, "version": version, "previous": None, "candidate": made.subjects}
+        releases.append(ctx, action=action, candidate_version="1", by="ada", reason="trial", at=now(), **facts)
+    consumers.enrol(ctx, "search", OWNER, model=name, canary=True)
+    consumers.enrol(ctx, "chat", "chat@example.org", model=name)
+    trial = consumers.enrol(ctx, "only-trials", "chat@example.org", model=f"{name}@canary")
+    assert consumers.versions_now(ctx, trial) == ()
+    for folder in (name, f"{name}/1", f"{name}/2"):  # a folder of that name is never what serves
+        (tmp_path / "here" / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+
+    def served(consumer: str) -> str | None:
+        return verified.verify_model(ctx, name, consumer=consumer).release
+
+    assert [served(one) for one in ("search", "chat", "stranger")] == [f"{name}/{each}" for each in "211"]
+    capfd.readouterr()
+    for consumer, version in (("search", "2"), ("chat", "1")):
+        assert call(["-w", str(ctx.workspace.root), "verify", name, "--consumer", consumer, "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["release"] == f"{name}/{version}"
+    with pytest.raises(MissingError, match="no canary for only-trials"):
+        served("only-trials")
+    assert verified.verify_model(ctx, f"{name}@champion", consumer="search").release == f"{name}/1"
+    rows = impact.consumer_rows(ctx, (), [VersionRow(model=name, version="1", checkpoint="")])
+    assert f"{name}@champion, now version 2 and 1, affected" in [row.uses for row in rows if row.name == "search"]
+    back = {"goal": "returned", "model": name, "version": "1", "previous": "2", "candidate": made.subjects}
+    releases.append(ctx, action="returned", candidate_version="1", by="ada", reason="worse", at=now(), **back)
+    assert served("search") == f"{name}/1"
 
 
 def test_children_and_their_children_are_concerned(ctx: Context, release: str, line: Any) -> None:

@@ -91,7 +91,7 @@ def list_(settings: Settings, as_json: bool) -> None:
 
     ctx = settings.context()
     known = consumers.enrolled(ctx)
-    rows = [(one, consumers.held_now(ctx, one), consumers.seconds_after_release(ctx, one)) for one in known]
+    rows = [(one, _first(consumers.versions_now(ctx, one)), consumers.seconds_after_release(ctx, one)) for one in known]
     if as_json:
         return output.emit_json(
             [one.model_dump(mode="json") | {"version": held, "after_release_s": after} for one, held, after in rows]
@@ -125,3 +125,7 @@ def feed(settings: Settings, after: int, as_json: bool) -> None:
         right=("number",),
     )
     return None
+
+
+def _first(versions: tuple[str, ...]) -> str | None:
+    return versions[0] if versions else None

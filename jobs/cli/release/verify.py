@@ -19,6 +19,7 @@ ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
 @click.command(
     epilog=examples(
         "plinth verify release",
+        "plinth verify release --consumer search",
         "plinth verify demo/1",
         "plinth verify web/shards --fast",
         "plinth verify workspace/models/3fa9c1d2e0b4",
@@ -30,6 +31,7 @@ ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
 @recipe_option
 @click.option("--fast", is_flag=True, help="Check presence and length of every blob without reading it.")
 @click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust to verify an export with.")
+@click.option("--consumer", metavar="NAME", help="The service that loads it: `release` is then what serves it.")
 @click.option("--unreleased", is_flag=True, help="Accept an export that no history released.")
 @click.option("--sigstore", metavar="BUNDLE", type=click.Path(path_type=Path, dir_okay=False),
               help="Sigstore bundle over an export's statement, to verify as well.")  # fmt: skip
@@ -37,8 +39,8 @@ ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
               help="Authorities and logs of Sigstore: its trusted_root.json.")  # fmt: skip
 @json_option
 def verify(
-    settings: Settings, target: str, fast: bool, root: Path | None, unreleased: bool, sigstore: Path | None,
-    trusted_root: Path | None, as_json: bool,
+    settings: Settings, target: str, fast: bool, root: Path | None, consumer: str | None, unreleased: bool,
+    sigstore: Path | None, trusted_root: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Verify every link from TARGET back to its raw sources; name the first broken one.
 
@@ -59,7 +61,7 @@ def verify(
         given = (sigstore, trusted_root) if sigstore and trusted_root else None
         _show_export(settings, Path(target), root, unreleased, given, as_json)
         return
-    proved = _verified(settings, settings.context(), target, fast)
+    proved = _verified(settings, settings.context(), target, fast, consumer)
     if as_json:
         output.emit_json(proved)
         return
@@ -107,11 +109,16 @@ def _show_export(
     output.facts(proved["evidence"])
 
 
-def _verified(settings: Settings, ctx: Context, target: str, fast: bool) -> dict[str, Any]:
+def _verified(settings: Settings, ctx: Context, target: str, fast: bool, consumer: str | None) -> dict[str, Any]:
     """Models through their signature, everything else through its lineage."""
     from plinth.provenance import lineage
     from registry.verified import verify_model
 
+    if consumer is not None:
+        if target in ALIASES:
+            name = settings.load_recipe().required_release().name
+            target = name if ALIASES[target] == "champion" else f"{name}@{ALIASES[target]}"
+        return verify_model(ctx, target, deep=not fast, consumer=consumer).model_dump(mode="json")
     if target in ALIASES:
         target = f"{settings.load_recipe().required_release().name}@{ALIASES[target]}"
     if ctx.refs.ref(target) is not None:
