@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+OPENID = ("/usr/sbin/apache2", "/usr/lib/apache2/modules/mod_auth_openidc.so")
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
 
 
@@ -42,6 +43,8 @@ def missing(service: str) -> str | None:
     if service == "Slurm":
         absent = [name for name in SLURM if program(name) is None]
         return f"no {', '.join(absent)}" if absent else None if os.geteuid() == 0 else "needs root"
+    if service == "mod_auth_openidc":
+        return None if all(map(os.path.exists, OPENID)) else "not installed"
     if service == "network namespace":
         command = ["unshare", "--map-root-user", "--net", "true"]
         made = program("unshare") and subprocess.run(command, capture_output=True).returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +15,11 @@ from plinth.compute.context import Context
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
 from plinth.trust.authority import APPROVER
-from registry import server
-from registry.login import settings
+from registry import api, server
+from registry.candidate import Candidate
+from registry.login import accounts, settings
 from registry.login.settings import SIGNER, LoginSettings
+from tests.registry.conftest import Line
 
 ADA, BEN, EVE = "ada@example.org", "ben@example.org", "eve@example.org"
 
@@ -27,6 +30,7 @@ class Served(NamedTuple):
     ctx: Context
     uri: str
     passwords: dict[str, str]
+    trust: Path
 
     def write(self, version: Any, tag: str, value: str, /, **how: Any) -> requests.Response:
         """Set a tag of a model version; `how` says as whom."""
@@ -48,19 +52,49 @@ def enrol_server(workspace: Workspace) -> None:
     enrolment.enrol(workspace, APPROVER, SIGNER, enrolment.new_key(workspace.trust_folder, APPROVER, SIGNER))
 
 
-@pytest.fixture(scope="module")
-def served(trust_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("login")
-    trust = shutil.copytree(trust_folder, folder / "trust", ignore=shutil.ignore_patterns("seen.json", ".*"))
+@contextmanager
+def own_environment(trust: Path) -> Iterator[None]:
+    """The root of trust of this server, and no other server."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TRUST_VARIABLE, str(trust))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setenv("MLFLOW_TRACKING_AUTH", "")
-        workspace = Workspace(folder / "workspace").ensure()
+        yield
+
+
+@pytest.fixture(scope="session")
+def login_server(trust_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("login")
+    trust = shutil.copytree(trust_folder, folder / "trust", ignore=shutil.ignore_patterns("seen.json", ".*"))
+    workspace = Workspace(folder / "workspace").ensure()
+    with own_environment(trust):
         enrol_server(workspace)
         settings.ask(workspace, LoginSettings(kind="proxy", origin="https://mlflow.example.org"))
-        yield Served(Context(workspace), server.ensure_server(workspace), {})
+        uri = server.ensure_server(workspace)
+    yield Served(Context(workspace), uri, {}, trust)
+    with own_environment(trust):
         server.stop_server(workspace)
+
+
+@pytest.fixture
+def served(login_server: Served) -> Iterator[Served]:
+    with own_environment(login_server.trust):
+        yield login_server
+
+
+@pytest.fixture
+def candidate(served: Served, line: Line) -> Candidate:
+    return registered(served, line)
+
+
+def registered(served: Served, line: Line, **facts: object) -> Candidate:
+    """A candidate, registered with Plinth's own account, whose tags everybody with an account may set."""
+    found, _ = api.register_candidate(
+        served.ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts)
+    )
+    for person in (ADA, BEN, EVE):
+        served.passwords[person] = accounts.add(served.ctx.workspace, person, found.model) or served.passwords[person]
+    return found
 
 
 @pytest.fixture

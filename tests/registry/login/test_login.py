@@ -17,24 +17,9 @@ from registry import api, audit_log, mlflow_client, server
 from registry.login import accounts, log, settings
 from registry.login.settings import SIGNER
 from registry.signed_log import LOGINS
-from tests.registry.login.conftest import ADA, BEN, EVE, Served
+from tests.registry.login.conftest import ADA, BEN, EVE, Served, registered
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def candidate(served: Served, line: Any) -> Any:
-    return registered(served, line)
-
-
-def registered(served: Served, line: Any, **facts: object) -> Any:
-    """A candidate, registered with Plinth's own account, whose tags everybody with an account may set."""
-    found, _ = api.register_candidate(
-        served.ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts)
-    )
-    for person in (ADA, BEN, EVE):
-        served.passwords[person] = accounts.add(served.ctx.workspace, person, found.model) or served.passwords[person]
-    return found
 
 
 def decide(served: Served, candidate: Any, how: dict[str, Any], value: str = "approved", tag: str = "approval") -> None:
