@@ -120,3 +120,6 @@ def test_a_root_put_back_to_before_the_revocation(own_trust: Path, ctx: Context,
     with pytest.raises(SignatureError, match="another root is pinned"):
         enrolment.pin_root(ctx.workspace, older)
     assert Trust.of(ctx.workspace).root.version == 2
+    (now.folder / pin.ROOT_FILE).write_bytes(earlier)  # out of a backup of this machine
+    with pytest.raises(SignatureError, match="an older version of root tests was put back"):
+        Trust.of(ctx.workspace)

@@ -193,7 +193,7 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
     """Trust a root file: from now on this machine believes what it says about this workspace.
 
     Raises:
-        SignatureError: not a root, expired, or another one is pinned.
+        SignatureError: not a root, expired, another one is pinned, or this machine has had a newer version.
     """
     envelope = dsse.envelope_of(path)
     found = root.first(envelope, str(path)).require_current()
@@ -208,8 +208,11 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
                 expected=found.title,
                 remedy="say --replace if you know that the new one is right; a next version needs no pinning",
             )
+    if not replace:
+        Trust(folder, found).not_older()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_bytes(target, json.dumps(envelope, indent=1, sort_keys=True).encode(), mode=0o600)
+    Trust(folder, found).pinned(replaced=replace)
     return Trust.of(workspace)
 
 

@@ -66,7 +66,7 @@ class Trust:
         """As `of`, also where that version has expired: for whoever renews it.
 
         Raises:
-            SignatureError: none is pinned, or it does not verify.
+            SignatureError: none is pinned, it does not verify, or this machine has had a newer version.
         """
         folder = workspace.trust_folder
         pinned = folder / ROOT_FILE
@@ -82,7 +82,35 @@ class Trust:
         for path in _versions(workspace, known.version + 1):
             newest = root.following(newest, dsse.envelope_of(path), str(path))
             write_bytes(pinned, path.read_bytes(), mode=0o600)
-        return cls(folder, newest)
+            cls(folder, newest).remember(_counted(newest), newest.version)
+        return cls(folder, newest).not_older()
+
+    def not_older(self) -> Trust:
+        """This trust, unless this machine has had a newer version of its root.
+
+        Raises:
+            SignatureError: it has: what the newer one revoked would count again.
+        """
+        had = self.seen(_counted(self.root))
+        if self.root.version < had:
+            raise SignatureError(
+                f"an older version of root {self.root.name} was put back",
+                found=f"{self.root.title} in {self.folder / ROOT_FILE}",
+                expected=f"version {had}, which this machine has had",
+                remedy=f"restore it, or trust/{had}.root.json in the workspace; or say `keys pin --replace`",
+            )
+        return self
+
+    def pinned(self, *, replaced: bool = False) -> Trust:
+        """This trust, when its root was just written as this machine's: an older one of that name is refused later.
+
+        Args:
+            replaced: by somebody's word, which may also be for an older one.
+        """
+        if replaced:
+            self._forget(_counted(self.root))
+        self.remember(_counted(self.root), self.root.version)
+        return self
 
     def authority(self, role: str) -> Authority:
         """Who may sign as a role."""
@@ -118,6 +146,11 @@ class Trust:
             if number >= _proof(seen.get(what, 0), self.folder).number:
                 seen[what] = list(found) if sha256 else number
                 write_bytes(self.folder / SEEN, json.dumps(seen, indent=1, sort_keys=True).encode(), mode=0o600)
+
+    def _forget(self, what: str) -> None:
+        with locks.locked(self.folder / ".lock"):
+            kept = {name: known for name, known in self._seen().items() if name != what}
+            write_bytes(self.folder / SEEN, json.dumps(kept, indent=1, sort_keys=True).encode(), mode=0o600)
 
     def _seen(self) -> dict[str, Any]:
         try:
@@ -169,6 +202,10 @@ def owner_file(owner: str) -> str:
 def version_path(workspace: Workspace, version: int) -> Path:
     """Where a workspace keeps its copy of a root version."""
     return workspace.trust / f"{version}.root.json"
+
+
+def _counted(root: Root) -> str:
+    return f"root {root.name}"
 
 
 def _versions(workspace: Workspace, number: int) -> Iterator[Path]:

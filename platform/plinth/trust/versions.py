@@ -188,7 +188,7 @@ def _put(workspace: Workspace, folder: Path, found: Root, envelope: Mapping[str,
             )
         write_bytes(place, data)
     write_bytes(folder / ROOT_FILE, data, mode=0o600)
-    return Trust(folder, found)
+    return Trust(folder, found).pinned(replaced=found.version == 1)
 
 
 def _remember(folder: Path, record: Root, *, instead: bool) -> None:

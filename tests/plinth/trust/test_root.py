@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,25 @@ def test_a_second_root_needs_a_word(workspace: Workspace, trust: Trust, tmp_path
         enrolment.pin_root(workspace, path)
     pin.version_path(workspace, 1).unlink()
     assert enrolment.pin_root(workspace, path, replace=True).root.name == "other"
+
+
+def test_an_older_version_is_pinned_again_by_a_word_only(workspace: Workspace, trust: Trust, tmp_path: Path) -> None:
+    (older := tmp_path / "older.json").write_bytes((trust.folder / pin.ROOT_FILE).read_bytes())
+    enrolment.renew(workspace)
+    (newer := tmp_path / "newer.json").write_bytes((trust.folder / pin.ROOT_FILE).read_bytes())
+    pin.version_path(workspace, 2).unlink()
+    (trust.folder / pin.ROOT_FILE).unlink()
+    with pytest.raises(SignatureError, match="an older version of root acme was put back"):
+        enrolment.pin_root(workspace, older)
+    assert not (trust.folder / pin.ROOT_FILE).exists()
+    assert enrolment.pin_root(workspace, newer).root.version == 2
+    assert enrolment.pin_root(workspace, older, replace=True).root == trust.root
+    assert Trust.of(workspace).root == trust.root
+    enrolment.renew(workspace)
+    shutil.rmtree(workspace.trust)
+    (trust.folder / pin.ROOT_FILE).unlink()
+    shutil.rmtree(trust.folder / "keys")
+    assert enrolment.initialise(workspace, "acme", []).root == Trust.of(workspace).root  # a new root begins at 1
 
 
 def test_the_highest_number_seen_is_kept(trust: Trust) -> None:
