@@ -14,7 +14,7 @@ import io
 from typing import Any, Final, Literal, NamedTuple
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, LineageError, MissingError, RegistryError, SignatureError, TrustError
+from plinth.errors import GateError, LineageError, MissingError, PlinthError, RegistryError, SignatureError, TrustError
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from plinth.trust.pin import Trust
@@ -41,6 +41,7 @@ from registry.policy import SignedPolicy
 from registry.registration import locked, show_gates
 from registry.releases import ReleaseRecord
 from registry.standing import Standing, standing
+from registry.version_text import scores
 
 Stage = Literal["canary", "champion"]
 CANARY: Final = "canary"
@@ -73,8 +74,17 @@ def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
     found = candidates.read(ctx, version)
     gathered = evidence.gather(ctx, recipe, found, version.tags)
     judged = _judged(ctx, recipe, found, gathered)
-    show_gates(client, version, judged.results, Trust.of(ctx.workspace).root.title, judged.policy)
+    root, measured = Trust.of(ctx.workspace).root.title, _measured(ctx, found)
+    show_gates(client, version, judged.results, root, judged.policy, measured)
     return judged
+
+
+def _measured(ctx: Context, found: Candidate) -> str:
+    """The scores of the evaluation that the candidate names, whatever somebody wrote on its page; empty without it."""
+    try:
+        return scores(found.checkpoint, ctx.refs.load(found.evaluation).stats.get("slices") or {})
+    except PlinthError:
+        return ""
 
 
 def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: gates.Evidence) -> Judgement:

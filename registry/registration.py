@@ -80,12 +80,18 @@ def ensure_version(
 
 
 def show_gates(
-    client: Any, version: Any, results: Iterable[GateResult], root: str, policy: SignedPolicy | None = None
+    client: Any,
+    version: Any,
+    results: Iterable[GateResult],
+    root: str,
+    policy: SignedPolicy | None = None,
+    measured: str = "",
 ) -> None:
     """Write the gates' results to a version's tags and description, for people; only changes are written.
 
     Args:
         root: the root of trust in words.
+        measured: the scores, as `version_text.scores` writes them; empty to keep what is there.
     """
     results = tuple(results)
     closed = failed(results)
@@ -99,12 +105,12 @@ def show_gates(
     for key, value in tags.items():
         if version.tags.get(key) != value:
             client.set_model_version_tag(version.name, version.version, key, value)
-    describe(client, version, {**version.tags, **tags})
+    describe(client, version, {**version.tags, **tags}, measured)
 
 
-def describe(client: Any, version: Any, tags: Mapping[str, str]) -> None:
-    """Write what a version's tags say where MLflow shows it first."""
-    text = version_text(version.description or "", tags)
+def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str = "") -> None:
+    """Write what a version's tags say, and what was measured, where MLflow shows it first."""
+    text = version_text(measured or version.description or "", tags)
     if text != (version.description or ""):
         client.update_model_version(version.name, version.version, text)
 

@@ -1,6 +1,6 @@
 """What MLflow shows first of a candidate's version: marks, the gates with what they saw, scores.
 
-For people only. Nothing of it is read back but the scores, which are kept when the rest is written again.
+For people only. A look at the gates writes all of it again; a mark keeps the scores that are there.
 """
 
 from __future__ import annotations
@@ -60,19 +60,27 @@ def _banner(tags: Mapping[str, str]) -> Iterable[str]:
 
 
 def _gates(tags: Mapping[str, str]) -> Iterable[str]:
-    try:
-        results = json.loads(tags.get("gates.json", "[]"))
-    except ValueError:
-        results = []
-    if not results:
+    rows = _rows(tags.get("gates.json", "[]"))
+    if not rows:
         return
     yield f"## Gates: {plain(tags.get('gates', ''))}"
     yield ""
     yield from ("| gate | | what it saw |", "|---|---|---|")
-    for one in results:
-        state = "passed" if one["passed"] else "waived" if one["waived"] else "**FAILED**"
-        reason = plain(one["reason"])
-        yield f"| {one['name']} | {state} | {reason if len(reason) <= REASON else reason[:REASON] + '…'} |"
+    yield from rows
     yield ""
     yield f"{plain(tags.get('policy', 'No signed policy'))}. Evidence of each gate: tag `gates.json`."
     yield ""
+
+
+def _rows(results: str) -> list[str]:
+    """A row for each gate; none where somebody has set the tag to something else."""
+    try:
+        return [_row(one) for one in json.loads(results)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []
+
+
+def _row(one: Mapping[str, Any]) -> str:
+    state = "passed" if one["passed"] else "waived" if one["waived"] else "**FAILED**"
+    reason = plain(one["reason"])
+    return f"| {plain(one['name'])} | {state} | {reason if len(reason) <= REASON else reason[:REASON] + '…'} |"

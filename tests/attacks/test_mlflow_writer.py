@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, SignatureError
-from registry import api, audit_log, candidate, mirror, releases, verified
+from registry import api, audit_log, candidate, feed, mirror, releases, verified
 from registry.registration import ensure_run
+from registry.version_text import version_text
 
 ADA, BEN = "ada@example.org", "ben@example.org"
 
@@ -75,6 +77,7 @@ def test_a_candidate_tag_moved_to_another_candidate_of_the_same_checkpoint(
     api.approve(ctx, line.recipe, found.version, ADA, "good")
     mlflow.set_model_version_tag(worse.model, worse.version, "candidate", found.key)
     mlflow.set_model_version_tag(found.model, found.version, "candidate", worse.key)
+    shutil.copytree(ctx.workspace.approvals / found.key[:12], ctx.workspace.approvals / worse.key[:12])
     with pytest.raises(GateError, match=r"(?s)beats_gzip.*approvals: 0 of 1"):
         api.promote(ctx, line.recipe, found.version, "eve", "it is approved")
     assert api.promote(ctx, line.recipe, worse.version, "ops", "the approved one").candidate == found.subjects
@@ -115,9 +118,14 @@ def test_what_the_page_says_of_gates_is_written_over(ctx: Context, line: Any, ml
     found = register(ctx, line, licences={"proprietary": 1})
     for tag, value in {"gates": "passed", "gate/licence": "passed: fine", "gates.json": "[]", "policy": "mine"}.items():
         mlflow.set_model_version_tag(found.model, found.version, tag, value)
+    mlflow.update_model_version(found.model, found.version, "## Gates: passed\n\n## Scores\n\n| web | 9 | 0.01 |")
     (status,) = api.pending(ctx, line.recipe)
     assert not status.ready
-    shown = mlflow.get_model_version(found.model, found.version).tags
+    page = mlflow.get_model_version(found.model, found.version)
+    assert "## Gates: FAILED: licence" in page.description
+    assert "| web | 1000 | 2.0 | 3.5 | 2.5 |" in page.description
+    assert "0.01" not in page.description
+    shown = page.tags
     assert shown["gates"].startswith("FAILED: licence")
     assert shown["gate/licence"].startswith("FAILED")
     assert json.loads(shown["gates.json"])
@@ -156,13 +164,13 @@ def test_terminal_commands_in_tags_never_reach_a_terminal(
 
     found = register(ctx, line)
     clear = "\x1b[2J\x1b]0;approved\x07[bold green]passed[/]\u202e"
-    for tag, value in {"approval": f"approved{clear}", "approval.by": clear, "approval.reason": clear}.items():
+    for tag, value in {"approval": "rejected", "approval.by": clear, "approval.reason": clear}.items():
         mlflow.set_model_version_tag(found.model, found.version, tag, value)
     mlflow.update_model_version(found.model, found.version, description=clear + "<script>alert(1)</script>")
     capfd.readouterr()
     _show(api.pending(ctx, line.recipe))
     shown = capfd.readouterr().out
-    assert "may not pass" in shown or "waits for approval" in shown
+    assert "asked" in shown  # somebody asks for a rejection
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
@@ -177,10 +185,15 @@ def test_marks_of_a_relay_set_by_hand_lose_nothing(ctx: Context, line: Any, mlfl
         assert len(mlflow.get_metric_history(run.info.run_id, "loss")) == 3
 
 
-def test_a_model_that_claims_anothers_checkpoint_is_none(ctx: Context, line: Any, mlflow: Any) -> None:
-    register(ctx, line)
-    mlflow.create_registered_model("impostor")
-    tags = {"parent": line.checkpoint.digest, "digest": line.checkpoint.digest, "candidate": "0" * 64}
-    mlflow.create_model_version("impostor", "plinth:///models/000000000000", tags=tags, await_creation_for=None)
-    with pytest.raises(SignatureError):
-        verified.verify_model(ctx, "impostor/1")
+def test_tags_that_cannot_be_read_stop_no_mark(ctx: Context, line: Any, mlflow: Any) -> None:
+    """Consumers are told after MLflow shows the mark: what it cannot show must not keep it from them."""
+    record = release(ctx, line)
+    for name, version in ((record.model, record.version), (candidate.model_name(line.recipe), "1")):
+        mlflow.set_model_version_tag(name, version, "gates.json", "[1]")
+        mlflow.update_model_version(name, version, "\x1b[2J" * 900)
+    told = api.mark_tainted(ctx, line.checkpoint.digest, ADA, "a leak")
+    assert told.gaps == ()
+    assert "tainted" in [entry.event for entry in feed.entries(ctx)]
+    assert "MARKED AS UNFIT" in mlflow.get_model_version(record.model, record.version).description
+    for value in ("{", "7", '[{"name": "x"}]', "[" * 100_000, "null"):
+        assert version_text("known", {"gates.json": value}) == "known"
