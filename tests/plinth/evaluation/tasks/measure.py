@@ -1,12 +1,16 @@
 """Measures a checkpoint on a set of tasks, as a stage does: `python measure.py WORKSPACE MODEL FILES [TASK …]`.
 
-Prints how many tasks there were left to do; the manifest goes to `measured.json` in the workspace.
+Prints how many tasks there were left to do; the manifest goes to `measured.json` in the workspace. With `HOLD_AFTER=n`
+in the environment it prints `held` once n tasks are recorded, and waits to be killed.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from plinth.compute.context import Context
@@ -16,14 +20,40 @@ from plinth.evaluation.tasks.parameters import TaskSet
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 
+HOLD_AFTER = "HOLD_AFTER"
+
+
+class Holding:
+    """A meter that stops at a number of finished tasks: a stage records a task before it advances the meter."""
+
+    def __init__(self, hold_after: int | None) -> None:
+        self._left = hold_after
+        self.advance(0)
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        if self._left is None:
+            return
+        self._left -= n
+        if self._left == 0:
+            print("held", flush=True)
+            time.sleep(3600)
+
+    def tell(self, text: str) -> None:
+        return
+
 
 class Printed(Silent):
-    """Prints the total of the set's meter."""
+    """Prints the total of the set's meter, and holds it where the environment says so."""
 
-    def meter(self, label: str, total: int) -> AbstractContextManager[Meter]:
-        if label == "tasks/small":
-            print("left", total, flush=True)
-        return super().meter(label, total)
+    @contextmanager
+    def meter(self, label: str, total: int) -> Iterator[Meter]:
+        if label != "tasks/small":
+            with super().meter(label, total) as meter:
+                yield meter
+            return
+        print("left", total, flush=True)
+        asked = os.environ.get(HOLD_AFTER)
+        yield Holding(int(asked) if asked is not None else None)
 
 
 def put(ctx: Context, folder: Path) -> Manifest:
