@@ -36,6 +36,7 @@ VERSION: Final = "1"
 LEVEL: Final = 0.95
 OUTPUTS, FINDS = "outputs.parquet", "finds.parquet"
 UNPROMPTED, INVITED, ALL = "unprompted", "invited", "all"
+BUCKET: Final = "outputs"
 
 SCHEMA = pa.schema(
     [
@@ -157,8 +158,8 @@ def write(engine: ModelEngine, params: PiiOutputs) -> Iterator[PiiOutput]:
 
 def scan(ctx: Context, detector: PiiDetector, outputs: Sequence[PiiOutput]) -> Iterator[PiiFind]:
     """Finds that reach into what was written."""
-    texts = {f"pii://{at}": one.prompt + one.text for at, one in enumerate(outputs)}
-    sidecar = detector.scan(ctx, "pii", generated.documents(ctx, "pii", texts))
+    texts = {f"{BUCKET}://{at}": one.prompt + one.text for at, one in enumerate(outputs)}
+    sidecar = detector.scan(ctx, BUCKET, generated.documents(ctx, BUCKET, texts))
     spans = read_table(ctx.store, sidecar.named("part-")[0], ["spans"])["spans"].to_pylist()
     for at, (text, own) in enumerate(zip(texts.values(), spans, strict=True)):
         for span in own:
