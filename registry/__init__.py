@@ -41,7 +41,10 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     standing      which version is champion, on trial or gone: a pure function of those records
     mirror        MLflow's aliases after them, repaired and reported
     held_models   checkpoints to candidates, releases and exports, for takedowns
+    released      versions of a release, proved from the signed history
+    judgement     a candidate and its gates, judged now; its verdict
     promotion     copy, record, rollback, return of a canary
+    review        candidates before they are released: judged, approved, waived, ready
     canary/       what is observed of a canary beside the champion -> return, go on, promote
     consumers     services that use a release and models made of one, with who answers for each
     impact        everything that came of something: manifests, runs, versions, consumers

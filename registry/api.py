@@ -8,34 +8,33 @@ from types import MappingProxyType
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, MissingError, TrustError
+from plinth.errors import GateError
 from plinth.evaluation.serving import records
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
-from plinth.records import Frozen, Manifest
+from plinth.records import Manifest
 from registry import (
-    approval,
     audit_log,
     canary,
     candidate,
+    judgement,
     materialise,
     mirror,
     mlflow_client,
-    policy,
     promotion,
     registration,
     releases,
+    review,
     scores,
     timeline,
     trained,
-    waivers,
 )
-from registry.audit_log import AuditedAction
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
-from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
+from registry.gates import GateResult
 from registry.promotion import CANARY, CHAMPION, Stage
 from registry.releases import ReleaseRecord
+from registry.review import CandidateStatus, approve, find_candidate, pending, ready, status, waive
 from registry.signed_log import AUDIT
 from registry.standing import standing
 
@@ -73,31 +72,6 @@ __all__ = [
 
 #: Who gives a canary back, or makes it champion, where no person does.
 CANARY_SENSOR = "canary sensor"
-
-
-class CandidateStatus(Frozen):
-    """A candidate with its gates, and whether only approval is missing."""
-
-    model: str
-    version: str
-    checkpoint: str
-    gates: tuple[GateResult, ...]
-    error: str | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Every gate passed, approvals among them."""
-        return self.error is None and open_gates(self.gates)
-
-    @property
-    def refusal(self) -> str:
-        """Why it may not be promoted."""
-        return self.error or "; ".join(f"{gate.name}: {gate.reason}" for gate in failed(self.gates))
-
-    @property
-    def waits_for_approval(self) -> bool:
-        """Only the approvals are missing."""
-        return self.error is None and [gate.name for gate in failed(self.gates)] == [APPROVALS]
 
 
 @mlflow_client.named("register a candidate")
@@ -145,7 +119,7 @@ def register_candidate(
             source=mlflow_client.source_uri(ctx.workspace, directory),
         )
         scores.log_scores(client, version, checkpoint, measured, records.read(ctx, checkpoint.digest))
-    judged = promotion.judge(ctx, client, recipe, version)
+    judged = judgement.judge(ctx, client, recipe, version)
     return judged.candidate, judged.results
 
 
@@ -161,87 +135,6 @@ def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path])
     timeline.keep(mlflow_client.connect(ctx.workspace), recipe.name, run_id, paths)
 
 
-@mlflow_client.named("judge the candidates")
-def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Candidates that have not reached their goal, judged now, oldest first."""
-    client = mlflow_client.connect(ctx.workspace)
-    return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
-
-
-@mlflow_client.named("judge a candidate")
-def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus:
-    """A candidate version (None: the newest) with its gates, judged now, settled or not.
-
-    Raises:
-        MissingError: no such candidate.
-    """
-    client = mlflow_client.connect(ctx.workspace)
-    return _status(ctx, client, recipe, _version(client, recipe, version))
-
-
-@mlflow_client.named("read a candidate")
-def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candidate:
-    """A candidate version (None: the newest), its signature and lineage proved.
-
-    Raises:
-        MissingError: no such candidate.
-        SignatureError, LineageError: a file, a statement or the chain was changed.
-    """
-    found = candidate.read(ctx, _version(mlflow_client.connect(ctx.workspace), recipe, version))
-    candidate.verify_candidate(ctx, found)
-    return found
-
-
-@mlflow_client.named("read a candidate")
-def approve(
-    ctx: Context,
-    recipe: Recipe,
-    version: str | None,
-    by: str,
-    reason: str,
-    decision: approval.Decision = "approved",
-) -> Path:
-    """Sign a person's decision about a candidate version (None: the newest). Returns the statement's path.
-
-    Raises:
-        GateError: no gate policy is signed, or the one that governs does not let this person approve.
-        MissingError: no such candidate.
-        SignatureError: the candidate or the person's key cannot be used.
-    """
-    action, person = "approve" if decision == "approved" else "reject", by.strip()
-    with audit_log.audited(ctx, AuditedAction(action, _named(recipe, version), person, reason, owner=person)) as asked:
-        signed = policy.current(ctx, recipe.required_release().name)
-        allowed = signed.policy.approvals.approvers
-        if allowed and person not in allowed:
-            raise GateError(
-                f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
-            )
-        client = mlflow_client.connect(ctx.workspace)
-        found = candidate.read(ctx, _version(client, recipe, version))
-        asked.subject = found.title
-        candidate.verify_candidate(ctx, found)
-        return approval.sign(ctx, found, by, reason, decision, signed.digest)
-
-
-@mlflow_client.named("read a candidate")
-def waive(
-    ctx: Context, recipe: Recipe, version: str | None, gate: str, reason: str, expires: str, owner: str | None = None
-) -> waivers.Waiver:
-    """Let a candidate version (None: the newest) pass one gate until a date, signed as `policy`.
-
-    Raises:
-        GateError: no policy is signed, or this gate is not waived; see `waivers.sign`.
-        MissingError: no such candidate.
-        SignatureError: the candidate or the key cannot be used.
-    """
-    subject = f"{gate} of {_named(recipe, version)} until {expires}"
-    with audit_log.audited(ctx, AuditedAction("waive", subject, owner or "", reason, owner)) as asked:
-        found = candidate.read(ctx, _version(mlflow_client.connect(ctx.workspace), recipe, version))
-        asked.subject = f"{gate} of {found.title} until {expires}"
-        governing = policy.current(ctx, recipe.required_release().name)
-        return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
-
-
 @mlflow_client.named("promote a candidate")
 def promote(
     ctx: Context, recipe: Recipe, version: str | None, by: str, reason: str, stage: Stage = CHAMPION
@@ -252,33 +145,15 @@ def promote(
         SignatureError, LineageError, GateError, MissingError: see `promotion.promote`.
     """
     client = mlflow_client.connect(ctx.workspace)
-    found = _version(client, recipe, version)
+    found = review.version_of(client, recipe, version)
     return promotion.promote(ctx, client, recipe, str(found.version), by=by, reason=reason, stage=stage)
-
-
-@mlflow_client.named("judge the approved candidates")
-def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Unsettled candidates that may be promoted now. Weights are read only where people have approved enough.
-
-    That an approved one may not be is recorded once for each reason. Where the policy asks for a trial, they wait until
-    that of the standing canary has ended.
-    """
-    if _next_stage(ctx, recipe) is None:
-        return ()
-    client = mlflow_client.connect(ctx.workspace)
-    approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
-    judged = [_status(ctx, client, recipe, version) for version in approved]
-    for refused in (status for status in judged if not status.ready):
-        asked = AuditedAction("promote", _named(recipe, refused.version), "approved candidates", "it was approved")
-        audit_log.record(ctx, asked, refused.refusal, once=True)
-    return tuple(status for status in judged if status.ready)
 
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
     """Promote every candidate whose gates, approvals among them, all pass: to champion, or on trial where the policy
     says so, one after another; and the canary that is proved to be good enough. Called by the sensors' job."""
     proved = promote_if_proved(ctx, recipe)
-    stage, waiting = _next_stage(ctx, recipe), ready(ctx, recipe)
+    stage, waiting = review.next_stage(ctx, recipe), ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
     return (*proved, *(promote(ctx, recipe, one.version, by, "every gate passed", stage or CHAMPION) for one in chosen))
 
@@ -369,64 +244,3 @@ def prove_log(ctx: Context) -> audit_log.AuditProof:
 def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:
     """Signed records of every promotion and rollback of a release, oldest first."""
     return releases.history(ctx, recipe.required_release().name)
-
-
-def _next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
-    """Where an approved candidate goes now; None while another one is on trial."""
-    name = recipe.required_release().name
-    try:
-        governing = policy.current(ctx, name)
-    except GateError:  # none is signed, and no gate passes
-        return CHAMPION
-    held = standing(releases.history(ctx, name))
-    if governing.policy.trial.promote == "at once" or held.champion is None:
-        return CHAMPION
-    return CANARY if held.canary is None else None
-
-
-def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
-    done = promotion.settled(ctx, recipe.required_release().name)
-    versions = mlflow_client.versions(client, candidate.model_name(recipe))
-    return [version for version in versions if version.tags.get("candidate") not in done]
-
-
-def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
-    try:
-        found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
-        decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
-    except TrustError:
-        return False
-    known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
-    return approvals(governing.policy, known).passed
-
-
-def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> CandidateStatus:
-    """The status of a version; one that cannot be read is reported, and does not hide the others."""
-    checkpoint = str(version.tags.get("checkpoint", ""))
-    try:
-        judged = promotion.judge(ctx, client, recipe, version)
-    except TrustError as error:
-        return CandidateStatus(
-            model=version.name, version=str(version.version), checkpoint=checkpoint, gates=(), error=str(error)
-        )
-    return CandidateStatus(
-        model=version.name, version=str(version.version), checkpoint=checkpoint, gates=judged.results
-    )
-
-
-def _named(recipe: Recipe, version: str | None) -> str:
-    """A candidate in words, before it was looked up."""
-    return f"{candidate.model_name(recipe)} version {version or 'newest'}"
-
-
-def _version(client: Any, recipe: Recipe, version: str | None) -> Any:
-    name = candidate.model_name(recipe)
-    found = mlflow_client.versions(client, name)
-    wanted = [each for each in found if version is None or str(each.version) == str(version)]
-    if not wanted:
-        raise MissingError(
-            f"no candidate {version or ''} of {recipe.required_release().name}".replace("  ", " "),
-            found=f"{len(found)} versions of {name}",
-            remedy="`plinth run` makes and registers one",
-        )
-    return wanted[-1]

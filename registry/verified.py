@@ -15,7 +15,7 @@ from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import candidate, consumers, mlflow_client, promotion, releases, signing, taint, trained
+from registry import candidate, consumers, mlflow_client, released, releases, signing, taint, trained
 from registry.standing import names_place, standing
 
 
@@ -99,7 +99,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
         version = which
         if not releases.history(ctx, name):
             return _candidate(ctx, name, version)
-    known, chain = promotion.verify_release(ctx, name, version)
+    known, chain = released.verify_release(ctx, name, version)
     return _Found(known.directory, known.checkpoint, known.run.id, (known.evaluation,)), chain, f"{name}/{version}"
 
 
@@ -107,7 +107,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
 def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, str | None]:
     held = mlflow_client.connect(ctx.workspace).get_model_version(name, version)
     if held.source.startswith("models:/"):
-        raise promotion.never_released(name, version)
+        raise released.never_released(name, version)
     known = candidate.read(ctx, held)
     chain = candidate.verify_candidate(ctx, known)
     return _Found(known.directory, known.checkpoint, known.run.id, (known.evaluation,)), chain, None

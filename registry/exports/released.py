@@ -19,7 +19,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import RELEASE
-from registry import candidate, policy, promotion, releases, signing, taint, waivers
+from registry import candidate, policy, released, releases, signing, taint, waivers
 from registry.candidate import Candidate
 from registry.exports.sealed import ExportClaim
 from registry.papers import provider, signed
@@ -51,8 +51,8 @@ def find(ctx: Context, target: str) -> ReleasedModel:
         SignatureError, LineageError: a statement, a file or the chain was changed.
     """
     name, version = _named(ctx, target)
-    found, _ = promotion.verify_release(ctx, name, version)
-    return ReleasedModel(promotion.record_of(ctx, name, version), found)
+    found, _ = released.verify_release(ctx, name, version)
+    return ReleasedModel(released.record_of(ctx, name, version), found)
 
 
 def _named(ctx: Context, target: str) -> tuple[str, str]:

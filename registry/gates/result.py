@@ -27,6 +27,11 @@ class GateResult(Frozen):
         """Whether the gate lets the candidate pass: by itself, or by a waiver."""
         return self.passed or bool(self.waived)
 
+    @property
+    def said(self) -> str:
+        """The reason, with the waiver where there is one."""
+        return f"{self.reason} ({self.waived})" if self.waived else self.reason
+
 
 def missing(name: str, what: str = "") -> GateResult:
     """A gate without its evidence."""

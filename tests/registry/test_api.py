@@ -20,8 +20,8 @@ from registry import (
     mirror,
     mlflow_client,
     policy,
-    promotion,
     registration,
+    released,
     releases,
     signing,
     verified,
@@ -494,7 +494,7 @@ def test_a_promotion_that_was_given_back_half_way_is_not_taken_up_again(
     register(ctx, line)
     api.approve(ctx, line.recipe, None, ADA, "good")
     with monkeypatch.context() as patched:
-        patched.setattr(promotion, "verify_release", _killed)
+        patched.setattr(released, "verify_release", _killed)
         with pytest.raises(KeyboardInterrupt):
             api.promote_if_approved(ctx, line.recipe)
     assert aliases(mlflow, line) == {"canary": "1"}

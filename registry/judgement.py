@@ -1,0 +1,97 @@
+"""A candidate and its gates, judged now: by the signed policy that governs, on evidence that is read each time."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from plinth.compute.context import Context
+from plinth.errors import GateError, LineageError, PlinthError, SignatureError, TrustError
+from plinth.recipe.recipe import Recipe
+from plinth.trust.pin import Trust
+from registry import attestations, evidence, gates, policy, signing, verdict, waivers
+from registry import candidate as candidates
+from registry.candidate import Candidate
+from registry.policy import SignedPolicy
+from registry.registration import show_gates
+from registry.version_text import scores
+
+
+class Judgement(NamedTuple):
+    """A candidate with its present evidence, the policy that governs, and the results of its gates.
+
+    Without a signed policy there is one result: the gate `policy`, failed. `faults` are waivers that do not count.
+    """
+
+    candidate: Candidate
+    evidence: gates.Evidence
+    results: tuple[gates.GateResult, ...]
+    policy: SignedPolicy | None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return gates.open_gates(self.results)
+
+
+def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
+    """A candidate and its gates, judged now and shown on its version in MLflow.
+
+    Raises:
+        SignatureError, LineageError: the version cannot be tied to a candidate.
+    """
+    found = candidates.read(ctx, version)
+    gathered = evidence.gather(ctx, recipe, found, version.tags)
+    judged = _judged(ctx, recipe, found, gathered)
+    root, measured = Trust.of(ctx.workspace).root.title, _measured(ctx, found)
+    show_gates(client, version, judged.results, root, judged.policy, measured)
+    return judged
+
+
+def write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
+    """The signed verdict beside the candidate, of a refused promotion, too."""
+    if judged.policy is None:
+        return
+    found, release = judged.candidate, recipe.required_release().name
+    read = [candidates.evidence_path(found.directory, found.key), *waivers.paths(ctx, release, found.key)]
+    read += sorted((ctx.workspace.approvals / found.key[:12]).glob("*.json"))
+    read += sorted(attestations.folder_of(ctx, found.checkpoint).glob("*.json"))
+    signed = (signing.signature_path(found.directory), signing.slsa_path(found.directory))
+    read += [path for path in signed if path.exists()]
+    verdict.write(ctx, found, judged.policy, judged.results, read, judged.faults)
+
+
+def require_open(judged: Judgement) -> None:
+    """Every gate passed.
+
+    Raises:
+        SignatureError, LineageError, GateError: by the first gate that did not, with the reason of each.
+    """
+    if judged.passed:
+        return
+    closed = gates.failed(judged.results)
+    kinds: dict[str, type[TrustError]] = {"signature": SignatureError, "lineage": LineageError}
+    raise kinds.get(closed[0].name, GateError)(
+        f"{judged.candidate.model} version {judged.candidate.version} may not be promoted",
+        found="; ".join(f"{result.name}: {result.reason}" for result in closed),
+        expected="every gate passed",
+        remedy="the gates are listed on its version in MLflow, each with its reason",
+    )
+
+
+def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: gates.Evidence) -> Judgement:
+    """Every gate of the signed policy that governs now; nothing else says what is asked."""
+    try:
+        signed = policy.current(ctx, recipe.required_release().name)
+    except TrustError as error:
+        reason = error.what if error.found is None else f"{error.what}: {error.found}"
+        return Judgement(found, gathered, (gates.GateResult(name="policy", passed=False, reason=reason),), None)
+    waived = waivers.of(ctx, signed, found.key)
+    return Judgement(found, gathered, gates.evaluate(signed.policy, gathered, waived.said), signed, waived.faults)
+
+
+def _measured(ctx: Context, found: Candidate) -> str:
+    """The scores of the evaluation that the candidate names, whatever somebody wrote on its page; empty without it."""
+    try:
+        return scores(found.checkpoint, ctx.refs.load(found.evaluation).stats.get("slices") or {})
+    except PlinthError:
+        return ""

@@ -1,0 +1,91 @@
+"""Versions of a release, proved from its signed history. MLflow is not asked."""
+
+from __future__ import annotations
+
+from plinth.compute.context import Context
+from plinth.errors import GateError, TrustError
+from plinth.provenance.statements import Chain
+from registry import candidate as candidates
+from registry import materialise, releases, taint
+from registry.candidate import Candidate
+from registry.releases import ReleaseRecord
+from registry.standing import Standing, standing
+
+
+def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
+    """A release version, proved: the signed history has it and has not taken it back, and its model is unchanged and
+    untainted.
+
+    Raises:
+        SignatureError, LineageError: changed or incomplete.
+        GateError: the promoter never released it, or it was rolled back, or it is tainted.
+    """
+    record = record_of(ctx, name, version)
+    if standing_of(ctx, name).place(version) == "rolled back":
+        raise GateError(f"{name} version {version} was rolled back", remedy=f"use {name}@champion")
+    found = _candidate_of(ctx, record)
+    chain = candidates.verify_candidate(ctx, found)
+    marks = taint.marks_on(ctx, chain, candidates.evidence_of(ctx, found.checkpoint, found.evaluation))
+    if marks:
+        raise GateError(f"{name} version {version} is tainted", found="; ".join(marks), remedy="roll back")
+    return found, chain
+
+
+def record_of(ctx: Context, name: str, version: str) -> ReleaseRecord:
+    """The newest record that put a version somewhere.
+
+    Raises:
+        GateError: the promoter never released it.
+    """
+    for record in reversed(releases.history(ctx, name)):
+        if record.version == version:
+            return record
+    raise never_released(name, version)
+
+
+def never_released(name: str, version: str) -> GateError:
+    """The refusal of a version that no signed record names."""
+    return GateError(
+        f"{name} version {version} was never released",
+        found="no record signed by the promoter",
+        expected="a record in releases/",
+        remedy="do not use it; promote its candidate",
+    )
+
+
+def settled(ctx: Context, name: str) -> frozenset[str]:
+    """Keys of the candidates that reached their goal once or were given back: no sensor moves them again."""
+    records = releases.history(ctx, name)
+    back = {record.previous for record in records if record.action == "returned"}
+    return frozenset(r.candidate["candidate"] for r in records if r.action == r.goal or r.version in back)
+
+
+def standing_of(ctx: Context, name: str) -> Standing:
+    """What the signed history says now about the versions of a release."""
+    return standing(releases.history(ctx, name))
+
+
+def last_good(ctx: Context, name: str, held: Standing) -> str | None:
+    """The newest version that was champion before the present one, verifies, and is not tainted."""
+    for version in reversed(held.champions[:-1]):
+        try:
+            verify_release(ctx, name, version)
+        except TrustError:
+            continue
+        return version
+    return None
+
+
+def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
+    """The candidate that a record released, from its signed facts; they must be about what the record names."""
+    directory = materialise.path_of(ctx, record.candidate["checkpoint"])
+    model, version = f"{record.model}{candidates.SUFFIX}", str(record.candidate_version)
+    found = candidates.stated(ctx, model, version, directory, record.candidate["candidate"])
+    if found.subjects != record.candidate:
+        raise GateError(
+            f"{record.model} version {record.version} is not what was released under that number",
+            found=found.subjects,
+            expected=record.candidate,
+            remedy="it was replaced: roll back, and promote again",
+        )
+    return found
