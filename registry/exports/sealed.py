@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,10 @@ from registry import signing
 from registry.clock import now
 
 MODEL_SIGNATURE = "model.sig"
+
+#: Digests of every file; a verifier that has the second one's package compares that, four times as fast.
+QUICK = "blake3"
+KINDS = ("sha256", QUICK)
 
 #: Folder of a workspace with a note for every export.
 EXPORT_NOTES = "exports"
@@ -70,15 +75,18 @@ def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
     except RefusedExport as error:
         raise SignatureError(f"{directory} cannot be exported", found=error) from error
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        hashed = pool.map(standalone_verify.sha256, (directory / name for name in names))
-        digests = dict(zip(names, hashed, strict=True))
+        paths = [directory / name for name in names]
+        found = [pool.map(partial(standalone_verify.digest_of, kind=kind), paths) for kind in KINDS]
+        digests, quick = (dict(zip(names, own, strict=True)) for own in found)
     bundle = directory / MODEL_SIGNATURE
     signing.sign_digests(directory, digests, bundle, signer)
     bundle.chmod(0o444)
-    digests[MODEL_SIGNATURE] = standalone_verify.sha256(bundle)
+    digests[MODEL_SIGNATURE], quick[MODEL_SIGNATURE] = (standalone_verify.digest_of(bundle, kind) for kind in KINDS)
     root = {"name": trust.root.name, "version": trust.root.version, "sha256": trust.root.digest()}
     predicate = claim.model_dump(mode="json") | {"at": now(), "root": root}
     statement = dsse.statement(EXPORT_TYPE, digests, predicate)
+    for one in statement["subject"]:
+        one["digest"] |= {QUICK: quick[one["name"]]}
     dsse.write(directory / EXPORT, statement, signer)
     (directory / EXPORT).chmod(0o444)
     return predicate

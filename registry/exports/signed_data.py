@@ -137,7 +137,7 @@ def verify(to: str, root: Path) -> dict[str, Any]:
         ) from error
 
 
-def _same_files(place: str, files: Mapping[str, str]) -> None:
+def _same_files(place: str, files: Mapping[str, Mapping[str, str]]) -> None:
     """Every file below a URI as it was signed, and no others.
 
     Raises:
@@ -149,7 +149,7 @@ def _same_files(place: str, files: Mapping[str, str]) -> None:
         found = hashlib.sha256()
         for piece in read_file(f"{place}/{name}"):
             found.update(piece)
-        if found.hexdigest() != own:
+        if found.hexdigest() != own["sha256"]:
             raise RefusedExport(f"{name} has changed")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -26,12 +27,12 @@ from registry.exports.sealed import ExportClaim, seal, verify
 from tests.registry.exports.conftest import CHECKPOINT, CLAIM, Attack, SealedFolder, make_root
 
 ALONE = Path(standalone_verify.__file__)
-#: Runs the file in a process that cannot import plinth, over many directories at once.
+#: Runs the file in a process that cannot import plinth, nor BLAKE3, over many directories at once.
 RUNNER = """
 import json, runpy, sys
 class Nothing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition('.')[0] in ('plinth', 'registry', 'securesystemslib', 'pydantic'):
+        if name.partition('.')[0] in ('plinth', 'registry', 'securesystemslib', 'pydantic', 'blake3'):
             raise ImportError(name)
 sys.meta_path.insert(0, Nothing())
 module = runpy.run_path(sys.argv[1])
@@ -234,7 +235,7 @@ def papers_signed(role: str, **changed: str) -> Attack:
     """A statement over papers: by the wrong role, or over other papers than lie there."""
 
     def attack(export: SealedFolder, at: Path) -> None:
-        card = standalone_verify.sha256(at / "papers" / "DATA_CARD.md")
+        card = standalone_verify.digest_of(at / "papers" / "DATA_CARD.md")
         about = {"papers/DATA_CARD.md": card, "checkpoint": CHECKPOINT, **changed}
         content = dsse.statement(standalone_verify.PAPERS_TYPE, about, {"at": CLAIM.released_at})
         dsse.write(at / "evidence" / "papers.json", content, Trust.of(export.ctx.workspace).signer(role))
@@ -289,6 +290,22 @@ def test_an_export_is_proved_with_the_root_alone(export: SealedFolder, tmp_path:
     assert statuses == [0]
     assert '"checkpoint": "' + CHECKPOINT in printed
     assert call(["verify", str(export.directory), "--root", str(export.root), "-w", str(tmp_path / "none")]) == 0
+
+
+def test_both_digests_are_signed_and_right(export: SealedFolder) -> None:
+    from blake3 import blake3
+
+    (export.directory / "config.json").chmod(0o644)
+    for content in (b"", b"one", os.urandom(3 << 20)):
+        (export.directory / "config.json").write_bytes(content)
+        for name in (standalone_verify.EXPORT, "model.sig"):
+            (export.directory / name).unlink()
+        seal(export.ctx, export.directory, CLAIM)
+        content_of = dsse.unverified(dsse.envelope_of(export.directory / "EXPORT.json"), "export")
+        found = {one["name"]: one["digest"] for one in content_of["subject"]}
+        assert found["config.json"] == {
+            "sha256": hashlib.sha256(content).hexdigest(), "blake3": blake3(content).hexdigest()}  # fmt: skip
+        assert verify(export.directory, export.root)["digests"]["config.json"] == found["config.json"]["sha256"]
 
 
 def test_every_attack_is_refused_by_both(export: SealedFolder, tmp_path: Path) -> None:
