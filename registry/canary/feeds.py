@@ -49,7 +49,7 @@ def take(feed: FeedPolicy, state: FeedState, folder: Path, since: datetime, now:
         if feed.prometheus is not None:
             return _queried(feed.prometheus, state, since, now)
         return _read(folder / str(feed.lines), state, since)
-    except (OSError, ValueError) as error:  # the errors of `requests` are OSErrors
+    except (OSError, ValueError) as error:
         return state.model_copy(update={"fault": " ".join(str(error).split())})
 
 

@@ -23,11 +23,23 @@ def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[
 
     asked: dict[str, str] = {"query": expression, "start": str(begin), "end": str(end), "step": str(step_s)}
     place = f"{url.rstrip('/')}/api/v1/query_range"
-    with requests.get(place, params=asked, timeout=TIMEOUT_S, allow_redirects=False, stream=True) as answer:
-        body = answer.raw.read(MOST_BYTES + 1, decode_content=True)
-    if len(body) > MOST_BYTES:
-        raise ValueError(f"{url} answered with more than {MOST_BYTES:,} bytes")
+    try:
+        with requests.get(place, params=asked, timeout=TIMEOUT_S, allow_redirects=False, stream=True) as answer:
+            body = _body(url, answer)
+    except requests.RequestException as error:
+        # One fault, one alarm: without the times that were asked for.
+        raise OSError(f"{url} does not answer: {type(error).__name__}") from error
     return _values(body, f"{url} (status {answer.status_code})")
+
+
+def _body(url: str, answer: Any) -> bytes:
+    """The answer, if it is not too long."""
+    body = bytearray()
+    for piece in answer.iter_content(2**16):
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise ValueError(f"{url} answered with more than {MOST_BYTES:,} bytes")
+    return bytes(body)
 
 
 def _values(body: bytes, who: str) -> dict[int, float]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from registry.canary import feeds, journal
+from registry.canary import prometheus as prometheus_api
 from registry.canary.feeds import FeedState, take
 from registry.gates import FeedPolicy
 
@@ -98,7 +99,9 @@ def test_a_source_that_is_not_there_is_a_fault_that_ends(tmp_path: Path) -> None
     assert "No such file" in gone.fault
     append(tmp_path, line(1))
     assert (len(taken(tmp_path, gone).pairs), taken(tmp_path, gone).fault) == (1, "")
-    assert "Connection" in taken(tmp_path, feed=prometheus("http://127.0.0.1:1")).fault
+    asked = prometheus("http://127.0.0.1:1")
+    faults = {taken(tmp_path, feed=asked, after_s=after).fault for after in (3600, 3700)}
+    assert faults == {"http://127.0.0.1:1 does not answer: ConnectionError"}  # one fault, one alarm
 
 
 def test_a_damaged_journal_is_made_again(tmp_path: Path) -> None:
@@ -122,11 +125,11 @@ def prometheus(url: str, **changes: Any) -> FeedPolicy:
 
 
 class Answering(HTTPServer):
-    """Answers every query with `body`, and keeps what was asked."""
+    """Answers every query with `body`, as if `cut` bytes more were to come, and keeps what was asked."""
 
-    def __init__(self, body: str) -> None:
+    def __init__(self, body: str, cut: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.body, self.asked = body, list[str]()
+        self.body, self.cut, self.asked = body, cut, list[str]()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -139,6 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         server: Any = self.server
         server.asked.append(self.path)
         self.send_response(200)
+        self.send_header("Content-Length", str(len(server.body) + server.cut))
         self.end_headers()
         self.wfile.write(server.body.encode())
 
@@ -158,6 +162,15 @@ SERIES = '{{"status": "success", "data": {{"resultType": "matrix", "result": [{}
 def test_an_answer_that_is_none_is_a_fault(tmp_path: Path, body: str, fault: str) -> None:
     server = Answering(body)
     assert fault in taken(tmp_path, feed=prometheus(server.url)).fault
+    server.shutdown()
+
+
+def test_an_answer_that_ends_early_or_is_too_long_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answering(SERIES.format(""), cut=9)
+    assert "does not answer: ChunkedEncodingError" in taken(tmp_path, feed=prometheus(server.url)).fault
+    server.cut = 0
+    monkeypatch.setattr(prometheus_api, "MOST_BYTES", 9)
+    assert "more than 9 bytes" in taken(tmp_path, feed=prometheus(server.url)).fault
     server.shutdown()
 
 
