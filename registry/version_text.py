@@ -1,4 +1,4 @@
-"""What MLflow shows first of a candidate's version: marks, the gates with what they saw, scores.
+"""What MLflow shows first of a candidate's version: marks, its trial, the gates with what they saw, scores.
 
 For people only. A look at the gates writes all of it again; a mark keeps the scores that are there.
 """
@@ -21,6 +21,8 @@ HOW_TO_APPROVE = (
 LIMIT = 5000
 #: Characters of a gate's reason; the tag `gate/NAME` has all.
 REASON = 110
+#: Characters of a trial's finding; the tag `trial` has all.
+TRIAL = 400
 
 
 def scores(checkpoint: str, slices: Mapping[str, Any]) -> str:
@@ -57,6 +59,10 @@ def _banner(tags: Mapping[str, str]) -> Iterable[str]:
     if tags.get("root", "").startswith("demo root"):
         yield f"> Signed under a **{plain(tags['root'])}**, whose keys protect nothing."
         yield ""
+    if tags.get("trial"):
+        yield f"> **Canary, at the last look:** {_short(tags['trial'], TRIAL)}"
+        yield f"> Plot: `{plain(tags.get('recipe', ''))}-canary.html` among the artifacts of the source run."
+        yield ""
 
 
 def _gates(tags: Mapping[str, str]) -> Iterable[str]:
@@ -82,5 +88,9 @@ def _rows(results: str) -> list[str]:
 
 def _row(one: Mapping[str, Any]) -> str:
     state = "passed" if one["passed"] else "waived" if one["waived"] else "**FAILED**"
-    reason = plain(one["reason"])
-    return f"| {plain(one['name'])} | {state} | {reason if len(reason) <= REASON else reason[:REASON] + '…'} |"
+    return f"| {plain(one['name'])} | {state} | {_short(one['reason'], REASON)} |"
+
+
+def _short(text: str, most: int) -> str:
+    shown = plain(text)
+    return shown if len(shown) <= most else f"{shown[:most]}…"

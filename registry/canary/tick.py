@@ -16,6 +16,7 @@ from plinth.storage.atomic import write_bytes
 from registry import promotion, timeline
 from registry.canary.observation import CanaryStatus, observe
 from registry.canary.presentation import shown
+from registry.registration import describe
 from registry.releases import ReleaseRecord
 
 #: Characters of a tag in MLflow.
@@ -58,9 +59,10 @@ def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | Non
 
 
 def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None:
-    """The state of the trial on the canary's version in MLflow, and its page among the artifacts of its run."""
+    """The state of the trial on the canary's version in MLflow, and the page among the artifacts of its run."""
     tag = f"{status.next}. {status.trial.reason}"[:LONGEST_TAG]
+    held = client.get_model_version(status.release, status.canary)
     client.set_model_version_tag(status.release, status.canary, "trial", tag)
-    run = client.get_model_version(status.release, status.canary).tags.get("run")
-    if run:
+    describe(client, held, {**held.tags, "trial": tag})
+    if run := held.tags.get("run"):
         timeline.keep(client, recipe.name, run, [path])

@@ -48,6 +48,14 @@ def test_a_mark_and_a_demo_root_are_said_first_and_go_with_their_tags() -> None:
     assert version_text(marked, TAGS) == text
 
 
+def test_a_trial_is_said_in_short_and_goes_with_its_tag() -> None:
+    text = version_text(scores("ab" * 32, SLICES), TAGS)
+    tried = version_text(text, {**TAGS, "trial": "it is given back. <b>latency</b>: worse " + "x" * 900})
+    assert tried.startswith("> **Canary, at the last look:** it is given back. &lt;b&gt;latency&lt;/b&gt;: worse x")
+    assert len(tried.splitlines()[0]) < 500
+    assert version_text(tried, TAGS) == text
+
+
 def test_it_is_never_longer_than_what_databases_keep() -> None:
     many = {f"bucket {n}": SLICES["all"] for n in range(500)}
     text = version_text(scores("ab" * 32, many), TAGS)
