@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, LineageError, SignatureError
+from plinth.errors import GateError, LineageError, MissingError, SignatureError
 from registry import api, audit_log, candidate, feed, mirror, releases, verified
 from registry.registration import ensure_run
 from registry.version_text import version_text
@@ -144,6 +144,21 @@ def test_an_approvals_tag_in_anothers_name_where_statements_are_asked_for(
     api.approve(ctx, line.recipe, found.version, BEN, "good")
     (record,) = api.promote_if_approved(ctx, line.recipe)
     assert [decision.by for decision in record.approvals if decision.how == "statement"] == [BEN]
+
+
+def test_stages_and_aliases_of_candidates_are_no_places(ctx: Context, line: Any, mlflow: Any) -> None:
+    """What other tools call production."""
+    found = register(ctx, line)
+    mlflow.set_registered_model_alias(found.model, "champion", found.version)
+    mlflow.transition_model_version_stage(found.model, found.version, "Production")
+    mlflow.create_registered_model(name_of(line), tags={"champion": "1"})
+    mlflow.create_model_version(name_of(line), f"models:/{found.model}/1", await_creation_for=None)
+    mlflow.transition_model_version_stage(name_of(line), "1", "Production")
+    for target in (f"{found.model}@champion", f"{name_of(line)}@champion", f"{name_of(line)}@Production"):
+        with pytest.raises(MissingError, match="has no"):
+            verified.verify_model(ctx, target)
+    with pytest.raises(GateError, match="never released"):
+        verified.verify_model(ctx, f"{name_of(line)}/1")
 
 
 def test_a_settled_candidate_is_not_taken_up_again_under_a_new_version(ctx: Context, line: Any, mlflow: Any) -> None:

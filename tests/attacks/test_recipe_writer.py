@@ -15,11 +15,12 @@ from jobs import targets
 from jobs.cli import models
 from jobs.cli.root import call
 from plinth.compute.context import Context
-from plinth.errors import LineageError, MissingError, SignatureError
+from plinth.errors import LineageError, MissingError, RecipeError, SignatureError
 from plinth.extensions import Catalogue
 from plinth.recipe.gate import BUILT_IN, Gate
+from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
-from registry import approval, evidence, gates, policy, releases, signing, verified, waivers
+from registry import approval, attestations, evidence, gates, policy, releases, signing, verified, waivers
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.gates.settings import LicencePolicy
@@ -115,6 +116,31 @@ def test_permitting_its_own_licences_and_leaving_measurements_out(
     generous = changed(line.recipe, corpus={"permitted_licences": ["MIT", "proprietary"]}, evaluation={"probes": {}})
     decide(ctx, unregistered, BEN, "good")
     assert {"licence", "probes", "extraction"} <= set(closed(ctx, generous, unregistered))
+
+
+def test_terms_that_are_changed_after_they_were_attested(ctx: Context, line: Any, unregistered: Candidate) -> None:
+    """The recipe says now that its source may be passed on; compliance stated that it may not."""
+    own = {"documents": 2, "train": True, "redistribute": False, "commercial": False}
+    facts = {"documents": {"MIT": 2}, "sources": {"test 2026-01": own}, "permitted": ["MIT"]}
+    attestations.attest(
+        ctx, line.recipe, "licences", "licences", line.checkpoint.digest, materials={}, facts=facts
+    )
+    uses = LicencePolicy(uses=("train", "redistribute"))
+    policy.sign(ctx, small_policy(line.recipe.release.name, 2).model_copy(update={"licences": uses}))
+    decide(ctx, unregistered, BEN, "good")
+    assert line.recipe.corpus.buckets["web"].sources[0].terms.redistribute
+    assert "does not grant redistribute" in closed(ctx, line.recipe, unregistered)["terms"]
+
+
+@pytest.mark.parametrize("secret", ["password: hunter2-hunter2\n", "[default]\npassword = hunter2-hunter2\nx: [1\n"])
+def test_extending_a_file_of_secrets_shows_none_of_its_values(tmp_path: Path, secret: str) -> None:
+    """A recipe is read where secrets lie, and its errors are in everybody's log."""
+    (tmp_path / "secret").write_text(secret)
+    (tmp_path / "recipe.yaml").write_text("extends: ./secret\nname: demo\n")
+    with pytest.raises(RecipeError) as caught:
+        load(tmp_path / "recipe.yaml")
+    assert "secret" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_leaving_a_bucket_out_of_the_held_out_text(ctx: Context, line: Any, unregistered: Candidate) -> None:
