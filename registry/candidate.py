@@ -157,7 +157,7 @@ def attest(
     Raises:
         SignatureError: this machine has no key of such a role.
     """
-    stated = {"resume": _resume(checkpoint, directory), "cost": {"amounts": dict(facts.cost)}}
+    stated = {"resume": resume_facts(checkpoint, directory), "cost": {"amounts": dict(facts.cost)}}
     if facts.licences is not None:
         sources = {name: one.model_dump(mode="json") for name, one in (facts.sources or {}).items()}
         permitted = list(recipe.corpus.permitted_licences)
@@ -172,7 +172,8 @@ def attest(
             attestations.attest(ctx, recipe, kind, kind, checkpoint.digest, materials=materials, facts=found)
 
 
-def _resume(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
+def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
+    """What the proof of resume in a signed directory concludes of a checkpoint; None without one."""
     try:
         found = json.loads((directory / RESUME_FILE).read_bytes())
         step, parameters = checkpoint.stats["step"], checkpoint.stats["parameters_sha256"]

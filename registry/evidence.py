@@ -17,21 +17,27 @@ from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
 from plinth.provenance.statements import Chain, attempts_of
 from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from registry import approval, attestations, measured, policy, releases, signing, taint, trained
 from registry.attestations import Attestation
-from registry.candidate import Candidate, evidence_of, signed_chain
+from registry.candidate import Candidate, evidence_of, resume_facts, signed_chain
 from registry.gates import CheckResult, Evidence
 from registry.gates.facts import CodeFacts, ContaminationFacts, CostFacts, LicenceFacts, ResumeFacts, StabilityFacts
+from registry.recount import corpus, measurements
+from registry.recount.figures import differences
 from registry.standing import standing
 
 
-def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str, Any]) -> Evidence:
-    """All evidence about a candidate, as it is now.
+def gather(
+    ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str, Any], *, whole: bool = True
+) -> Evidence:
+    """All evidence about a candidate, as it is now; figures of measurements are counted again from their tables.
 
     Args:
         tags: the candidate version's tags in MLflow, where people leave decisions.
+        whole: also count claims about training text again, which reads a column of all of it.
     """
     provenance, signature = _signature(ctx, candidate)
     chain, lineage, code = _lineage(ctx, candidate, provenance)
@@ -55,8 +61,27 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
         requested_by=candidate.facts.requested_by,
         approvals=approvals,
         approval_faults=faults,
+        miscounted=_miscounted(ctx, candidate, found, stated.valid, chain if whole else None),
         **dict(_facts(stated.valid)),
     )
+
+
+def _miscounted(
+    ctx: Context,
+    candidate: Candidate,
+    found: Mapping[str, Manifest],
+    stated: Mapping[str, Attestation],
+    chain: Chain | None,
+) -> dict[str, tuple[str, ...]]:
+    """Figures that the tables do not give; of training text only with its ancestry."""
+    wrong = measurements.faults(ctx, found)
+    if chain is not None:
+        wrong |= corpus.faults(ctx, stated, chain)
+    if "resume" in stated:
+        counted = resume_facts(ctx.refs.load(candidate.checkpoint), candidate.directory)
+        if own := differences(dict(stated["resume"].facts), counted):
+            wrong["resume"] = own
+    return wrong
 
 
 def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:

@@ -33,14 +33,17 @@ class Judgement(NamedTuple):
         return gates.open_gates(self.results)
 
 
-def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
+def judge(ctx: Context, client: Any, recipe: Recipe, version: Any, *, whole: bool = True) -> Judgement:
     """A candidate and its gates, judged now and shown on its version in MLflow.
+
+    Args:
+        whole: also count claims about training text again; nothing is promoted without.
 
     Raises:
         SignatureError, LineageError: the version cannot be tied to a candidate.
     """
     found = candidates.read(ctx, version)
-    gathered = evidence.gather(ctx, recipe, found, version.tags)
+    gathered = evidence.gather(ctx, recipe, found, version.tags, whole=whole)
     judged = _judged(ctx, recipe, found, gathered)
     root, measured = Trust.of(ctx.workspace).root.title, _measured(ctx, found)
     show_gates(client, version, judged.results, root, judged.policy, measured)

@@ -134,7 +134,7 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
         return ()
     client = mlflow_client.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
-    judged = [_status(ctx, client, recipe, version) for version in approved]
+    judged = [_status(ctx, client, recipe, version, whole=True) for version in approved]
     for refused in (status for status in judged if not status.ready):
         asked = AuditedAction("promote", _named(recipe, refused.version), "approved candidates", "it was approved")
         audit_log.record(ctx, asked, refused.refusal, once=True)
@@ -170,11 +170,11 @@ def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
     return approvals(governing.policy, known).passed
 
 
-def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> CandidateStatus:
+def _status(ctx: Context, client: Any, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
     """The status of a version; one that cannot be read is reported, and does not hide the others."""
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:
-        judged = judgement.judge(ctx, client, recipe, version)
+        judged = judgement.judge(ctx, client, recipe, version, whole=whole)
     except TrustError as error:
         return CandidateStatus(
             model=version.name, version=str(version.version), checkpoint=checkpoint, gates=(), error=str(error)

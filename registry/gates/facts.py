@@ -249,6 +249,9 @@ class Evidence(Frozen):
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty: nothing is released.")
     expected_slices: tuple[str, ...] = ()
+    miscounted: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="By piece of evidence: figures that its own tables do not give."
+    )
 
     evaluation: EvaluationFacts | None = None
     probes: ProbeFacts | None = None

@@ -12,7 +12,7 @@ from plinth.compute.context import Context
 from plinth.errors import LineageError, TrustError
 from plinth.training.attempts.statement import BUNDLE
 from plinth.training.checkpoint import checkpoint
-from registry import candidate, evidence, gates, trained
+from registry import attestations, candidate, evidence, gates, trained
 from registry.candidate import Candidate
 from registry.gates import GatePolicy
 from tests.attacks.judging import BEN, closed, decide
@@ -114,3 +114,37 @@ def test_code_that_no_commit_names(ctx: Context, line: Line, changes: dict[str, 
         assert said in lineage.reason
     assert gathered.lineage is not None
     assert "trained in 3 attempts, commit c0ffee000000" in gathered.lineage.detail
+
+
+# ---- figures that a key-holder signed, and no table gives ----------------------------------------
+
+
+def test_a_figure_that_its_table_does_not_give(ctx: Context, line: Line) -> None:
+    """As somebody with the evaluator's key, who edits a statistic and leaves the bits of each document alone."""
+    line.evaluation = line.evaluate(model=2.6, stated=0.22)
+    found = sign_candidate(ctx, line)
+    decide(ctx, found, BEN, "good")
+    refused = closed(ctx, line.recipe, found)
+    assert set(refused) == {"beats_gzip", "beats_trigram"}
+    assert "evaluation: web/model: stated 0.22, counted 2.6" in refused["beats_gzip"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "claimed", "gates_closed"),
+    [
+        ("contamination", {}, set()),
+        ("contamination", {"documents": 90, "contaminated": 0}, {"contamination"}),
+        ("licences", {"documents": {"MIT": 1}, "sources": {}, "permitted": ["MIT"]}, {"licence", "terms"}),
+        ("resume", {"bit_exact": True, "compared_steps": 900, "faults": []}, {"resume"}),
+    ],
+)
+def test_a_claim_signed_by_its_role_that_the_text_does_not_bear_out(
+    ctx: Context, line: Line, unregistered: Candidate, kind: str, claimed: dict[str, Any], gates_closed: set[str]
+) -> None:
+    decide(ctx, unregistered, BEN, "good")
+    stated = attestations.about(ctx, line.checkpoint.digest).valid[kind].facts
+    facts = {name: claimed.get(name, value) for name, value in stated.items()}
+    attestations.attest(
+        ctx, line.recipe, kind, kind, line.checkpoint.digest, materials=line.materials, facts=facts
+    )
+    assert set(closed(ctx, line.recipe, unregistered)) == gates_closed

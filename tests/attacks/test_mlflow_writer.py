@@ -19,7 +19,8 @@ ADA, BEN = "ada@example.org", "ben@example.org"
 
 
 def register(ctx: Context, line: Any, **facts: object) -> Any:
-    return api.register_candidate(ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts))[0]
+    given = (line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts))
+    return api.register_candidate(ctx, *given, materials=line.materials)[0]
 
 
 def release(ctx: Context, line: Any) -> releases.ReleaseRecord:

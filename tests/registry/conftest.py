@@ -14,6 +14,7 @@ from safetensors.numpy import save as save_safetensors
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.evaluation.slices.tables import DOCUMENTS
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
@@ -42,7 +43,7 @@ def document_table(*texts: str) -> pa.Table:
             "licence": "MIT",
             "mime": "text/plain",
             "source_bytes": len(text),
-            "extra": "{}",
+            "extra": '{"domain": "test"}',
         }
         for text in texts
     ]
@@ -70,6 +71,9 @@ def resume_evidence(**changes: Any) -> dict[str, Any]:
 
 
 STATE = b'{"step":5}'
+#: What the text is read under.
+TERMS = {"train": True, "redistribute": True, "commercial": True}
+SOURCE = {"domain": "test", "snapshot": "2026-01", "terms": TERMS}
 
 
 class Line:
@@ -77,9 +81,9 @@ class Line:
 
     def __init__(self, ctx: Context, recipe: Recipe, seed: int = 1) -> None:
         self.ctx, self.recipe, self.seed = ctx, recipe, seed
-        documents = self.made("web/documents", {"web/sources": fingerprint.digest("inventory")})
+        self.documents = self.made("web/documents", {"web/sources": fingerprint.digest("inventory")}, sources=[SOURCE])
         table = document_table("kept", f"also kept {seed}")
-        self.curated = self.made("web/curated", {"web/documents": documents}, table=table)
+        self.curated = self.made("web/curated", {"web/documents": self.documents}, table=table)
         self.tokenizer = self.made("tokenizer", {"web/curated": self.curated})
         shards = self.made("web/shards", {"tokenizer": self.tokenizer, "web/curated": self.curated})
         mixture = self.made("mixture", {"web/shards": shards})
@@ -89,26 +93,44 @@ class Line:
         self.commit()
         self.evaluation = self.evaluate(model=2.0)
 
-    def made(self, asset: str, inputs: dict[str, Manifest | str], table: pa.Table | None = None) -> Manifest:
-        parts = () if table is None else (write_table(self.ctx.store, "part-00000.parquet", table),)
+    @property
+    def materials(self) -> dict[str, str]:
+        """What the claims about training text are counted from, as the asset of a candidate gives it."""
+        decided, marked = pa.table({"decision": ["train"] * 2}), pa.table({"contaminated": [False] * 2})
+        made = [self.documents, self.curated, self.made("web/verdicts", {}, table=decided)]
+        made.append(self.made("contamination", {}, table=marked, folder="web/"))
+        return {one.asset: one.digest for one in made}
+
+    def made(
+        self,
+        asset: str,
+        inputs: dict[str, Manifest | str],
+        table: pa.Table | None = None,
+        folder: str = "",
+        **params: object,
+    ) -> Manifest:
+        parts = () if table is None else (write_table(self.ctx.store, f"{folder}part-00000.parquet", table),)
         digests = {key: value if isinstance(value, str) else value.digest for key, value in inputs.items()}
         made = Manifest(
             asset=asset,
             step=asset.split("/")[-1],
             version="1",
-            params={"seed": self.seed, "recipe": self.recipe.name},
+            params={"seed": self.seed, "recipe": self.recipe.name, **params},
             inputs=digests,
             parts=parts,
         )
         self.ctx.refs.save(made)
         return made
 
-    def evaluate(self, model: float) -> Manifest:
-        """An evaluation in which the model reaches `model` bits per byte."""
+    def evaluate(self, model: float, stated: float | None = None) -> Manifest:
+        """An evaluation in which the model reaches `model` bits per byte, and that is `stated` to be another figure."""
         inputs = {"checkpoint": self.checkpoint.digest, "web/curated": self.curated.digest}
         slices = {"web": {"bytes": 1000, "model": model, "gzip": 3.5, "trigram": 2.5}}
+        bits = {f"{name}_bits": [1000 * slices["web"][name]] for name in ("model", "gzip", "trigram")}
+        part = write_table(self.ctx.store, DOCUMENTS, pa.table({"bucket": ["web"], "bytes": [1000], **bits}))
+        stats = {"slices": {"web": slices["web"] | {"model": model if stated is None else stated}}}
         made = Manifest(
-            asset="evaluation", step="bpb", version="1", params={}, inputs=inputs, parts=(), stats={"slices": slices}
+            asset="evaluation", step="bpb", version="1", params={}, inputs=inputs, parts=(part,), stats=stats
         )
         self.ctx.refs.save(made)
         attestations.attest_measurement(self.ctx, self.recipe, self.checkpoint.digest, made)
@@ -276,7 +298,7 @@ def sign_candidate(ctx: Context, line: Line) -> Candidate:
     checkpoint, evaluation, facts = line.checkpoint.digest, line.evaluation.digest, line.facts()
     directory = materialise.materialise(ctx, line.checkpoint, line.provenance())
     key = candidate.state_facts(ctx, directory, checkpoint, evaluation, line.run, facts)
-    candidate.attest(ctx, line.recipe, line.checkpoint, directory, facts, {})
+    candidate.attest(ctx, line.recipe, line.checkpoint, directory, facts, line.materials)
     return Candidate(
         model=candidate.model_name(line.recipe),
         version="1",

@@ -44,7 +44,13 @@ def mlflow(ctx: Context, mlflow_uri: str) -> Any:
 
 def register(ctx: Context, line: Any, **facts: object) -> tuple[Any, dict[str, Any]]:
     found, gates = api.register_candidate(
-        ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts)
+        ctx,
+        line.recipe,
+        line.checkpoint,
+        line.evaluation,
+        line.run,
+        line.facts(**facts),
+        materials=line.materials,
     )
     return found, {gate.name: gate for gate in gates}
 

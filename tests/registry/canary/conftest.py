@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from plinth.compute.context import Context
+from plinth.evaluation.slices import totals
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
@@ -38,9 +40,10 @@ def documents(bits: Mapping[str, float], count: int = DOCUMENTS) -> pa.Table:
 
 def measured(line: Any, bits: Mapping[str, float], count: int = DOCUMENTS, signed: bool = True) -> Manifest:
     """The evaluation of a line's checkpoint, signed for by the evaluator or not."""
-    part = write_table(line.ctx.store, "documents.parquet", documents(bits, count))
+    table = documents(bits, count)
+    part = write_table(line.ctx.store, "documents.parquet", table)
     inputs = {"checkpoint": line.checkpoint.digest, "web/curated": line.curated.digest}
-    slices = {"web": {"bytes": 1000, "model": 2.0, "gzip": 3.5, "trigram": 2.5}}
+    slices = {name: _rates(table.filter(pc.equal(table["bucket"], name))) for name in bits}
     made = Manifest(
         asset="evaluation", step="bpb", version="1", params={}, inputs=inputs, parts=(part,), stats={"slices": slices}
     )
@@ -48,6 +51,12 @@ def measured(line: Any, bits: Mapping[str, float], count: int = DOCUMENTS, signe
     if signed:
         attestations.attest_measurement(line.ctx, line.recipe, line.checkpoint.digest, made)
     return made
+
+
+def _rates(own: pa.Table) -> dict[str, Any]:
+    size = pc.sum(own["bytes"]).as_py()
+    rates = {name: totals.exact_sum(own[f"{name}_bits"].to_numpy()) / size for name in ("model", "gzip", "trigram")}
+    return {"bytes": size, **{name: round(rate, 6) for name, rate in rates.items()}}
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def candidate(ctx: Context, line: Any, bits: dict[str, float]) -> None:
     """Registered and approved, with held-out documents measured at so many bits per byte."""
     line.evaluation = measured(line, bits)
     given = line.recipe, line.checkpoint, line.evaluation, line.run, line.facts()
-    registered, _ = api.register_candidate(ctx, *given)
+    registered, _ = api.register_candidate(ctx, *given, materials=line.materials)
     api.approve(ctx, line.recipe, registered.version, ADA, "good")
 
 

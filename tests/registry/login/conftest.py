@@ -89,9 +89,8 @@ def candidate(served: Served, line: Line) -> Candidate:
 
 def registered(served: Served, line: Line, **facts: object) -> Candidate:
     """A candidate, registered with Plinth's own account, whose tags everybody with an account may set."""
-    found, _ = api.register_candidate(
-        served.ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts)
-    )
+    given = line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts)
+    found, _ = api.register_candidate(served.ctx, *given, materials=line.materials)
     for person in (ADA, BEN, EVE):
         served.passwords[person] = accounts.add(served.ctx.workspace, person, found.model) or served.passwords[person]
     return found

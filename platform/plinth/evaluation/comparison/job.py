@@ -29,6 +29,7 @@ from plinth.evaluation.slices.spans import SpanDifference, places
 from plinth.evaluation.slices.tables import TOKENS
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import PartWriter
+from plinth.storage.store import Store
 
 ASSET = "comparison"
 VERSION = "6"
@@ -80,6 +81,15 @@ def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
         alone = {"a": _alone(a, b), "b": _alone(b, a)}
         stats = {"measured_alone": alone} | found.stats() | _of_models(ctx, a.checkpoint, b.checkpoint, found)
         return part.finish(stats | {"spans": [one.facts() for one in _spans(ctx, a, b)]})
+
+
+def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> list[Difference]:
+    """Every line of the comparison of two models, from the items of their measurements by asset.
+
+    Raises:
+        IntegrityError: they were measured on other items.
+    """
+    return corrected([line for pairs in readers.read(store, a, b) for line in of_measure(pairs, SEED)])
 
 
 def _alone(one: MeasuredModel, other: MeasuredModel) -> list[str]:

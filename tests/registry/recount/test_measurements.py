@@ -1,0 +1,227 @@
+"""Figures that gates read are those that their tables give; one that is not is named, whoever signed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.evaluation.comparison import job
+from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.engine.records import Request
+from plinth.evaluation.fairness import job as fairness
+from plinth.evaluation.fairness.bias import by_attribute
+from plinth.evaluation.fairness.pairs import Pair
+from plinth.evaluation.memorisation import canaries, extraction
+from plinth.evaluation.probes import tables as probes
+from plinth.evaluation.slices import tables as slices
+from plinth.evaluation.slices import totals
+from plinth.evaluation.tasks.items import ITEMS
+from plinth.records import Manifest
+from plinth.storage.parts import write_table
+from registry.gates import Evidence, GatePolicy, all_gates
+from registry.gates.all_gates import RESTS_ON
+from registry.recount import figures, measurements
+from tests.registry.gate_evidence import policy, proof, set_fact
+
+CHECKPOINTS = {"a": "a" * 64, "b": "b" * 64}
+
+
+def manifest(ctx: Context, asset: str, tables: dict[str, pa.Table], stats: Any, **params: Any) -> Manifest:
+    parts = tuple(write_table(ctx.store, name, table) for name, table in tables.items())
+    inputs = {"checkpoint": CHECKPOINTS["a"]}
+    made = Manifest(asset=asset, step="s", version="1", params=params, inputs=inputs, parts=parts, stats=stats)
+    ctx.refs.save(made)
+    return made
+
+
+def evaluation(ctx: Context, shift: float = 0.0) -> Manifest:
+    n = 24
+    columns: dict[str, Any] = {
+        "id": [fingerprint.digest(i).encode()[:16] for i in range(n)],
+        "text": [fingerprint.digest(i).encode()[:16] for i in range(n)],
+        **{name: [f"u{i}" for i in range(n)] for name in slices.DOCUMENT_COLUMNS.names if name == "uri"},
+        **{name: ["web" if i % 3 else "code" for i in range(n)] for name in slices.BUILT_IN},
+        "bytes": [100 + i for i in range(n)],
+        "tokens": [30] * n,
+        "model_bits": [200.0 + 3 * (i % 5) + shift * (1 + i % 3) for i in range(n)],
+        "gzip_bits": [350.0] * n,
+        "trigram_bits": [250.0] * n,
+    }
+    table = pa.table(columns, schema=slices.DOCUMENT_COLUMNS)
+    return manifest(ctx, "evaluation", {slices.DOCUMENTS: table}, {"slices": totals.by_axis(table)["bucket"]})
+
+
+def probe(ctx: Context) -> Manifest:
+    row = {"probe": "maths", "family": "f", "bytes": 10, "margin": None, "correct": None, "centred": None}
+    rows = [
+        row | {"template": str(i % 3), "item": str(i), "status": status, "bits": bits, "control_bits": 30.0 + i}
+        for i, (status, bits) in enumerate([("clean", 20.0), ("clean", 22.0), ("contaminated", 1.0), ("clean", None)])
+    ]
+    table = pa.Table.from_pylist(rows, schema=probes.SCHEMA)
+    return manifest(ctx, "probes", {probes.FILE: table}, probes.statistics_of(rows))
+
+
+def tasks(ctx: Context) -> Manifest:
+    score = {"hash": "h", "filter": "none", "score": 1.0, "weight": None, "bits": 1.0, "bytes": 4, "output": None}
+    rows = [score | {"document": i // 2, "metric": "ab"[i % 2], "reason": None} for i in range(6)]
+    rows.append(dict.fromkeys(ITEMS.names) | {"hash": "", "filter": "", "metric": "", "reason": "no JSON"})
+    table = pa.Table.from_pylist(rows, schema=ITEMS)
+    stats = {"tasks": {"copying": {"documents": 3, "damaged": 1}}}
+    return manifest(ctx, "tasks/small", {"copying.parquet": table}, stats)
+
+
+def extracted(ctx: Context) -> Manifest:
+    rows = [
+        dict.fromkeys(("offset", "seen"), 0)
+        | {"slice": "all", "id": str(i), "bucket": "web", "heldout": False, "prefix": [1], "completion_text": ""}
+        | {"suffix": list(range(20)), "completion": [*range(20 - i), *[99] * i], "edits": i}
+        | {"outcome": ("exact", "near", "near", "other")[i]}
+        for i in range(4)
+    ]
+    table = pa.Table.from_pylist(rows, schema=extraction.SCHEMA)
+    stats = extraction.summary(table, ["personal_data"])
+    return manifest(ctx, "memorisation/extraction", {extraction.TABLE: table}, stats, near_edits=0.1)
+
+
+def exposed(ctx: Context) -> Manifest:
+    bits = np.random.default_rng(0).normal(100, 5, 24 + 128)
+    given = {
+        "kind": ["canary"] * 24 + ["reference"] * 128,
+        "number": list(range(24 + 128)),
+        "repetitions": [1, 64] * 12 + [0] * 128,
+        "planted": [number % 4 < 2 for number in range(24)] + [False] * 128,
+    }
+    table = canaries.table(pa.table(given), bits, np.full(bits.size, 50), {})
+    return manifest(ctx, "memorisation/canaries", {canaries.TABLE: table}, canaries.summary(table))
+
+
+def biased(ctx: Context) -> Manifest:
+    side = Request("", "")
+    pairs = [Pair("built_in", str(n), "gender", str(n % 5), n % 2 == 0, side, side) for n in range(20)]
+    table = fairness.table(pairs, np.full(40, 9), np.arange(40.0) ** 1.1)
+    attributes = by_attribute(pairs, table["favoured"].to_numpy())
+    return manifest(ctx, "fairness", {fairness.PAIRS: table}, {"attributes": attributes, "toxicity": None})
+
+
+def compared(ctx: Context) -> Manifest:
+    sides = []
+    for name, own in (("a", evaluation(ctx)), ("b", evaluation(ctx, shift=2.0))):
+        checkpoint = manifest(ctx, "checkpoint", {}, {"run_id": name})
+        sides.append(MeasuredModel(checkpoint, {"evaluation": own}))
+    made = job.run(ctx, *sides)
+    ctx.refs.save(made)
+    return made
+
+
+MAKERS: dict[str, Callable[[Context], Manifest]] = {
+    "evaluation": evaluation,
+    "probes": probe,
+    "tasks/small": tasks,
+    "memorisation/extraction": extracted,
+    "memorisation/canaries": exposed,
+    "fairness": biased,
+    "comparison": compared,
+}
+
+
+@pytest.mark.parametrize("asset", MAKERS)
+def test_what_a_stage_states_is_what_its_tables_give(ctx: Context, asset: str) -> None:
+    assert measurements.faults(ctx, {asset: MAKERS[asset](ctx)}) == {}
+
+
+@pytest.mark.parametrize(
+    ("asset", "path", "value", "said"),
+    [
+        ("evaluation", "slices/web/model", 0.22, "web/model: stated 0.22, counted 1.8"),
+        ("evaluation", "slices/code/trigram", 9.0, "code/trigram: stated 9"),
+        ("evaluation", "slices/prose", {"bytes": 9, "model": 0.1, "gzip": 9.0, "trigram": 9.0}, "prose: stated"),
+        ("probes", "probes/maths/items", 3, "maths/items: stated 3, counted 2"),
+        ("probes", "probes/maths/signal/value", 1.5, "maths/signal: stated 1.5, counted 0.95"),
+        ("tasks/small", "tasks/copying/damaged", 0, "copying/damaged: stated 0, counted 1"),
+        ("tasks/small", "tasks/copying/documents", 30, "copying/documents: stated 30, counted 3"),
+        ("memorisation/extraction", "slices/all/either/upper", 0.01, "all/upper: stated 0.01"),
+        ("memorisation/extraction", "slices/all/n", 400, "all/n: stated 400, counted 4"),
+        ("memorisation/canaries", "audit/epsilon", 0.0001, "epsilon: stated 0.0001"),
+        ("memorisation/canaries", "groups/64/exposure/value", 0.5, "groups/64/value: stated 0.5"),
+        ("memorisation/canaries", "planted", 40, "planted: stated 40, counted 12"),
+        ("fairness", "attributes/gender/high", 0.1, "gender/high: stated 0.1"),
+        ("comparison", "lines/0/difference/high", -9.0, "high: stated -9"),
+        ("comparison", "lines/0/fewer_is_better", False, "fewer_is_better: stated False, counted True"),
+        ("comparison", "models/b/checkpoint", "c" * 64, "models/b: stated cccc"),
+    ],
+)
+def test_a_figure_that_no_table_gives_is_named(ctx: Context, asset: str, path: str, value: Any, said: str) -> None:
+    made = MAKERS[asset](ctx)
+    stats = made.model_dump(mode="json")["stats"]
+    set_fact(stats, path, value)
+    forged = made.model_copy(update={"stats": stats})
+    (faults,) = measurements.faults(ctx, {asset: Manifest.model_validate(forged.model_dump(mode="json"))}).values()
+    assert said in " ".join(faults)
+    assert all(one.startswith(f"{asset}: ") for one in faults)
+
+
+def test_the_ranks_of_canaries_follow_from_their_bits(ctx: Context) -> None:
+    """The table itself says that they are forgotten: its bits do not."""
+    good = exposed(ctx)
+    table = measurements._table(ctx.store, good, canaries.TABLE)
+    at = table.schema.get_field_index("rank")
+    ranks = pa.array([None if rank is None else 64 for rank in table["rank"].to_pylist()])
+    changed = table.set_column(at, "rank", ranks)
+    forged = manifest(ctx, good.asset, {canaries.TABLE: changed}, canaries.summary(changed))
+    (faults,) = measurements.faults(ctx, {good.asset: forged}).values()
+    assert "wrong ranks: stated 0, counted 24" in " ".join(faults)
+
+
+def test_a_comparison_is_of_the_measurements_that_are_attested(ctx: Context) -> None:
+    made = compared(ctx)
+    found = {"comparison": made, "evaluation": evaluation(ctx, shift=9.0)}
+    assert measurements.faults(ctx, found) == {
+        "comparison": ("comparison: it compares another evaluation than is attested",)
+    }
+
+
+@pytest.mark.parametrize("asset", [name for name in MAKERS if name != "tasks/small"])
+def test_without_its_table_or_its_statistics_nothing_counts(ctx: Context, asset: str) -> None:
+    made = MAKERS[asset](ctx)
+    lost = {"parts": ()} if asset != "comparison" else {"inputs": {}}
+    for changes in (lost, {"stats": {}}):
+        bare = Manifest.model_validate(made.model_copy(update=changes).model_dump(mode="json"))
+        (faults,) = measurements.faults(ctx, {asset: bare}).values()
+        assert "cannot be counted again" in faults[0] or "stated" in faults[0]
+
+
+def test_a_table_that_is_gone_is_looked_for_again(ctx: Context) -> None:
+    made = tasks(ctx)
+    blob = ctx.store.located(made.parts[0].blob)
+    kept = blob.read_bytes()
+    blob.chmod(0o644)
+    blob.unlink()
+    measurements._KNOWN.clear()
+    assert "cannot be counted again" in measurements.faults(ctx, {"tasks/small": made})["tasks"][0]
+    blob.write_bytes(kept)
+    assert measurements.faults(ctx, {"tasks/small": made}) == {}
+
+
+def test_numbers_that_differ_in_their_last_bits_are_the_same() -> None:
+    assert figures.differences({"a": 1.0, "b": [1]}, {"a": 1.0 + 1e-9, "b": [1]}) == ()
+    assert figures.differences({"a": True}, {"a": 1.5}) == ("a: stated True, counted 1.5",)
+    assert figures.differences({"a": float("nan")}, {"a": 1.0}) == ("a: stated nan, counted 1",)
+    many = figures.differences({str(i): i for i in range(9)}, {})
+    assert (len(many), many[-1]) == (4, "6 more figures differ")
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kinds in RESTS_ON.values() for kind in kinds}))
+def test_what_was_miscounted_fails_every_gate_that_rests_on_it_and_no_other(kind: str) -> None:
+    asked: GatePolicy = policy()
+    evidence = Evidence.model_validate(proof().model_dump(mode="json") | {"miscounted": {kind: ["x: stated 1"]}})
+    failed = {one.name: one.reason for one in all_gates.evaluate(asked, evidence) if not one.passed}
+    assert set(failed) == {name for name, kinds in RESTS_ON.items() if kind in kinds}
+    assert set(failed.values()) == {"not what its tables say: x: stated 1"}
+
+
