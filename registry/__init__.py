@@ -15,7 +15,6 @@ Called from outside (assets, sensor, command line):
 
 Inside, each may use those above it (keys and envelopes are plinth.trust):
 
-    clock         wall-clock time for records
     signed_file   a YAML file that somebody signs, read with its problems
     signed_log    the signed logs of a workspace and who may sign each (the mechanism: plinth.trust.signed_log)
     audit_log     every decision and every refused one, signed by whoever decided or asked

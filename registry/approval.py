@@ -22,9 +22,9 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER
+from plinth.trust.clock import now
 from plinth.trust.pin import Trust, owner_file
 from registry.candidate import Candidate
-from registry.clock import now
 from registry.gates import Approval
 from registry.login import log
 

@@ -16,11 +16,11 @@ from typing import Any, Final, Literal
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RegistryError
 from plinth.recipe.recipe import Recipe
+from plinth.trust.clock import now
 from registry import audit_log, judgement, mirror, mlflow_client, released, releases
 from registry import candidate as candidates
 from registry.audit_log import AuditedAction
 from registry.candidate import Candidate
-from registry.clock import now
 from registry.registration import locked
 from registry.releases import ReleaseRecord
 from registry.standing import standing

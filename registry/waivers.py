@@ -21,8 +21,8 @@ from plinth.errors import GateError, SignatureError
 from plinth.records import Frozen
 from plinth.trust import dsse
 from plinth.trust.authority import POLICY, time_of
+from plinth.trust.clock import now
 from plinth.trust.pin import Trust
-from registry.clock import now
 from registry.gates.settings import ALWAYS, SHORTEST_REASON
 from registry.policy import SignedPolicy
 

@@ -24,11 +24,11 @@ from plinth.records import Frozen, Manifest
 from plinth.storage.destination import read_file, sizes, write_file
 from plinth.trust import dsse, standalone_verify
 from plinth.trust.authority import COMPLIANCE
+from plinth.trust.clock import now
 from plinth.trust.pin import Trust
 from plinth.trust.signers import Signer
 from plinth.trust.standalone_verify import DATA, EXPORT, EXPORT_TYPE, RefusedExport
 from registry.audit_log import AuditedAction, audited
-from registry.clock import now
 from registry.exports import data
 
 #: Of the envelope; no export of a hundred thousand files comes near this.

@@ -19,11 +19,11 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
+from plinth.trust.clock import now
 from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import PAPERS_TYPE
 from registry import audit_log, policy
 from registry.audit_log import AuditedAction
-from registry.clock import now
 from registry.papers import papers, place
 from registry.papers.gather import PaperSubject, gather
 

@@ -20,10 +20,10 @@ from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse, enrolment, standalone_verify
+from plinth.trust.clock import now
 from plinth.trust.standalone_verify import EXPORT
 from registry import releases, taint
 from registry.candidate import Candidate
-from registry.clock import now
 from registry.exports import released
 from registry.exports.sealed import MODEL_SIGNATURE, verify
 from tests.registry.exports.conftest import CLAIM, SealedFolder

@@ -20,9 +20,9 @@ from plinth.extensions import Catalogue
 from plinth.recipe.gate import BUILT_IN, Gate
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
+from plinth.trust.clock import now
 from registry import approval, attestations, evidence, gates, policy, releases, signing, verified, waivers
 from registry.candidate import Candidate
-from registry.clock import now
 from registry.gates.settings import LicencePolicy
 from tests.attacks.judging import ANNA, BEN, closed, decide
 from tests.registry.conftest import Line, make_recipe, sign_candidate, small_policy

@@ -24,9 +24,9 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
 from plinth.report.impact_page import VersionRow
 from plinth.trust import dsse
+from plinth.trust.clock import now
 from plinth.trust.pin import Trust
 from registry import consumers, feed, impact, releases, taint, verified, webhook
-from registry.clock import now
 from registry.signed_log import CONSUMERS, FEED
 from tests.registry.conftest import sign_candidate
 

@@ -12,8 +12,8 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, SignatureError
 from plinth.provenance.takedown.exposed_runs import ExposedRun, HeldCheckpoint
 from plinth.storage.workspace import Workspace
+from plinth.trust.clock import now
 from registry import releases
-from registry.clock import now
 from registry.exports.sealed import record
 from registry.held_models import models_of, remaining_models
 from registry.materialise import path_of

@@ -15,9 +15,9 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import MissingError, SignatureError
 from plinth.trust import dsse
+from plinth.trust.clock import now
 from plinth.trust.pin import Trust
 from registry import candidate, freeze, releases, taint
-from registry.clock import now
 from registry.signed_log import MARKS
 from tests.training_host import HOST
 

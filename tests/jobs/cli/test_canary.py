@@ -12,8 +12,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
+from plinth.trust.clock import now
 from registry import policy, releases
-from registry.clock import now
 from tests.jobs.conftest import RECIPE
 from tests.registry.conftest import small_policy
 

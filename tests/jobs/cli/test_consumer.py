@@ -15,8 +15,8 @@ from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from plinth.trust.clock import now
 from registry import feed, releases, taint
-from registry.clock import now
 from registry.signed_log import MARKS
 from tests.jobs.conftest import RECIPE
 

@@ -16,12 +16,14 @@ from uuid import uuid4
 
 import pytest
 
-from plinth.errors import IntegrityError, MissingError, StorageError, WorkspaceError
+from plinth.errors import IntegrityError, MissingError, SignatureError, StorageError, WorkspaceError
 from plinth.records import Blob, Part
 from plinth.storage import s3_objects
 from plinth.storage.shared_store import SharedStore, address
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace, folder_of
+from plinth.trust.authority import COMPLIANCE
+from plinth.trust.signed_log import SignedLog
 from tests.s3_server import Bucket, bad_line, serving
 
 Machine = Callable[[str], State]
@@ -229,3 +231,20 @@ def test_no_workspace_lies_at_other_addresses() -> None:
         with pytest.raises(WorkspaceError, match="no workspace can lie at"):
             folder_of(location)
     assert folder_of("some/folder") == Path("some/folder")
+
+
+# ---- signed logs ---------------------------------------------------------------------------------
+
+
+def test_machines_add_to_one_log_in_the_bucket_and_miss_what_is_gone(
+    machine: Machine, uri: str, bucket: Bucket, own_trust: Path
+) -> None:
+    log = SignedLog("exclusions", (COMPLIANCE,), flat=True, shared=True)
+    for number, name in enumerate("abab", start=1):
+        about = {"entry": "0" * 64}
+        assert log.append(machine(name), {"by": name}, about, COMPLIANCE).number == number
+    assert [record.body["by"] for record in log.records(machine("c"), whole=True)] == ["a", "b", "a", "b"]
+    bucket.remove(f"{uri.removeprefix('s3://').partition('/')[2]}/exclusions/00004.json")
+    for read in (log.records, log.newest):
+        with pytest.raises(SignatureError, match="newest records of exclusions/ are missing"):
+            read(machine("a"))

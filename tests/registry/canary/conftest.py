@@ -16,8 +16,8 @@ from plinth.evaluation.slices import totals
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
+from plinth.trust.clock import now
 from registry import attestations, releases
-from registry.clock import now
 
 #: Held-out documents of each bucket.
 DOCUMENTS = 400
