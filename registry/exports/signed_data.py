@@ -36,8 +36,9 @@ MOST_BYTES = 1 << 28
 
 
 class SignedFiles(Frozen):
-    """SHA-256 by file name, and digests of the manifests that they were made of, by asset."""
+    """SHA-256 by file name, digests of the manifests that they were made of, by asset, and names of the exports."""
 
+    names: tuple[str, ...] = ()
     files: Mapping[str, str] = {}
     materials: Mapping[str, str] = {}
 
@@ -60,12 +61,14 @@ class DataSeal:
             return None
         there = sizes(self._to)
         kept = {name: own for name, own in self._before.files.items() if name in there}
-        of = {**(self._before.materials if set(kept) - set(files) else {}), **materials}
+        stays = self._before if set(kept) - set(files) else SignedFiles()
+        names = sorted({*stays.names, self._name})
         root = Trust.of(self._ctx.workspace).root
         predicate: dict[str, Any] = {
-            "name": self._name,
+            "name": ", ".join(names),
             "status": DATA,
-            "materials": of,
+            "exports": names,
+            "materials": {**stays.materials, **materials},
             "evidence": {},
             "at": now(),
             "root": {"name": root.name, "version": root.version, "sha256": root.digest()},
@@ -164,9 +167,10 @@ def _signed_before(ctx: Context, to: str) -> SignedFiles:
     try:
         envelope = json.loads(_content(f"{to}/{EXPORT}"))
         stated = dsse.opened(envelope, Trust.of(ctx.workspace).authority(COMPLIANCE), EXPORT_TYPE, f"{to}/{EXPORT}")
-        if stated["predicate"]["status"] == DATA:
-            return SignedFiles(files=dsse.subjects(stated), materials=stated["predicate"]["materials"])
-        found = f"status {stated['predicate']['status']}"
+        own = stated["predicate"]
+        if own["status"] == DATA:
+            return SignedFiles(names=own["exports"], files=dsse.subjects(stated), materials=own["materials"])
+        found = f"status {own['status']}"
     except (ValueError, KeyError, TypeError) as error:
         found = repr(error)
     except PlinthError as error:

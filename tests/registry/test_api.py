@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobs.cli.root import call as command_line
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
@@ -104,7 +106,9 @@ def test_a_candidate_carries_its_lineage_and_scores(ctx: Context, line: Any, mlf
     assert version.tags["run"] == line.run.id
 
 
-def test_a_candidate_has_papers_before_it_is_released(ctx: Context, line: Any) -> None:
+def test_a_candidate_has_papers_before_it_is_released(
+    ctx: Context, line: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     found, _ = register(ctx, line)
     assert api.find_candidate(ctx, line.recipe, "1") == api.find_candidate(ctx, line.recipe, None) == found
     made = signed.make(ctx, subject_of(ctx, found, f"{found.model}/{found.version}"))
@@ -112,7 +116,13 @@ def test_a_candidate_has_papers_before_it_is_released(ctx: Context, line: Any) -
     card = made.files["README.md"].decode()
     assert f"# Model card: {line.recipe.release.name}-candidate/1" in card
     assert f"**{UNRELEASED}**: no signed history released this model." in card
-    signed.sign(ctx, made)
+    given = line.recipe.model_dump(mode="json", exclude_unset=True)
+    given["corpus"]["annotate"] = {"language": {}, "licence": {}}  # a file without them is refused
+    (tmp_path / "recipe.yaml").write_text(json.dumps(given))
+    of = ["-w", str(ctx.workspace.root), "-r", str(tmp_path / "recipe.yaml"), "--json"]
+    assert command_line(["papers", "candidate", "--sign", *of]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert (shown["released"], shown["signed_by"], shown["papers"]) == (False, ["compliance"], made.digests)
     assert signed.signed_by(ctx, made) == ("compliance",)
     flip(found.directory / "model.safetensors")
     with pytest.raises(SignatureError, match="does not hold"):

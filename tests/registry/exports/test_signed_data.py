@@ -51,7 +51,7 @@ def saved(ctx: Context, asset: str, inputs: dict[str, str]) -> Manifest:
 
 def export_to(ctx: Context, made: Manifest, to: str, files: dict[str, bytes] = FILES, unsigned: bool = False) -> None:
     """As the commands do: what is written, and then signed."""
-    with leaving(ctx, [made], to, "tokens of web", unsigned=unsigned) as seal:
+    with leaving(ctx, [made], to, f"tokens of {made.asset.split('/')[0]}", unsigned=unsigned) as seal:
         for name, content in files.items():
             write_file(f"{to}/{name}", lambda out, content=content: out.write(content))  # type: ignore[misc]
         digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -136,7 +136,8 @@ def test_exports_share_a_folder_and_a_stranger_is_not_signed(ctx: Context, shard
     to, books = str(tmp_path / "out"), saved(ctx, "books/shards", {"books/documents": documents(ctx).digest})
     export_to(ctx, shards, to)
     export_to(ctx, books, to, {"books.bin": b"\x07", "web.npy": b"others"})
-    assert set(verify(to, root_of(ctx))["digests"]) == {*FILES, "books.bin"}
+    proved = verify(to, root_of(ctx))
+    assert (proved["name"], set(proved["digests"])) == ("tokens of books, tokens of web", {*FILES, "books.bin"})
     (tmp_path / "out" / "web.bin").unlink()
     export_to(ctx, books, to, {"books.bin": b"\x08"})
     assert set(verify(to, root_of(ctx))["digests"]) == {"web.npy", "deep/web.json", "books.bin"}
