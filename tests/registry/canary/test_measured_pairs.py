@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from plinth.compute.context import Context
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.records import Manifest
+from plinth.storage.parts import write_table
 from registry import attestations
-from registry.canary import observe
+from registry.canary import judge, observe
 from registry.canary.measured_pairs import WHOLE, measured_pairs
+from registry.gates import TrialPolicy
 from tests.registry.canary.conftest import DOCUMENTS, documents, measured
 
 GOOD = {"web": 1.0, "code": 0.8}
@@ -110,3 +115,34 @@ def test_a_canary_no_worse_may_become_champion(ctx: Context, two: Any) -> None:
     assert found is not None
     assert found.status.trial.decision == "promote"
     assert "plinth promote" in found.status.next
+
+
+def probed(line: Any, accuracy: float) -> None:
+    """A probe of 200 templates with two items each, which are right with that chance: the same for the same one."""
+    rng, rows = np.random.default_rng(round(1000 * accuracy)), []
+    for template in range(200):
+        for item in range(2):
+            right = float(rng.random() < accuracy)
+            known = {"probe": "maths", "item": f"{template}/{item}", "template": f"t{template}", "centred": right - 0.5}
+            rows.append(known | {"bits": 10.0 + template % 7, "bytes": 5})
+    part = write_table(line.ctx.store, "items.parquet", pa.Table.from_pylist(rows))
+    inputs = {"checkpoint": line.checkpoint.digest}
+    made = Manifest(asset="probes", step="probes", version="1", params={}, inputs=inputs, parts=(part,), stats={})
+    line.ctx.refs.save(made)
+    attestations.attest_measurement(line.ctx, line.recipe, line.checkpoint.digest, made)
+
+
+@pytest.mark.parametrize(("accuracy", "decision"), [(0.3, "return"), (0.9, "promote"), (0.6, "promote")])
+def test_a_probe_is_a_pair_a_template_and_more_right_answers_are_better(
+    ctx: Context, two: Any, accuracy: float, decision: str
+) -> None:
+    for line, share in zip(two, (0.6, accuracy), strict=True):
+        measured(line, GOOD, 60)
+        probed(line, share)
+    found = pairs_of(ctx, two)
+    assert [(one.name, one.role, len(one.values)) for one in found.streams[1:]] == [
+        ("probe maths: accuracy above chance", "guard", 200),
+        ("probe maths: bits per byte", "guard", 200),
+    ]
+    judged = judge(TrialPolicy(), found.streams).streams[1]
+    assert judged.decision == decision
