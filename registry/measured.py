@@ -226,7 +226,10 @@ def _bias(stats: Mapping[str, Any]) -> BiasFacts:
 
 def _pii_data(stats: Mapping[str, Any]) -> PiiShare:
     buckets = {name: _pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
-    return _pii_share(stats).model_copy(update={"slices": buckets, "detector": _detector(stats)})
+    kinds = {kind: one["per_million_at_most"] for kind, one in stats["kinds"].items() if stats["documents"]}
+    return _pii_share(stats).model_copy(
+        update={"slices": buckets, "per_million": kinds, "detector": _detector(stats)}
+    )
 
 
 def _pii_outputs(stats: Mapping[str, Any]) -> WrittenPii:

@@ -154,6 +154,9 @@ class PiiShare(Frozen):
     found: int
     at_most: float
     slices: Mapping[str, PiiShare] = Field(default_factory=dict, description="The same of each bucket.")
+    per_million: Mapping[str, float] = Field(
+        default_factory=dict, description="By kind of personal data: upper limit of texts of a million."
+    )
     detector: str = Field("", description="Its name and version.")
 
 

@@ -78,7 +78,9 @@ def pii_data(policy: GatePolicy, evidence: Evidence) -> GateResult:
     one = judged[worst]
     what = f"personal data in {one.found} of {one.texts} training documents of {worst}: share"
     every = {name: _share(share) for name, share in shares.items()}
-    return bounded("pii_data", one.at_most, asked.max_data_share, what, slices=every, detector=known.detector)
+    kinds = {kind: number(limit) for kind, limit in known.per_million.items()}
+    more = {"slices": every, "per_million_at_most": kinds, "detector": known.detector}
+    return bounded("pii_data", one.at_most, asked.max_data_share, what, **more)
 
 
 def pii_outputs(policy: GatePolicy, evidence: Evidence) -> GateResult:

@@ -121,7 +121,8 @@ def test_a_comparison_is_read_as_it_is_written() -> None:
     assert measured.comparison(alone) is None
 
 
-PII = {"documents": 300, "found": 0, "at_most": 0.009, "detector": {"annotator": "pii", "version": "4"}}
+PII = {"documents": 300, "found": 0, "at_most": 0.009, "detector": {"annotator": "pii", "version": "4"},
+       "kinds": {"email": {"per_million_at_most": 9000.0}}}  # fmt: skip
 
 
 def of_text(ctx: Context, line: Any, **inputs: str) -> Manifest:
@@ -145,6 +146,7 @@ def test_personal_data_counts_where_all_the_text_of_the_checkpoint_was_read(
     assert facts.data is not None
     assert (facts.data.texts, facts.data.found, facts.data.detector) == (300, 0, "pii version 4")
     assert {name: one.texts for name, one in facts.data.slices.items()} == {"web": 200}
+    assert facts.data.per_million == {"email": 9000.0}
     assert facts.outputs is None
 
 
