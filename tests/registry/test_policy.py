@@ -12,6 +12,9 @@ from jobs import policies
 from jobs.recipes import load as load_recipe
 from plinth.compute.context import Context
 from plinth.errors import GateError, RecipeError, SignatureError
+from plinth.evaluation.memorisation.audit import lower_bound
+from plinth.evaluation.pii.prompts import PROMPTS
+from plinth.evaluation.statistics import upper_share
 from plinth.trust import dsse
 from plinth.trust.authority import POLICY, TRAINER
 from plinth.trust.pin import Trust
@@ -143,6 +146,24 @@ def test_packaged_policies_load_and_name_every_gate(name: str) -> None:
 def test_the_policy_of_a_packaged_recipe_asks_nothing_that_it_does_not_measure(name: str) -> None:
     recipe = load_recipe(Path("jobs/recipes") / f"{name}.yaml")
     assert policy.unmeasured(policies.packaged(name), recipe) == ()
+
+
+def test_the_bounds_of_the_demo_are_those_that_its_numbers_of_items_give() -> None:
+    """The arithmetic in the comments of jobs/policies/demo.yaml: what chance gives passes, and little more does not."""
+    recipe, asked = load_recipe(Path("jobs/recipes/demo.yaml")), policies.packaged("demo")
+    written, planted = recipe.evaluation.pii_outputs, recipe.corpus.canaries
+    assert written is not None
+    assert planted is not None
+    outputs = written.samples + len(PROMPTS) * (1 + written.draws)
+    for bound, n, chance in (
+        (asked.extraction.max_share, asked.extraction.min_windows, 1),
+        (asked.pii.max_data_share, asked.pii.min_documents, 0),
+        (asked.pii.max_output_share, written.samples, 4),
+        (asked.pii.max_memorised_share, outputs, 2),
+    ):
+        assert upper_share(chance, n) <= bound < upper_share(chance + 1, n)
+    repeated = planted.count * 3 // len(planted.repetitions)
+    assert lower_bound(repeated, repeated) < asked.canaries.max_epsilon < lower_bound(planted.count, planted.count)
 
 
 def test_gates_that_a_recipe_measures_nothing_for_are_named() -> None:
