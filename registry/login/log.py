@@ -47,8 +47,10 @@ def decisions(ctx: Context, candidate: Candidate) -> tuple[Approval, ...]:
         SignatureError: a statement was edited, removed, moved, or signed by somebody who is no approver.
     """
     written: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    # Also the version: whoever can write its tags may have put another candidate's key there while somebody decided.
+    about = (candidate.key, candidate.model, candidate.version)
     for record in LOGINS.records(ctx):
-        if record.body.get("candidate") == candidate.key:
+        if tuple(record.body.get(name) for name in ("candidate", "model", "version")) == about:
             for server in record.owners:
                 tags = written.setdefault((str(record.body.get("person")), server), {})
                 tags[str(record.body.get("tag"))] = record.body

@@ -109,6 +109,7 @@ def ask(workspace: Workspace, given: LoginSettings) -> Path:
     place = folder(workspace)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_bytes(place / AUTH, _auth(place, given).encode(), mode=0o600)
+    (place / PEOPLE).touch(mode=0o600)
     if not (place / SECRET).exists():
         write_bytes(place / SECRET, secrets.token_urlsafe(32).encode(), mode=0o600)
     write_bytes(place / SETTINGS, given.model_dump_json(indent=1).encode(), mode=0o600)

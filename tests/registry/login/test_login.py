@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from plinth.compute.context import Context
-from plinth.errors import SignatureError
+from plinth.errors import RegistryError, SignatureError
 from registry import api, audit_log, mlflow_client, server
 from registry.login import accounts, log, settings
 from registry.login.settings import SIGNER
@@ -139,6 +139,8 @@ def test_a_person_speaks_for_nobody_else(served: Served, line: Any, candidate: A
     assert f"rejected by {BEN}: read the evidence" in gate(served, line).reason
     (bens,) = log.decisions(served.ctx, candidate)
     assert (bens.by, bens.decision) == (BEN, "rejected")
+    for other in ({"version": "2"}, {"key": "0" * 64}):
+        assert log.decisions(served.ctx, candidate.model_copy(update=other)) == ()
     decide(served, candidate, served.by(BEN))
     assert gate(served, line).passed
     actions = [one.action for one in audit_log.entries(served.ctx) if candidate.key[:12] in one.subject]
@@ -188,7 +190,7 @@ def test_secrets_stay_out_of_the_workspace_and_of_processes(served: Served) -> N
     password = settings.password(served.ctx.workspace)
     place = settings.folder(served.ctx.workspace)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    for name in (settings.SETTINGS, settings.AUTH, settings.SECRET):
+    for name in (settings.SETTINGS, settings.AUTH, settings.SECRET, settings.PEOPLE):
         assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
     state = server.find_server(served.ctx.workspace)
     assert state is not None
@@ -198,6 +200,22 @@ def test_secrets_stay_out_of_the_workspace_and_of_processes(served: Served) -> N
     assert len(password) >= 32
     kept = [path for path in served.ctx.workspace.mlflow.rglob("*") if path.is_file()]
     assert not any(password.encode() in path.read_bytes() for path in kept)
+
+
+def test_an_account_is_made_renewed_and_ended(served: Served, candidate: Any) -> None:
+    workspace, dora = served.ctx.workspace, "dora@example.org"
+    first = accounts.add(workspace, dora, candidate.model)
+    assert accounts.add(workspace, dora, candidate.model) == ""
+    second = accounts.add(workspace, dora, candidate.model, renew=True)
+    for password, status in ((first, 401), (second, 200)):
+        assert served.write(candidate, "note", "read", auth=(dora, password)).status_code == status
+    assert dora in accounts.people(workspace)
+    accounts.remove(workspace, dora)
+    assert served.write(candidate, "note", "again", auth=(dora, second)).status_code == 401
+    with pytest.raises(RegistryError, match=f"refused 2.0/mlflow/users/delete for {dora}"):
+        accounts.remove(workspace, dora)
+    with pytest.raises(RegistryError, match="the account of Plinth itself"):
+        accounts.add(workspace, settings.ACCOUNT, candidate.model)
 
 
 def test_the_password_goes_to_the_own_server_only(served: Served, ctx: Context) -> None:
