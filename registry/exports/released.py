@@ -22,10 +22,12 @@ from plinth.trust.standalone_verify import RELEASE
 from registry import candidate, policy, released, releases, signing, taint, waivers
 from registry.candidate import Candidate
 from registry.exports.sealed import ExportClaim
+from registry.login import log
 from registry.papers import provider, signed
 from registry.papers.signed import MadePapers
 from registry.papers.subject import role_of, statements_about, subject_of
 from registry.releases import ReleaseRecord
+from registry.signed_log import LOGINS
 from registry.standing import standing
 
 EVIDENCE = "evidence"
@@ -138,6 +140,9 @@ def _statements(ctx: Context, found: ReleasedModel) -> Iterator[tuple[str, tuple
         files[f"{EVIDENCE}/{path.name.removeprefix(f'{beside}.{own.key[:12]}.')}"] = path
     for path in sorted((ctx.workspace.approvals / own.key[:12]).glob("*.json")):
         files[f"{EVIDENCE}/approvals/{path.name}"] = path
+    for record in log.about(ctx, own):
+        path = LOGINS.path(ctx, record.number)
+        files[f"{EVIDENCE}/logins/{path.name}"] = path
     for path in waivers.paths(ctx, found.record.model, own.key):
         files[f"{EVIDENCE}/waivers/{path.name}"] = path
     for path in statements_about(ctx, own.checkpoint):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from plinth.compute.context import Context
 from plinth.trust.authority import APPROVER
+from plinth.trust.log_record import LogRecord
 from registry.candidate import Candidate
 from registry.gates import Approval
 from registry.signed_log import LOGINS
@@ -40,20 +41,28 @@ def write(ctx: Context, candidate: Candidate, server: str, person: str, tag: str
     LOGINS.append(ctx, body, candidate.subjects, APPROVER, server)
 
 
-def decisions(ctx: Context, candidate: Candidate) -> tuple[Approval, ...]:
-    """Each person's decision about a candidate, through each server, as far as one is complete.
+def about(ctx: Context, candidate: Candidate) -> tuple[LogRecord, ...]:
+    """Statements about a candidate, oldest first.
 
     Raises:
         SignatureError: a statement was edited, removed, moved, or signed by somebody who is no approver.
     """
-    written: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     # Also the version: whoever can write its tags may have put another candidate's key there while somebody decided.
-    about = (candidate.key, candidate.model, candidate.version)
-    for record in LOGINS.records(ctx):
-        if tuple(record.body.get(name) for name in ("candidate", "model", "version")) == about:
-            for server in record.owners:
-                tags = written.setdefault((str(record.body.get("person")), server), {})
-                tags[str(record.body.get("tag"))] = record.body
+    wanted = {"candidate": candidate.key, "model": candidate.model, "version": candidate.version}
+    return tuple(one for one in LOGINS.records(ctx) if wanted.items() <= one.body.items())
+
+
+def decisions(ctx: Context, candidate: Candidate) -> tuple[Approval, ...]:
+    """Each person's decision about a candidate, through each server, as far as one is complete.
+
+    Raises:
+        SignatureError: as `about`.
+    """
+    written: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for record in about(ctx, candidate):
+        for server in record.owners:
+            tags = written.setdefault((str(record.body.get("person")), server), {})
+            tags[str(record.body.get("tag"))] = record.body
     found = (_decision(person, server, tags) for (person, server), tags in sorted(written.items()))
     return tuple(one for one in found if one is not None)
 

@@ -310,6 +310,7 @@ LOGGED_IN = {"accepted": ["statement", "tag"], "proxies": ["login"], "approvers"
     [
         ("ada", "login", {}, True),
         ("ada", "", {}, False),
+        ("ada", "", {"proxies": [""]}, False),
         ("ada", "another", {}, False),
         ("cleo", "login", {}, False),
         ("ada", "login", {"approvers": []}, False),

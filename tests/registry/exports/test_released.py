@@ -22,6 +22,7 @@ from registry.candidate import Candidate
 from registry.exports.released import find, papers_of
 from registry.exports.sealed import verify
 from registry.gates.settings import GatePolicy
+from registry.login import log
 from registry.papers import provider, signed
 from registry.papers.provider import ProviderStatement
 from tests.model_folder import byte_level, save_folder
@@ -56,6 +57,7 @@ def release_in(ctx: Context) -> Context:
     line = ModelLine(ctx, make_recipe("demo"))
     found = sign_candidate(ctx, line)
     approval.sign(ctx, found, "anna@example.org", "better on every slice")
+    log.write(ctx, found, "anna@example.org", "ada@example.org", "approval.reason", "read it", "")
     unbounded = {"max_bits_per_byte": "a tiny model has no bound"}
     governs = policy.sign(ctx, GatePolicy(release="demo", papers="signed", without=unbounded))
     attest(ctx, found.checkpoint)
@@ -101,6 +103,7 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
     roles = {name.removeprefix("evidence/"): role.partition(":")[0] for name, role in proved["evidence"].items()}
     assert roles == {"release.json": "promoter", "head.json": "promoter", "provenance.slsa.json": "trainer",
                      "evidence.json": "trainer", "approvals/anna@example.org.json": "approver",
+                     "logins/00001.json": "approver",
                      "attestations/probes.json": "evaluator", "attestations/evaluation.json": "evaluator",
                      "attestations/resume.json": "evaluator", "attestations/contamination.json": "evaluator",
                      "attestations/licences.json": "compliance", "attestations/stability.json": "trainer",
