@@ -25,7 +25,7 @@ from registry import approval, attestations, evidence, gates, policy, releases, 
 from registry.candidate import Candidate
 from registry.gates.settings import LicencePolicy
 from tests.attacks.judging import ANNA, BEN, closed, decide
-from tests.registry.conftest import Line, make_recipe, sign_candidate, small_policy
+from tests.registry.conftest import TERMS, Line, make_recipe, sign_candidate, small_policy
 
 WHY = "the restarts were a planned move"
 
@@ -118,18 +118,23 @@ def test_permitting_its_own_licences_and_leaving_measurements_out(
     assert {"licence", "probes", "extraction"} <= set(closed(ctx, generous, unregistered))
 
 
-def test_terms_that_are_changed_after_they_were_attested(ctx: Context, line: Any, unregistered: Candidate) -> None:
-    """The recipe says now that its source may be passed on; compliance stated that it may not."""
-    own = {"documents": 2, "train": True, "redistribute": False, "commercial": False}
-    facts = {"documents": {"MIT": 2}, "sources": {"test 2026-01": own}, "permitted": ["MIT"]}
-    attestations.attest(
-        ctx, line.recipe, "licences", "licences", line.checkpoint.digest, materials={}, facts=facts
-    )
+def test_terms_that_are_changed_after_the_text_was_read(
+    ctx: Context, make_line: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe says now that its source may be passed on; it said otherwise when the text was read and attested."""
+    monkeypatch.setitem(TERMS, "redistribute", False)
+    line = make_line()
+    found = sign_candidate(ctx, line)
+    facts = {"documents": {"MIT": 2}, "sources": {"test 2026-01": {"documents": 2, **TERMS}}, "permitted": ["MIT"]}
+    about = line.checkpoint.digest
+    attestations.attest(ctx, line.recipe, "licences", "licences", about, materials=line.materials, facts=facts)
+    decide(ctx, found, BEN, "good")
+    assert closed(ctx, line.recipe, found) == {}
     uses = LicencePolicy(uses=("train", "redistribute"))
     policy.sign(ctx, small_policy(line.recipe.release.name, 2).model_copy(update={"licences": uses}))
-    decide(ctx, unregistered, BEN, "good")
+    decide(ctx, found, BEN, "good")
     assert line.recipe.corpus.buckets["web"].sources[0].terms.redistribute
-    assert "does not grant redistribute" in closed(ctx, line.recipe, unregistered)["terms"]
+    assert closed(ctx, line.recipe, found) == {"terms": "test 2026-01 does not grant redistribute"}
 
 
 @pytest.mark.parametrize("secret", ["password: hunter2-hunter2\n", "[default]\npassword = hunter2-hunter2\nx: [1\n"])
