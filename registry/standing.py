@@ -21,7 +21,7 @@ class Standing(Frozen):
     """Versions of one release by what they are now.
 
     `champions` are those that became champion and were never rolled back from, oldest first; the last one is champion.
-    `gone` are those that were rolled back from, returned from trial, or withdrawn.
+    `gone` are those that were rolled back from, returned from trial, replaced on trial by another, or withdrawn.
     """
 
     champions: tuple[str, ...] = ()
@@ -69,7 +69,9 @@ def _after(now: Standing, record: ReleaseRecord) -> Standing:
     version, before = record.version, record.previous
     gone = tuple(each for each in now.gone if each != version)
     if record.action == "canary":
-        return now.model_copy(update={"canary": version, "gone": gone})
+        # A canary that another one replaces was never found good enough for everybody.
+        replaced = () if now.canary in (None, version, *now.champions) else (str(now.canary),)
+        return now.model_copy(update={"canary": version, "gone": (*gone, *replaced)})
     if record.action == "champion" and version is not None:
         kept = tuple(each for each in now.champions if each != version)
         canary = None if now.canary == version else now.canary

@@ -28,6 +28,9 @@ def record(action: Action, version: str | None, previous: str | None = None) -> 
         ([("champion", "1"), ("withdrawn", None)], None, None, None, ("1",)),
         ([("champion", "1"), ("withdrawn", None), ("champion", "2")], "2", None, None, ("1",)),
         ([("champion", "1"), ("canary", "2"), ("returned", "1", "2")], "1", None, None, ("2",)),
+        ([("champion", "1"), ("canary", "2"), ("canary", "3")], "1", "3", None, ("2",)),
+        ([("champion", "1"), ("canary", "2"), ("canary", "3"), ("canary", "2")], "1", "2", None, ("3",)),
+        ([("champion", "1"), ("champion", "2"), ("canary", "1"), ("canary", "3")], "2", "3", "1", ()),
         ([("champion", "1"), ("canary", "2"), ("returned", "1", "2"), ("canary", "2")], "1", "2", None, ()),
     ],
 )
