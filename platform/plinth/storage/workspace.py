@@ -7,6 +7,7 @@ refs/        asset key -> digest of its published manifest
 runs/        training runs: config, events.jsonl, checkpoints, logs
 models/      materialised, signed model directories; signatures and statements lie beside them
 approvals/   signed approval statements
+logins/      signed statements on tags of approvals that logged-in people set, numbered
 releases/    signed records of promotions and rollbacks
 trials/      what the owner's metrics said of canaries, one file for each trial
 reviews/     labels of reviewers, only ever added to

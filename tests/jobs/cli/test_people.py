@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ from tests.registry.login.conftest import enrol_server
 
 def run(workspace: Workspace, *words: str) -> Result:
     return CliRunner().invoke(cli, ["people", words[0], "-w", str(workspace.root), *words[1:]])
+
+
+def authenticator(workspace: Workspace) -> str:
+    """Who tells MLflow the person of a request."""
+    parser = configparser.ConfigParser()
+    parser.read(settings.folder(workspace) / settings.AUTH)
+    return parser["mlflow"]["authorization_function"]
 
 
 @pytest.fixture
@@ -34,7 +42,9 @@ def test_a_login_is_asked_for_and_not_any_more(workspace: Workspace) -> None:
     assert found is not None
     assert (found.kind, found.header, found.origin) == ("proxy", "X-Forwarded-User", "https://ml.example")
     password, secret = settings.password(workspace), settings.proxy_secret(workspace)
+    assert authenticator(workspace) == "registry.login.server:authenticate"
     assert run(workspace, "login").exit_code == 0
+    assert authenticator(workspace) == "mlflow.server.auth:authenticate_request_basic_auth"  # which reads no header
     assert (settings.password(workspace), settings.proxy_secret(workspace)) == (password, secret)
     assert run(workspace, "list").output == ""
     assert run(workspace, "login", "--off").output == "MLflow asks for no login any more\n"
