@@ -58,6 +58,8 @@ RESTS_ON: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "contamination": ("contamination",),
         "extraction": ("extraction",),
         "canaries": ("canaries",),
+        "pii_data": ("pii_data",),
+        "pii_outputs": ("pii_outputs",),
         "licence": ("licences",),
         "terms": ("licences",),
         "resume": ("resume",),

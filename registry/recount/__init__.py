@@ -2,6 +2,7 @@
 
     figures        stated and counted figures, and a sentence for each that differs
     measurements   slices, probes, tasks, extraction, canaries, bias, the comparison: from the rows of their items
+    personal_data  training text and outputs: from the rows of what was found in them
     corpus         contamination, licences and terms, the proof of resume: from training text's own columns
 
 A table is named by its digest in a manifest that the evaluator signed, and compared with it when it is first read on a

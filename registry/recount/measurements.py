@@ -18,6 +18,7 @@ from plinth.evaluation.fairness import bias, toxicity
 from plinth.evaluation.fairness import job as fairness
 from plinth.evaluation.fairness.pairs import Pair
 from plinth.evaluation.memorisation import canaries, exposure, extraction
+from plinth.evaluation.pii import parameters
 from plinth.evaluation.probes import tables as probe_tables
 from plinth.evaluation.probes.scoring import EXCLUDED
 from plinth.evaluation.slices import tables as slice_tables
@@ -25,6 +26,7 @@ from plinth.evaluation.slices import totals
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
+from registry.recount import personal_data
 from registry.recount.figures import differences
 
 #: Stated and counted figures.
@@ -228,6 +230,8 @@ _FIELDS: Final[Mapping[str, str]] = {
     "memorisation/extraction": "extraction",
     "memorisation/canaries": "canaries",
     "fairness": "bias",
+    parameters.DATA: "pii_data",
+    parameters.OUTPUTS: "pii_outputs",
 }
 _COUNTS: Final[Mapping[str, Callable[[Context, Manifest], Figures]]] = {
     "evaluation": _evaluation,
@@ -237,4 +241,6 @@ _COUNTS: Final[Mapping[str, Callable[[Context, Manifest], Figures]]] = {
     "extraction": _extraction,
     "canaries": _canaries,
     "bias": _fairness,
+    "pii_data": personal_data.data,
+    "pii_outputs": personal_data.written,
 }

@@ -18,6 +18,8 @@ from plinth.evaluation.fairness import job as fairness
 from plinth.evaluation.fairness.bias import by_attribute
 from plinth.evaluation.fairness.pairs import Pair
 from plinth.evaluation.memorisation import canaries, extraction
+from plinth.evaluation.pii import outputs, training
+from plinth.evaluation.pii.detector import PiiDetector
 from plinth.evaluation.probes import tables as probes
 from plinth.evaluation.slices import tables as slices
 from plinth.evaluation.slices import totals
@@ -27,6 +29,7 @@ from plinth.storage.parts import write_table
 from registry.gates import Evidence, GatePolicy, all_gates
 from registry.gates.all_gates import RESTS_ON
 from registry.recount import figures, measurements
+from tests.registry.conftest import document_table
 from tests.registry.gate_evidence import policy, proof, set_fact
 
 CHECKPOINTS = {"a": "a" * 64, "b": "b" * 64}
@@ -119,6 +122,29 @@ def compared(ctx: Context) -> Manifest:
     return made
 
 
+def left(ctx: Context) -> Manifest:
+    """Personal data left in two of three documents of a bucket, and in none of another."""
+    texts = {"web": ["Write to ada@firma.de or to eve@firma.de.", "To ada@firma.de.", "Quiet."], "code": ["Calm."]}
+    curated = {
+        bucket: manifest(ctx, f"{bucket}/curated", {"part-00000.parquet": document_table(*own)}, {})
+        for bucket, own in texts.items()
+    }
+    made = training.run(ctx, manifest(ctx, "checkpoint", {}, {}), curated, PiiDetector({}, {}))
+    ctx.refs.save(made)
+    return made
+
+
+def wrote(ctx: Context) -> Manifest:
+    kinds = [outputs.UNPROMPTED] * 3 + [outputs.INVITED]
+    rows = [{"kind": kind, "prompt": "", "draw": at, "text": "ada@firma.de"} for at, kind in enumerate(kinds)]
+    finds = [{"output": at, "rule": "email", "found": "ada@firma.de", "training_documents": at} for at in (0, 3)]
+    tables = {
+        outputs.OUTPUTS: pa.Table.from_pylist(rows, schema=outputs.SCHEMA),
+        outputs.FINDS: pa.Table.from_pylist(finds, schema=outputs.FIND_SCHEMA),
+    }
+    return manifest(ctx, outputs.ASSET, tables, outputs.summary(*tables.values()))
+
+
 MAKERS: dict[str, Callable[[Context], Manifest]] = {
     "evaluation": evaluation,
     "probes": probe,
@@ -127,6 +153,8 @@ MAKERS: dict[str, Callable[[Context], Manifest]] = {
     "memorisation/canaries": exposed,
     "fairness": biased,
     "comparison": compared,
+    "pii/data": left,
+    "pii/outputs": wrote,
 }
 
 
@@ -151,6 +179,12 @@ def test_what_a_stage_states_is_what_its_tables_give(ctx: Context, asset: str) -
         ("memorisation/canaries", "groups/64/exposure/value", 0.5, "groups/64/value: stated 0.5"),
         ("memorisation/canaries", "planted", 40, "planted: stated 40, counted 12"),
         ("fairness", "attributes/gender/high", 0.1, "gender/high: stated 0.1"),
+        ("pii/data", "found", 0, "all/found: stated 0, counted 2"),
+        ("pii/data", "buckets/web/documents", 900, "web/documents: stated 900, counted 3"),
+        ("pii/data", "buckets/web/at_most", 0.001, "web/at_most: stated 0.001"),
+        ("pii/data", "kinds/email/per_million_at_most", 1.0, "email: stated 1"),
+        ("pii/outputs", "all/memorised", 0, "all/memorised: stated 0, counted 1"),
+        ("pii/outputs", "unprompted/at_most", 0.01, "unprompted/at_most: stated 0.01"),
         ("comparison", "lines/0/difference/high", -9.0, "high: stated -9"),
         ("comparison", "lines/0/fewer_is_better", False, "fewer_is_better: stated False, counted True"),
         ("comparison", "models/b/checkpoint", "c" * 64, "models/b: stated cccc"),

@@ -1,0 +1,57 @@
+"""Personal data in training text and in outputs, counted again from the rows of the finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.compute.stage import sum_stats
+from plinth.evaluation.pii import outputs, training
+from plinth.records import Manifest, Part
+from plinth.storage.parts import read_table
+from plinth.storage.store import Store
+
+
+def data(ctx: Context, made: Manifest) -> tuple[Any, Any]:
+    """Stated and counted figures of training text, as a whole, by bucket and by kind.
+
+    Documents are those of the curated text among the inputs. What the detector found of them is believed: finding it
+    again needs the detector.
+    """
+    kinds = tuple(made.stats["kinds"])
+    buckets = {
+        name.partition("/")[0]: _bucket(ctx, made, name.partition("/")[0], digest)
+        for name, digest in made.inputs.items()
+        if name.endswith("/curated")
+    }
+    counted = {name: _figures(training.rates(own, kinds)) for name, own in buckets.items()}
+    every = _figures(training.rates(sum_stats(buckets.values()), kinds))
+    stated = {name: _figures(own) for name, own in made.stats["buckets"].items()}
+    return {"buckets": stated, "all": _figures(made.stats)}, {"buckets": counted, "all": every}
+
+
+def written(ctx: Context, made: Manifest) -> tuple[Any, Any]:
+    """Stated and counted figures of outputs; what the detector found in them is believed."""
+    tables = {part.name: part for part in made.parts}
+    counted = outputs.summary(*(read_table(ctx.store, tables[name]) for name in (outputs.OUTPUTS, outputs.FINDS)))
+    return {name: made.stats[name] for name in counted}, counted
+
+
+def _bucket(ctx: Context, made: Manifest, bucket: str, curated: str) -> dict[str, Any]:
+    documents = sum(part.rows for part in ctx.refs.load(curated).named("part-"))
+    return {"documents": documents, **sum_stats(_finds(ctx.store, part) for part in made.named(f"{bucket}/part-"))}
+
+
+def _finds(store: Store, part: Part) -> dict[str, Any]:
+    rows = read_table(store, part, ["id", "rule"]).to_pylist()
+    by_kind: dict[str, list[bytes]] = {}
+    for row in rows:
+        by_kind.setdefault(row["rule"].partition("/")[0], []).append(row["id"])
+    kinds = {kind: {"documents": len(set(own)), "spans": len(own)} for kind, own in by_kind.items()}
+    return {"found": len({row["id"] for row in rows}), "kinds": kinds}
+
+
+def _figures(stats: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = {kind: one["per_million_at_most"] for kind, one in stats["kinds"].items()}
+    return {name: stats[name] for name in ("documents", "found", "at_most")} | {"kinds": kinds}
