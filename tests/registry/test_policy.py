@@ -205,3 +205,10 @@ def test_a_real_root_signs_nothing_by_itself(ctx: Context, monkeypatch: pytest.M
     monkeypatch.setattr(Trust, "of", classmethod(lambda cls, workspace: Trust(real.folder, root)))
     assert policies.ensure(ctx, recipe_of("tiny")) is None
     assert list(ctx.workspace.policies.rglob("*.json")) == []
+
+
+def test_settings_of_a_trial_that_came_later_change_no_digest_of_policies_signed_before() -> None:
+    """What a policy does not set is not in its digest: a signed one would not hold any more."""
+    asked = strict(trial={"margin": 0.01})
+    assert set(asked.model_dump(mode="json")["trial"]) == {"margin", "level", "least", "higher_is_better"}
+    assert "trial" not in strict().model_dump(mode="json")
