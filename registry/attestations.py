@@ -4,7 +4,8 @@
 
 A measurement is attested in the process that made it, before it is published: a manifest that somebody puts in its
 place has no statement. Gates read only what is attested here about the checkpoint they judge; a statement that does not
-hold is reported and counts for nothing.
+hold is reported and counts for nothing. A statement that stands in place of another names it and has the next number: a
+machine that has seen a newer one refuses an older one that was put back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -53,6 +54,8 @@ class Attestation(Frozen):
     materials: Mapping[str, str]
     facts: Mapping[str, Any]
     at: str
+    number: int = Field(1, ge=1, description="Of the statements about this checkpoint and asset.")
+    replaces: str = Field("", description="SHA-256 of the canonical envelope that this one stands in place of.")
 
     @property
     def manifest(self) -> str | None:
@@ -61,7 +64,8 @@ class Attestation(Frozen):
 
     def same_as(self, other: Attestation) -> bool:
         """Whether two statements say the same, at whatever time."""
-        return self.model_copy(update={"at": other.at}) == other
+        order = {"at": other.at, "number": other.number, "replaces": other.replaces}
+        return self.model_copy(update=order) == other
 
 
 class Attested(NamedTuple):
@@ -102,17 +106,36 @@ def attest(
         at=now(),
     )
     trust, path = Trust.of(ctx.workspace), path_of(ctx, checkpoint, asset)
-    if path.exists():
-        try:
-            known = _read(trust, path, checkpoint)
-        except SignatureError:
-            known = None
-        if known is not None and known.same_as(made):
-            return known
+    known = _known(trust, path, checkpoint)
+    if known is not None and known.same_as(made):
+        return known
+    number = max(known.number if known else 0, trust.seen(_order(path))) + 1
+    replaced = fingerprint.digest(dsse.envelope_of(path)) if known else ""
+    made = made.model_copy(update={"number": number, "replaces": replaced})
     subjects = {"checkpoint": checkpoint} | ({asset: made.manifest} if made.manifest else {})
     statement = dsse.statement(predicate_type(kind), subjects, made.model_dump(mode="json"))
     dsse.write(path, statement, trust.signer(KINDS[kind]))
+    _remember(trust, path, made)
     return made
+
+
+def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
+    """The statement that stands; None where there is none, or it does not hold."""
+    try:
+        return _read(trust, path, checkpoint)
+    except SignatureError:
+        return None
+
+
+def _order(path: Path) -> str:
+    """What the numbers of statements are of, for what this machine has seen."""
+    return f"attestations {path}"
+
+
+def _remember(trust: Trust, path: Path, found: Attestation) -> None:
+    """Keep the number of a statement that stands in place of another: there is no older one than the first."""
+    if found.number > 1:
+        trust.remember(_order(path), found.number)
 
 
 def kind_of(asset: str) -> str:
@@ -181,4 +204,13 @@ def _read(trust: Trust, path: Path, checkpoint: str) -> Attestation:
             expected=f"checkpoint {checkpoint[:12]}",
             remedy="run the evaluation of this checkpoint again",
         )
+    newest = trust.seen(_order(path))
+    if found.number < newest:
+        raise SignatureError(
+            f"{path} was put back: a newer statement stood in its place",
+            found=f"statement {found.number}",
+            expected=f"statement {newest}, which this machine has seen",
+            remedy="restore the newer one, or run the evaluation of this checkpoint again",
+        )
+    _remember(trust, path, found)
     return found

@@ -52,7 +52,7 @@ def gather(
         champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
         expected_slices=tuple(sorted({*recipe.corpus.buckets, *(provenance or {}).get("materials", {})})),
         evaluation=measured.evaluation(found, candidate.evaluation),
-        probes=measured.probes(found, measured.worth(ctx, candidate.run.id)),
+        probes=measured.probes(found, measured.worth(provenance)),
         tasks=measured.tasks(found),
         comparison=measured.comparison(found),
         memorisation=measured.memorisation(found),

@@ -22,8 +22,7 @@ from plinth.evaluation.pii import outputs, training
 from plinth.evaluation.probes.noise import Worth
 from plinth.provenance.statements import Chain
 from plinth.records import Manifest
-from plinth.training.telemetry.timeline import timeline
-from plinth.training.validation import probe_curves
+from plinth.training.validation import kept_looks, probe_curves
 from registry import attestations
 from registry.attestations import Attestation
 from registry.gates.facts import (
@@ -79,13 +78,13 @@ def evaluation(found: Mapping[str, Manifest], digest: str) -> EvaluationFacts | 
     return EvaluationFacts(slices={str(name): _score(row) for name, row in stats.items()})
 
 
-def worth(ctx: Context, run: str) -> dict[str, Worth]:
-    """What each probe of a run is worth, out of its timeline; empty where the run is not here."""
-    events = ctx.workspace.runs / run / "events.jsonl"
-    if not events.exists():
+def worth(provenance: Mapping[str, Any] | None) -> dict[str, Worth]:
+    """What each probe of a run is worth, by the looks that its trainer committed with the checkpoint; empty without."""
+    try:
+        looks = kept_looks.of(((provenance or {}).get("training") or {}).get("looks", {}))
+        return {name: probe_curves.value(own) for name, own in looks.items() if own}
+    except UNREADABLE:
         return {}
-    looks = probe_curves.curves(timeline(events).of("evaluated"))
-    return {name: probe_curves.value(own) for name, own in looks.items()}
 
 
 def probes(found: Mapping[str, Manifest], known: Mapping[str, Worth]) -> ProbeFacts | None:

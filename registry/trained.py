@@ -3,6 +3,7 @@
     commit     the signed record of the run's step; names the digest of
     manifest   the files of the committed checkpoint: weights and configuration, as registered, and
     attempts   every start of the ranks until then, each signed and naming the one before
+    looks      the last looks at probes, where there were any: what each is worth
 
 These stand in `provenance.json`. Registration adds nothing to them that it has not seen: it refuses a checkpoint for
 which they are absent, of another run or step, or about other files.
@@ -25,6 +26,7 @@ from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import commit_record
 from plinth.training.checkpoint.file_digests import MANIFEST
 from plinth.training.directory import RunDirectory
+from plinth.training.validation.kept_looks import LOOKS
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from registry.gates.facts import CodeFacts
@@ -42,12 +44,14 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
     run, step = RunDirectory(ctx.workspace.runs / run_id), _step(checkpoint)
     folder = checkpoints.path(run, step)
     try:
-        return {
+        looks = folder / LOOKS
+        more = {"looks": json.loads(looks.read_bytes())["looks"]} if looks.exists() else {}
+        return more | {
             "commit": json.loads(checkpoints.record_path(run, step).read_bytes()),
             "manifest": json.loads((folder / MANIFEST).read_bytes()),
             "attempts": list(statement.unpacked((folder / BUNDLE).read_bytes())),
         }
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise LineageError(
             f"nobody stated how step {step} of run {run_id} was trained",
             found=error,
@@ -130,7 +134,9 @@ def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     committed = {file["path"]: file["sha256"] for file in training["manifest"]["files"]}
     expected = {path: files[name]["sha256"] for path, name in SAME.items() if name in files}
     expected[BUNDLE] = fingerprint.digest({"attempts": training["attempts"]})
-    different = sorted(path for path, digest in expected.items() if committed.get(path) != digest)
+    expected |= {LOOKS: fingerprint.digest({"looks": training["looks"]})} if "looks" in training else {}
+    listed = {LOOKS} & set(committed) | set(expected)
+    different = sorted(path for path in listed if committed.get(path) != expected.get(path))
     if different:
         found = ", ".join(f"{path} {committed.get(path, 'absent')[:12]}" for path in different)
         raise _foreign("other files were registered than the trainer committed", found)

@@ -95,7 +95,8 @@ def _counted(result: GateResult, evidence: Evidence) -> GateResult:
     wrong = [said for kind in RESTS_ON.get(result.name, ()) for said in evidence.miscounted.get(kind, ())]
     if not wrong:
         return result
-    reason = f"not what its tables say: {'; '.join(wrong)}"
+    own = () if result.passed else (result.reason,)
+    reason = "; ".join((*own, f"not what its tables say: {'; '.join(wrong)}"))
     return GateResult(name=result.name, passed=False, reason=reason, evidence=result.evidence)
 
 

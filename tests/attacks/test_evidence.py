@@ -12,7 +12,8 @@ from plinth.compute.context import Context
 from plinth.errors import LineageError, TrustError
 from plinth.training.attempts.statement import BUNDLE
 from plinth.training.checkpoint import checkpoint
-from registry import attestations, candidate, evidence, gates, trained
+from plinth.training.validation.kept_looks import LOOKS
+from registry import attestations, candidate, evidence, gates, measured, trained
 from registry.candidate import Candidate
 from registry.gates import GatePolicy
 from tests.attacks.judging import BEN, closed, decide
@@ -148,3 +149,42 @@ def test_a_claim_signed_by_its_role_that_the_text_does_not_bear_out(
         ctx, line.recipe, kind, kind, line.checkpoint.digest, materials=line.materials, facts=facts
     )
     assert set(closed(ctx, line.recipe, unregistered)) == gates_closed
+
+
+# ---- evidence of yesterday ----------------------------------------------------------------------
+
+
+def test_older_evidence_of_the_same_checkpoint_put_back(ctx: Context, line: Line, unregistered: Candidate) -> None:
+    """The evaluator signed both; the one that a newer one replaced counts no more, nor does anything in its place."""
+    decide(ctx, unregistered, BEN, "good")
+    path = attestations.path_of(ctx, line.checkpoint.digest, "probes")
+    for score in (0.9, 0.1):
+        kept = path.read_bytes() if path.exists() else b""
+        probes = line.made("probes", {"checkpoint": line.checkpoint.digest}, score=score)
+        stated = attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, probes)
+    assert (stated.number, len(stated.replaces)) == (2, 64)
+    assert closed(ctx, line.recipe, unregistered) == {}
+    path.write_bytes(kept)
+    assert "was put back: a newer statement stood in its place" in closed(ctx, line.recipe, unregistered)["signature"]
+    assert "probes" not in attestations.about(ctx, line.checkpoint.digest).valid
+    again = attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, probes)
+    assert (again.number, again.replaces) == (3, "")
+    assert closed(ctx, line.recipe, unregistered) == {}
+
+
+def test_a_timeline_edited_so_that_a_probe_passes_as_noise(ctx: Context, line: Line) -> None:
+    """Its looks are committed with the checkpoint: whoever edits the timeline afterwards changes no worth."""
+    looks = [{"score": 2.0 - step / 100, "control": 3.0} for step in range(1, 6)]
+    line.look(*looks)
+    line.commit()
+    honest = measured.worth(line.provenance())
+    assert honest["maths"].decides
+    line.look(*({**one, "score": one["score"] * (3 if step % 2 else 0.1)} for step, one in enumerate(looks)))
+    line.commit(step=6)
+    assert measured.worth(line.provenance()) == honest
+    kept = json.loads((checkpoint.path(line.directory, 6) / LOOKS).read_bytes())["looks"]["maths"]
+    assert [look[2] for look in kept] == [one["score"] for one in looks]
+    for changed in ({}, {"looks": {"maths": kept[:1]}}):
+        bare = {name: own for name, own in line.provenance()["training"].items() if name != "looks"}
+        with pytest.raises(LineageError, match="other files were registered"):
+            trained.proved(ctx, line.checkpoint, line.provenance() | {"training": bare | changed})

@@ -2,6 +2,7 @@
 
     staging/step-00000100/             written here; never read; left-overs are deleted
       attempts.json                    what the trainer stated of its attempts so far (attempts.statement)
+      looks.json                       its last looks at probes, where there were any (validation.kept_looks)
       manifest.json                    every other file: path, bytes, SHA-256
     checkpoints/step-00000100/         the same directory after one rename
     checkpoints/step-00000100.json     the commit record: SHA-256 of the manifest, signed (commit_record)
@@ -14,6 +15,7 @@ Does not belong here: what the files hold (snapshot), so this module needs no to
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -29,6 +31,7 @@ from plinth.training.checkpoint import commit_record
 from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.file_digests import MANIFEST, File, files_of, hash_files, listed, require_sizes
 from plinth.training.directory import RunDirectory
+from plinth.training.validation import kept_looks
 
 _NAME = re.compile(r"step-(\d{8})")
 
@@ -77,11 +80,10 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
     """
     staged, target = run.staging / name(step), path(run, step)
     with named_failures(staged):
-        stated = statement.bundle(run)
-        if stated is not None:
-            write_bytes(staged / statement.BUNDLE, stated)
+        for item, content in _accounts(run, step).items():
+            write_bytes(staged / item, content)
             if files is not None:
-                own = File(path=statement.BUNDLE, bytes=len(stated), sha256=hashlib.sha256(stated).hexdigest())
+                own = File(path=item, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
                 files = sorted((*files, own), key=lambda file: file.path)
         if files is None:
             files = hash_files(staged, listed(staged), flush=True)
@@ -101,6 +103,24 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
         sync_directory(run.checkpoints)
     write_bytes(record_path(run, step), record)
     return commit
+
+
+def _accounts(run: RunDirectory, step: int) -> dict[str, bytes]:
+    """What a checkpoint keeps of its run beside its state, by file: the trainer's statements, and looks at probes."""
+    looks = kept_looks.kept(*_looks_before(run, step), run.events, step)
+    own = {statement.BUNDLE: statement.bundle(run), kept_looks.LOOKS: looks}
+    return {item: content for item, content in own.items() if content is not None}
+
+
+def _looks_before(run: RunDirectory, step: int) -> tuple[bytes | None, int]:
+    """Looks that the newest earlier checkpoint keeps, unchanged, and its step; 0 where there is no such checkpoint."""
+    for earlier in reversed([known for known in committed(run) if known < step]):
+        with contextlib.suppress(CheckpointError, OSError):
+            expected = digests(run, earlier).get(kept_looks.LOOKS)
+            found = (path(run, earlier) / kept_looks.LOOKS).read_bytes() if expected else None
+            if found is None or hashlib.sha256(found).hexdigest() == expected:
+                return found, earlier
+    return None, 0
 
 
 def verify(run: RunDirectory, step: int) -> Path:

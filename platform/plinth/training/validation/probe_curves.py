@@ -41,6 +41,10 @@ class ProbeCurves:
         self.looks: dict[str, list[ProbeLook]] = {}
         self._set = ""
 
+    def require_set(self, items: str) -> None:
+        """Say of which items the looks are that stand here already."""
+        self._set = items
+
     def add(self, event: Mapping[str, Any]) -> None:
         """Take an event; those without probes are passed over."""
         if event["event"] != "evaluated" or not event.get("probes"):
