@@ -12,7 +12,7 @@ class ReleaseParameters(Frozen):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the registered model.")
     auto_approve_as: str | None = Field(
-        None, description="Demo only: sign an approval as this person with a key made on first use."
+        None, description="Demo only: sign an approval as this person, whose key is on this machine."
     )
 
     @field_validator("name")
