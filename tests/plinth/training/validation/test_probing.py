@@ -16,6 +16,7 @@ from plinth.compute.context import Context
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.probes import scoring
+from plinth.evaluation.probes.noise import LAST
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
 from plinth.storage.checkout import checkout
@@ -27,8 +28,10 @@ from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 from plinth.training.stopping.parameters import Regression, Stopping
 from plinth.training.telemetry.timeline import timeline
-from plinth.training.validation import heldout
+from plinth.training.validation import heldout, kept_looks
+from plinth.training.validation.kept_looks import LOOKS
 from plinth.training.validation.parameters import Validation
+from plinth.training.validation.probe_curves import curves
 from plinth.training.validation.probing import ProbeResult
 from plinth.training.validation.validation import ValidationResult, Validator
 from tests.ranks import RankFailed, run_ranks
@@ -128,6 +131,10 @@ def test_a_run_is_scored_as_its_checkpoints_are_and_a_kill_changes_nothing(
     told, again = (timeline(config.directory.events).of("evaluated") for config in (looks, dies))
     assert [event["step"] for event in told] == [1, 2, 3, 4, 5, 6]
     assert [event["step"] for event in again] == [1, 2, 3, 4, 4, 5, 6]  # killed before 5, resumed from 3
+    for config in (looks, dies):
+        committed = (checkpoint.path(config.directory, 6) / LOOKS).read_bytes()
+        newest = {name: own[-LAST:] for name, own in curves(told).items()}
+        assert kept_looks.read(committed) == newest
     scores = {event["step"]: event["probes"] for event in told}
     assert all(event["probes"] == scores[event["step"]] for event in again)
     assert timeline(blind.directory.events).of("evaluated") == []
