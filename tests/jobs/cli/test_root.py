@@ -147,7 +147,8 @@ def test_broken_pipe_is_quiet() -> None:
 
 def test_ctrl_c_of_a_real_process_is_130(tmp_path: Path) -> None:
     code = (
-        "import click, time\nfrom jobs.cli import root\n"
+        "import click, signal, time\nfrom jobs.cli import root\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job begins without
         "@click.command()\ndef slow():\n    print('started', flush=True); time.sleep(600)\n"
         "root.Lazy.get_command = lambda self, ctx, name: slow\nroot.main(['status'])"
     )
