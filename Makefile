@@ -105,7 +105,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 test: setup-test check ## checks and the suite: every requirement, in some 20 minutes on two cores
 	@$(PYTEST) -m "not exhaustive" --durations 15
 
-test-fast: $(VENV)/.setup-dev ## the quick tests, some three minutes
+test-fast: $(VENV)/.setup-dev ## the quick tests, some six minutes
 	@$(PYTEST)
 
 test-all: setup-test check ## the whole matrices and sweeps too, then changed comparisons
