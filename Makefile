@@ -103,13 +103,13 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 test: setup-test check ## checks and the suite: every requirement, in some 20 minutes on two cores
-	@$(PYTEST) -m "not exhaustive" --durations 15
+	@$(PYTEST) -m "not exhaustive and not gpu" --durations 15
 
 test-fast: $(VENV)/.setup-dev ## the quick tests, some six minutes
 	@$(PYTEST)
 
 test-all: setup-test check ## the whole matrices and sweeps too, then changed comparisons
-	@$(PYTEST) -m "" --durations 30
+	@$(PYTEST) -m "not gpu" --durations 30
 	@$(MAKE) --no-print-directory mutation
 
 $(VENV)/.setup-mutation: $(VENV)/.setup-dev

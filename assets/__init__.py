@@ -15,6 +15,7 @@ One file per stage, upstream first, with its logic:
     tokenizer, shards, trace_index           plinth/tokens/STEM
     packing, mixture                         plinth/tokens/STEM
     ledger, takedown                         plinth/provenance/STEM
+    initial                                  plinth/training/initial, and the registry's proof
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
     memorisation, extraction                 plinth/evaluation/memorisation

@@ -20,6 +20,7 @@ from assets import (
     fairness,
     funnel,
     holdout,
+    initial,
     ledger,
     lists,
     memorisation,
@@ -65,6 +66,7 @@ STEMS = (
     probe_sets,
     protected,
     curate,
+    initial,
     tokenizer,
     canaries,
     shards,
@@ -92,7 +94,7 @@ STEMS = (
 
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
-    *(tokenizer, canaries, shards, trace_index, packing, mixture),
+    *(initial, tokenizer, canaries, shards, trace_index, packing, mixture),
     *(training, evaluation, probes, memorisation, extraction, fairness, pii, tasks, proxies, comparison),
     *(serving, evaluation_page, candidate),
 )

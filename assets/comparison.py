@@ -13,6 +13,7 @@ from assets import evaluation, extraction, fairness, memorisation, probes, proxi
 from assets.framework.inputs import shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
+from assets.initial import begun
 from plinth.compute.context import Context
 from plinth.evaluation.comparison import job, readers
 from plinth.evaluation.comparison.changes import ancestry
@@ -26,12 +27,13 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.atomic import write_bytes
 from plinth.storage.checkout import resolve
+from plinth.training.initial import source
 
 ASSET = job.ASSET
 #: Modules whose stages measure a checkpoint item by item.
 MEASURING = (evaluation, probes, tasks, proxies, memorisation, extraction, fairness)
-#: Says that a checkpoint is compared with the champion of the recipe's release.
-CHAMPION = "champion"
+#: Says that a checkpoint is compared with the champion of the recipe's release; with what its run began from.
+CHAMPION, PARENT = "champion", "initial"
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -44,7 +46,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=ASSET,
-            deps=tuple(deps),
+            deps=(*deps, *(begun(recipe) if against == PARENT else ())),
             make=partial(_make, recipe, against),
             version=job.VERSION,
             params={},
@@ -113,7 +115,7 @@ def _own_run(
 def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     own = {one.asset: inputs[one.asset] for one in measuring(recipe) if one.asset in inputs}
     ours = MeasuredModel(inputs["checkpoint"], own)
-    other = _other(recipe, ctx, against, inputs["checkpoint"].digest)
+    other = parent(ctx, inputs) if against == PARENT else _other(recipe, ctx, against, inputs["checkpoint"].digest)
     if other is None:
         say(f"{recipe.required_release().name} has no champion yet: nothing to compare with")
         return job.alone(inputs["checkpoint"])
@@ -132,7 +134,15 @@ def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | N
     return weights(ctx, folder) if folder.is_dir() else resolve(ctx.refs, against)
 
 
+def parent(ctx: Context, inputs: Inputs) -> Manifest:
+    """What the run began from: a checkpoint, or weights from outside."""
+    (digest,) = inputs[source.ASSET].inputs.values()
+    return ctx.refs.load(digest)
+
+
 def _outside(recipe: Recipe, against: str, ctx: Context) -> str:
+    if against == PARENT:
+        return ""  # an input
     published = ctx.refs.ref("checkpoint")
     other = _other(recipe, ctx, against, published.digest if published else "")
     return other.digest if other else ""

@@ -30,18 +30,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     """Trained on curated text, then audited before anything is built on it."""
     params, owner = recipe.tokenizer, shared_owner(recipe)
     return [
-        Stage(
-            asset="tokenizer",
-            deps=each(recipe, "curated"),
-            make=partial(_make, recipe),
-            version=tokenizer.VERSION,
-            params=tokenizer.step(params).params,
-            libraries=tokenizer.step(params).libraries,
-            group="tokens",
-            description=f"{KINDS[params.kind]}, {params.vocab_size:,} entries, trained on a sample of every bucket.",
-            owner=owner,
-            kinds=("huggingface",),
-        ),
+        _of_initial(owner) if params.kind == "initial" else _trained(recipe, owner),
         Stage(
             asset="tokenizer/audit",
             deps=("tokenizer", *each(recipe, "curated", "documents", "language")),
@@ -57,6 +46,40 @@ def stages(recipe: Recipe) -> list[Stage]:
             present=_present,
         ),
     ]
+
+
+def _trained(recipe: Recipe, owner: str) -> Stage:
+    params = recipe.tokenizer
+    return Stage(
+        asset="tokenizer",
+        deps=each(recipe, "curated"),
+        make=partial(_make, recipe),
+        version=tokenizer.VERSION,
+        params=tokenizer.step(params).params,
+        libraries=tokenizer.step(params).libraries,
+        group="tokens",
+        description=f"{KINDS[params.kind]}, {params.vocab_size:,} entries, trained on a sample of every bucket.",
+        owner=owner,
+        kinds=("huggingface",),
+    )
+
+
+def _of_initial(owner: str) -> Stage:
+    return Stage(
+        asset="tokenizer",
+        deps=("initial",),
+        make=_keep,
+        version=tokenizer.VERSION,
+        params={"kind": "initial"},
+        group="tokens",
+        description="The tokenizer of the weights that the run begins from.",
+        owner=owner,
+        kinds=("huggingface",),
+    )
+
+
+def _keep(ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return tokenizer.of_initial(ctx, inputs["initial"])
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -18,6 +18,7 @@ import dagster as dg
 from assets.framework.inputs import by_bucket, each, planted, read_by_run, shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
+from assets.initial import begun
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.protected import protected
@@ -28,7 +29,8 @@ from plinth.records import Manifest
 from plinth.report.run import build
 from plinth.report.run.metrics import words
 from plinth.training import config, job, manifests
-from plinth.training.config import UNIDENTIFIED, RunConfig
+from plinth.training.config import RunConfig
+from plinth.training.initial import source
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import seeds
 from plinth.training.validation.probe_curves import curves
@@ -52,11 +54,11 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset="run",
             deps=(
                 *("mixture", "tokenizer", *each(recipe, "shards")),
-                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe)),
+                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *begun(recipe)),
             ),
             make=partial(_run, recipe),
             version=config.VERSION,
-            params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED) - {"amendments"}),
+            params=config.identified(recipe.training, "amendments"),
             group="training",
             description=f"One training run: {model.layers} layers of {model.dim}, ZeRO-{parallel.zero_stage}.",
             owner=owner,
@@ -83,7 +85,9 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
     shards = read_by_run(recipe, inputs, "shards")
     curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
     data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
-    return config.prepare(ctx, recipe.name, recipe.training, *data, {name: inputs[name] for name in _probes(recipe)})
+    scored = {name: inputs[name] for name in _probes(recipe)}
+    models = inputs.get(source.ASSET), inputs.get(source.TEACHER)
+    return config.prepare(ctx, recipe.name, recipe.training, *data, scored, *models)
 
 
 def _canaries(recipe: Recipe) -> tuple[str, ...]:

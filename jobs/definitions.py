@@ -46,7 +46,7 @@ def build(
     """All assets, checks, jobs, schedules and sensors of a recipe."""
     in_process = dg.in_process_executor
     marks_check = marks.check(recipe, workspace)
-    apart = dg.AssetSelection.checks(marks_check)  # the feed's sensor evaluates it when a mark is made or lifted
+    apart = dg.AssetSelection.checks(marks_check)  # whoever marks or makes an asset has it evaluated
     corpus = dg.define_asset_job(
         CORPUS,
         dg.AssetSelection.groups(*CORPUS_GROUPS) - apart,

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from assets.catalog import stages
+from assets.framework.marks import evaluations
 from assets.framework.up_to_date import decide
 from jobs import marks
 from plinth import fingerprint
@@ -207,7 +208,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
             if fault:
                 context.update_cursor(known)  # mended: the same finding would be a new one
             return dg.SkipReason(f"the feed has {known} entries; {len(waiting)} consumers wait")
-        marked = marks.evaluations(ctx, marks.concerned(ctx, fresh))
+        marked = evaluations(ctx, marks.concerned(ctx, fresh))
         return dg.SensorResult(asset_events=[*observations(fresh), *marked], cursor=str(fresh[-1].number))
 
     return _feed

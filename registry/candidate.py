@@ -26,7 +26,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from registry import attestations, trained
-from registry.gates.facts import GrantedUses
+from registry.gates.facts import GrantedUses, ResumeFacts, ToleranceFacts
 from registry.mlflow_client import source_directory
 from registry.signing import verify
 
@@ -180,7 +180,13 @@ def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None
     except (OSError, ValueError, KeyError):
         return None
     shown = examined(found, step=step, parameters_sha256=parameters)
-    return {"bit_exact": shown.bit_exact, "compared_steps": shown.compared_steps, "faults": list(shown.faults)}
+    facts = ResumeFacts(
+        bit_exact=shown.bit_exact,
+        compared_steps=shown.compared_steps,
+        faults=shown.faults,
+        tolerance=None if shown.tolerance is None else ToleranceFacts.of(shown.tolerance),
+    )
+    return facts.model_dump(mode="json")
 
 
 def evidence_path(directory: Path, key: str) -> Path:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
-from plinth.provenance.statements import Chain, attempts_of
+from plinth.provenance.statements import INITIAL, Chain, attempts_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.trust.authority import TRAINER
@@ -50,6 +50,7 @@ def gather(
         code=code,
         taints=_taints(ctx, candidate, chain),
         champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
+        parent=_parent(chain),
         expected_slices=tuple(sorted({*recipe.corpus.buckets, *(provenance or {}).get("materials", {})})),
         evaluation=measured.evaluation(found, candidate.evaluation),
         probes=measured.probes(found, measured.worth(provenance)),
@@ -125,6 +126,13 @@ def _champion(ctx: Context, release: str, own: str) -> str | None:
         return champion(ctx, release, own)
     except TrustError:
         return None
+
+
+def _parent(chain: Chain | None) -> str | None:
+    """Digest of what the run began from; empty where that was random, None where the chain does not hold."""
+    if chain is None:
+        return None
+    return next((digest for link in chain.own if link.asset == INITIAL for digest in link.inputs.values()), "")
 
 
 def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | None, CheckResult]:

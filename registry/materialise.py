@@ -16,7 +16,7 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError
-from plinth.model.hugging_face import REQUIRED_FILES
+from plinth.model.hugging_face import required_files
 from plinth.records import Manifest
 from plinth.storage import locks
 from plinth.storage.atomic import named_failures, replacing, sync_directory
@@ -62,7 +62,7 @@ def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any
 
 def _require_files(checkpoint: Manifest) -> None:
     names = [part.name for part in checkpoint.parts]
-    absent = [name for name in REQUIRED_FILES if name not in names]
+    absent = [name for name in required_files(names) if name not in names]
     if absent:
         raise LineageError(
             f"checkpoint {checkpoint.digest} is not a model",

@@ -139,8 +139,9 @@ def pii(found: Mapping[str, Manifest], ancestry: Chain | None) -> PiiFacts | Non
 
 
 def _texts(ancestry: Chain) -> set[str]:
-    """Digests of the curated text that a checkpoint comes of; planted texts are generated."""
-    links = (link for link in ancestry.links if link.asset.endswith("/curated"))
+    """Digests of the curated text that a checkpoint was trained on; planted texts are generated, and the text behind
+    the weights that it began from is judged with those."""
+    links = (link for link in ancestry.own if link.asset.endswith("/curated"))
     return {link.digest for link in links if link.asset != f"{CANARIES}/curated"}
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.provenance.statements import Chain
+from plinth.provenance.statements import INITIAL, Chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage import locks
 from registry import mlflow_client
 from registry.candidate import CandidateRun, Facts, model_name
+from registry.consumers import DIGEST, PARENT
 from registry.gates import GateResult, failed
 from registry.policy import SignedPolicy
 from registry.version_text import scores, version_text
@@ -154,6 +155,12 @@ def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: 
         client.log_batch(run.info.run_id, metrics=metrics[start : start + BATCH])
 
 
+def _child_of(chain: Chain, checkpoint: Manifest) -> dict[str, str]:
+    """Tags of a model that began from another checkpoint, by which it can be enrolled as its child."""
+    parents = [link.inputs.get("checkpoint") for link in chain.own if link.asset == INITIAL]
+    return {PARENT: parents[0], DIGEST: checkpoint.digest} if parents and parents[0] else {}
+
+
 def _tags(
     recipe: Recipe, key: str, chain: Chain, checkpoint: Manifest, evaluation: Manifest, run: CandidateRun, facts: Facts
 ) -> dict[str, str]:
@@ -167,6 +174,7 @@ def _tags(
     }
     tags |= {f"data/{asset}": digest for asset, digest in chain.data_versions.items()}
     tags |= {f"source/{name}": digest for name, digest in chain.sources.items()}
+    tags |= _child_of(chain, checkpoint)
     tags |= {f"cost/{name}": str(value) for name, value in facts.cost.items()}
     if facts.requested_by:
         tags["requested_by"] = facts.requested_by

@@ -18,12 +18,12 @@ from typing import Any, Final
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, LineageError
-from plinth.model.hugging_face import CONFIG, WEIGHTS
+from plinth.model.hugging_face import CONFIG, INDEX
 from plinth.records import Manifest
 from plinth.training.attempts import statement
 from plinth.training.attempts.statement import BUNDLE, AttemptRecord
 from plinth.training.checkpoint import checkpoint as checkpoints
-from plinth.training.checkpoint import commit_record
+from plinth.training.checkpoint import commit_record, digest_tree
 from plinth.training.checkpoint.file_digests import MANIFEST
 from plinth.training.directory import RunDirectory
 from plinth.training.validation.kept_looks import LOOKS
@@ -31,8 +31,9 @@ from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from registry.gates.facts import CodeFacts
 
-#: Files of a registered directory by their path in the committed checkpoint.
-SAME: Final[Mapping[str, str]] = {f"model/{WEIGHTS}": WEIGHTS, f"model/{CONFIG}": CONFIG, "state.json": "state.json"}
+#: Files of a registered directory that were committed, beside the weights.
+SAME: Final = (CONFIG, INDEX, checkpoints.STATE)
+TENSORS: Final = ".safetensors"
 
 
 def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
@@ -131,15 +132,22 @@ def _committed(ctx: Context, run_id: str, step: int, training: Mapping[str, Any]
 
 def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     """The committed files are those that were registered, and the statements that were committed with them."""
-    committed = {file["path"]: file["sha256"] for file in training["manifest"]["files"]}
-    expected = {path: files[name]["sha256"] for path, name in SAME.items() if name in files}
+    root = digest_tree.read_root(fingerprint.canonical(training["manifest"]), "the registered checkpoint")
+    listed = [*root.files, *(file for rank in root.ranks for file in rank.model)]
+    committed = {file.path: file.digest for file in listed}
+    same = [name for name in files if name in SAME or name.endswith(TENSORS)]
+    expected = {name if name == checkpoints.STATE else digest_tree.MODEL + name: files[name]["sha256"] for name in same}
     expected[BUNDLE] = fingerprint.digest({"attempts": training["attempts"]})
     expected |= {LOOKS: fingerprint.digest({"looks": training["looks"]})} if "looks" in training else {}
-    listed = {LOOKS} & set(committed) | set(expected)
-    different = sorted(path for path in listed if committed.get(path) != expected.get(path))
+    asked = {path for path in committed if path == LOOKS or _is_weights(path)} | set(expected)
+    different = sorted(path for path in asked if committed.get(path) != expected.get(path))
     if different:
         found = ", ".join(f"{path} {committed.get(path, 'absent')[:12]}" for path in different)
         raise _foreign("other files were registered than the trainer committed", found)
+
+
+def _is_weights(path: str) -> bool:
+    return path.startswith(digest_tree.MODEL) and path.endswith(TENSORS)
 
 
 def _step(checkpoint: Manifest) -> int:

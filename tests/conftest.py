@@ -102,6 +102,8 @@ def _module(item: pytest.Item) -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        services.demand("GPU")
     for mark in item.iter_markers("needs"):
         for service in mark.args:
             services.demand(service)

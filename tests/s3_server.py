@@ -83,11 +83,11 @@ def _serialise_conditional_writes(server: Any) -> None:
 
 
 @contextmanager
-def bad_line(endpoint: str, after_bytes: int, failures: int) -> Iterator[BadLine]:
-    """The server through a line that is cut after so many bytes of an answer, the first so many times."""
+def bad_line(endpoint: str, after_bytes: int, failures: int, *, stalls: bool = False) -> Iterator[BadLine]:
+    """The server through a line that is cut, or stalls, after so many bytes of an answer, the first so many times."""
     import s3fs
 
-    line = BadLine(endpoint, after_bytes, failures)
+    line = BadLine(endpoint, after_bytes, failures, stalls)
     with _environment({"AWS_ENDPOINT_URL": f"http://127.0.0.1:{line.port}"}):
         s3fs.S3FileSystem.clear_instance_cache()
         try:
@@ -98,16 +98,18 @@ def bad_line(endpoint: str, after_bytes: int, failures: int) -> Iterator[BadLine
 
 
 class BadLine:
-    """Passes connections on to a server; cuts those whose answer is long."""
+    """Passes connections on to a server; cuts those whose answer is long, or lets them hang until it is closed."""
 
-    def __init__(self, endpoint: str, after_bytes: int, failures: int) -> None:
+    def __init__(self, endpoint: str, after_bytes: int, failures: int, stalls: bool) -> None:
         host, _, port = endpoint.partition(":")
         self._server, self._after, self.failures_left, self.cuts = (host, int(port)), after_bytes, failures, 0
+        self._stalls, self._closed = stalls, threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        self._closed.set()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -126,6 +128,8 @@ class BadLine:
                 if answer and passed > self._after and self.failures_left > 0:
                     self.failures_left -= 1
                     self.cuts += 1
+                    if self._stalls:
+                        self._closed.wait()
                     break
                 sink.sendall(data)
         for one in (source, sink):

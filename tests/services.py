@@ -33,6 +33,10 @@ def missing(service: str) -> str | None:
     """Why tests of a service cannot run here, or None."""
     if service == "Chromium":
         return None if program(*CHROMIUM) else "not installed"
+    if service == "GPU":
+        import torch
+
+        return None if torch.cuda.is_available() else "no CUDA device"
     if service == "groff":
         return None if program("groff") else "not installed"
     if service == "PKCS#11 token":

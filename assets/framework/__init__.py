@@ -5,6 +5,7 @@ up_to_date    the one decision of what is up to date, read by everything that st
 build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present
 attested      the evaluator's statement about every measurement of a checkpoint
 expectations  Great Expectations suites on statistics, never on documents; a blocking failure publishes nothing
+marks         the check of an asset against marks of unfitness
 present       manifests as metadata that people look at: results first, digests last
 resources     the workspace and its workers as a Dagster resource; the session of a run in this process
 inputs        inputs by bucket; the owner of what belongs to no single bucket

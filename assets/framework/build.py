@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 from dagster import BetaWarning
 
+from assets.framework import marks
 from assets.framework.expectations import Suite, SuiteOutcome, validate
 from assets.framework.present import metadata
 from assets.framework.resources import PlinthResource, Session
@@ -68,6 +69,8 @@ def asset(stage: Stage) -> dg.AssetsDefinition:
             ctx = plinth.context(session.progress)
             ctx.requested_by = context.run.tags.get(REQUESTED_BY)
             yield from execute(stage, ctx, context.log.info)
+            for evaluation in marks.of_new(ctx, stage.asset):
+                context.instance.report_runless_asset_event(evaluation)
         except PlinthError as error:
             session.failures.append(error)
             raise dg.Failure(description=str(error), allow_retries=False) from error

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.records import Frozen
@@ -30,6 +32,7 @@ from plinth.trust.root import first
 from plinth.trust.sigstore_bundle import SigstoreProof
 from plinth.trust.standalone_verify import EXPORT, EXPORT_TYPE, RefusedExport
 from registry import signing
+from registry.gates.result import GateResult
 
 MODEL_SIGNATURE = "model.sig"
 
@@ -41,6 +44,19 @@ KINDS = ("sha256", QUICK)
 EXPORT_NOTES = "exports"
 
 
+class FormClaim(Frozen):
+    """A quantised or pruned form of a release, and the gates that let it leave.
+
+    Args:
+        name: such as `gguf-q8_0`.
+        comparison: digest of the comparison of the form with the release, which the evaluator has signed.
+    """
+
+    name: str
+    comparison: str
+    gates: tuple[GateResult, ...]
+
+
 class ExportClaim(Frozen):
     """What an export states beside its files.
 
@@ -49,6 +65,7 @@ class ExportClaim(Frozen):
         number: of the release record; None without one.
         released_at: when the release was recorded, for signatures of keys that were revoked since.
         evidence: by file name the role that signed it.
+        form: what the weights became, where the export is not the weights themselves.
     """
 
     name: str
@@ -58,6 +75,7 @@ class ExportClaim(Frozen):
     policy: str | None = None
     released_at: str | None = None
     evidence: Mapping[str, str] = {}
+    form: FormClaim | None = Field(None, exclude_if=lambda given: given is None)
 
 
 def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:

@@ -5,8 +5,10 @@
     result      the decision of one gate
     quality     beats_gzip, beats_trigram, max_bits_per_byte; slices, probes, tasks no worse than the champion
     risk        contamination, extraction, canaries, pii_data, pii_outputs, bias, toxicity
+    forgetting  no worse than the weights that the run began from, where a policy asks under `extensions`
     origin      signature, lineage, taint, licence, terms, resume, stability, cost
     people      approvals
+    compressed  a quantised or pruned form loses little: asked of exports, not of candidates
     all_gates   all of them in order, and those of installed packages
 
 Missing evidence fails its gate with a reason. A gate that is not asked is named by the policy, with the reason. Does
@@ -14,7 +16,7 @@ not belong here: how evidence is gathered (`registry.evidence`), who signed the 
 from a verdict (`registry.promotion`).
 """
 
-from registry.gates.all_gates import evaluate
+from registry.gates.all_gates import evaluate, of_exports
 from registry.gates.facts import Approval, CheckResult, Evidence, SliceScore
 from registry.gates.people import APPROVALS, approvals
 from registry.gates.result import GateResult, failed, open_gates
@@ -33,5 +35,6 @@ __all__ = [
     "approvals",
     "evaluate",
     "failed",
+    "of_exports",
     "open_gates",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -86,8 +87,28 @@ def _asked(policy: GatePolicy, evidence: Evidence) -> Iterator[GateResult]:
         if name != last:
             yield _counted(JUDGES[name](policy, evidence), evidence)
     for name, raw in sorted(policy.extensions.items()):
-        yield _installed(name, raw, evidence)
+        if not _is_of_exports(name):
+            yield _installed(name, raw, evidence)
     yield JUDGES[last](policy, evidence)
+
+
+def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResult, ...]:
+    """Every gate of exports: the built-in ones, and those that the policy names.
+
+    Args:
+        policy: its `extensions` have the parameters; without one, or where it names none, the gate's own hold.
+        evidence: with the form as the candidate of `comparison`, and the release as its champion.
+    """
+    given = policy.extensions if policy else {}
+    asked = {name for name in (*GATES.built_in, *given) if _is_of_exports(name)}
+    return tuple(_installed(name, given.get(name, {}), evidence) for name in sorted(asked))
+
+
+def _is_of_exports(name: str) -> bool:
+    """Whether a gate judges exports; one that cannot be loaded is asked of candidates, and fails there."""
+    with suppress(RecipeError):
+        return GATES.find(name).of_exports
+    return False
 
 
 def _counted(result: GateResult, evidence: Evidence) -> GateResult:

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from plinth.records import Frozen
+from plinth.training.forensics.proof import Tolerance
 
 
 class CheckResult(Frozen):
@@ -193,12 +194,38 @@ class LicenceFacts(Frozen):
     sources: Mapping[str, GrantedUses] = Field(default_factory=dict, description="Declared terms by source.")
 
 
+class ToleranceFacts(Frozen):
+    """How far a replay was from the run, beside how far two replays were from each other: relative differences."""
+
+    differences: Mapping[str, float] = Field(description="Between original and replay, by quantity.")
+    bounds: Mapping[str, float] = Field(description="Of each quantity, from what two replays differ by.")
+    hardware: tuple[str, ...] = Field(description="Of each rank, where it was measured.")
+    method: str
+    faults: tuple[str, ...] = Field((), description="Why the replay does not hold within them, where it does not.")
+
+    @classmethod
+    def of(cls, measured: Tolerance) -> ToleranceFacts:
+        """The facts of a proof."""
+        return cls(
+            differences={name: one.difference for name, one in measured.bounds.items()},
+            bounds={name: one.bound for name, one in measured.bounds.items()},
+            hardware=measured.hardware,
+            method=measured.method,
+            faults=measured.faults,
+        )
+
+
 class ResumeFacts(Frozen):
     """The replay of a resumed run."""
 
     bit_exact: bool
     compared_steps: int
-    faults: tuple[str, ...] = Field((), description="Why the replay proves nothing, where it does not.")
+    faults: tuple[str, ...] = Field((), description="Why the replay is not bit for bit equal, where it is not.")
+    tolerance: ToleranceFacts | None = Field(
+        None,
+        description="What was measured where it is not.",
+        exclude_if=lambda given: given is None,
+    )
 
 
 class StabilityFacts(Frozen):
@@ -242,8 +269,8 @@ class Approval(Frozen):
 class Evidence(Frozen):
     """The evidence that the gates read. None: there is no such evidence, so its gate fails.
 
-    Found by whoever judges: `signature`, `lineage`, `code`, `taints`, `champion`, `expected_slices`, decisions of
-    people. All others are attested, a field for each kind.
+    Found by whoever judges: `signature`, `lineage`, `code`, `taints`, `champion`, `parent`, `expected_slices`,
+    decisions of people. All others are attested, a field for each kind.
     """
 
     signature: CheckResult | None = None
@@ -251,6 +278,7 @@ class Evidence(Frozen):
     code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty: nothing is released.")
+    parent: str | None = Field(None, description="Digest of what the run began from; empty: of random weights.")
     expected_slices: tuple[str, ...] = ()
     miscounted: Mapping[str, tuple[str, ...]] = Field(
         default_factory=dict, description="By piece of evidence: figures that its own tables do not give."

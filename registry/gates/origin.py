@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from registry.gates.facts import CheckResult, Evidence, GrantedUses
+from collections import Counter
+
+from registry.gates.facts import CheckResult, Evidence, GrantedUses, ResumeFacts
 from registry.gates.result import GateResult, missing
-from registry.gates.settings import GatePolicy
+from registry.gates.settings import GatePolicy, ResumePolicy
 
 
 def signature(policy: GatePolicy, evidence: Evidence) -> GateResult:
@@ -74,14 +76,43 @@ def terms(policy: GatePolicy, evidence: Evidence) -> GateResult:
 
 
 def resume(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """A resumed run is bit-identical to an uninterrupted one."""
-    known, least = evidence.resume, policy.resume.min_steps
-    if known is None or known.compared_steps < least:
-        return missing("resume", "" if known is None else f"{known.compared_steps} steps compared, expected {least}")
-    found = "is bit-identical to" if known.bit_exact else "differs from"
+    """A resumed run is bit-identical to an uninterrupted one, or as close as kernels of its hardware allow, where the
+    policy accepts that."""
+    known, asked = evidence.resume, policy.resume
+    if known is None or known.compared_steps < asked.min_steps:
+        return missing(
+            "resume", "" if known is None else f"{known.compared_steps} steps compared, expected {asked.min_steps}"
+        )
+    within, how = _within(known, asked)
+    passed = known.bit_exact or within
+    found = "is bit-identical to" if known.bit_exact else "agrees within a measured tolerance with"
+    found = found if passed else "differs from"
     reason = f"a resumed run {found} an uninterrupted one over {known.compared_steps} steps"
-    reason = "; ".join((reason, *known.faults))
-    return GateResult(name="resume", passed=known.bit_exact, reason=reason, evidence=known.model_dump(mode="json"))
+    reason = "; ".join((reason, *(how if not known.bit_exact else ()), *(() if passed else known.faults)))
+    return GateResult(name="resume", passed=passed, reason=reason, evidence=known.model_dump(mode="json"))
+
+
+def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
+    """Whether the policy accepts the tolerance that was measured, and the reasons."""
+    measured = known.tolerance
+    if measured is None:
+        return False, ()
+    if "measured" not in asked.classes:
+        return False, ("the policy accepts bit-equal alone",)
+    if measured.faults:
+        return False, measured.faults
+    widest = max(measured.bounds, key=lambda name: measured.bounds[name])
+    if measured.bounds[widest] > asked.max_bound:
+        came = f"the bound of {widest} came to {measured.bounds[widest]:.3g}"
+        return False, (f"{came}, more than the {asked.max_bound:g} allowed",)
+    held = [f"{name} {measured.differences[name]:.2g} of {bound:.2g}" for name, bound in measured.bounds.items()]
+    differences = f"relative differences, of their bounds: {', '.join(held)}"
+    return True, (differences, f"measured on {_machines(measured.hardware)}")
+
+
+def _machines(hardware: tuple[str, ...]) -> str:
+    """Hardware by number of ranks."""
+    return "; ".join(f"{count} x {name}" for name, count in sorted(Counter(hardware).items()))
 
 
 def stability(policy: GatePolicy, evidence: Evidence) -> GateResult:

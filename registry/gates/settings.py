@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from plinth.recipe.gate import BUILT_IN
 from plinth.records import Frozen
+from plinth.training.forensics.proof import ToleranceClass
 
 #: Gates that no policy leaves out and no waiver lifts.
 ALWAYS: Final = ("signature", "lineage", "taint", "approvals")
@@ -115,6 +116,20 @@ class ResumePolicy(Frozen):
     """The replay of a resumed run."""
 
     min_steps: int = Field(1, ge=1, description="Steps that must have been compared.")
+    classes: tuple[ToleranceClass, ...] = Field(
+        ("bit-equal",),
+        min_length=1,
+        description="Proofs that are accepted: `bit-equal`, and `measured` where kernels are not deterministic: no "
+        "further from the run than several times what two replays on the same hardware differ by.",
+        exclude_if=lambda given: given == ("bit-equal",),
+    )
+    max_bound: float = Field(
+        1e-2,
+        gt=0,
+        lt=1,
+        description="Largest relative bound that a measured tolerance may have come to.",
+        exclude_if=lambda given: given == 1e-2,
+    )
 
 
 class StabilityPolicy(Frozen):

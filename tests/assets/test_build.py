@@ -17,6 +17,7 @@ from plinth.compute.stage import manifest
 from plinth.errors import CheckFailedError
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
+from registry import taint
 
 
 def _stage(name: str, deps: tuple[str, ...] = (), *, value: int = 1, least: int = 0, version: str = "1") -> Stage:
@@ -52,6 +53,12 @@ def _run(
     )
     job = defs.resolve_job_def("all_assets")
     return job.execute_in_process(instance=instance, raise_on_error=False), instance
+
+
+def _marks(instance: dg.DagsterInstance, stages: list[Stage]) -> list[bool | None]:
+    keys = [dg.AssetCheckKey(dg.AssetKey(stage.asset.split("/")), "marks") for stage in stages]
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    return [key in found and found[key].event.asset_check_evaluation.passed for key in keys]
 
 
 def _made(workspace: Path) -> list[str]:
@@ -151,3 +158,23 @@ def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
     shown = metadata(replace(_stage("a/one"), present=broken), ctx, made, {})
     assert shown["presentation_failed"] == "ValueError: no such colour"
     assert shown["manifest"] == made.digest
+
+
+@pytest.mark.slow
+def test_what_is_made_after_a_mark_shows_whether_it_is_concerned(tmp_path):
+    stages = [_stage("a/one"), _stage("a/two", ("a/one",)), _stage("b/one")]
+    _, instance = _run(stages, tmp_path)
+    assert _marks(instance, stages) == [False, False, False]  # never evaluated: nothing was ever marked
+    ctx = Context(Workspace(tmp_path))
+    marked = taint.mark(ctx, ctx.refs.ref("a/one").digest, "dpo", "must go")
+
+    stages.append(_stage("a/three", ("a/two",)))
+    _, instance = _run(stages, tmp_path)
+    assert _marks(instance, stages) == [False, False, True, False]
+    mended = [_stage("a/one", value=2), *stages[1:]]
+    _, instance = _run(mended, tmp_path)
+    assert _marks(instance, mended) == [True, True, True, True]
+
+    taint.lift(ctx, marked.target, "dpo", "another one")
+    _, instance = _run(stages, tmp_path)
+    assert _marks(instance, stages) == [True, True, True, True]

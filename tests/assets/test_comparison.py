@@ -9,9 +9,11 @@ from assets.framework.stage import Stage
 from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.evaluation.memorisation import canaries, extraction
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.page import safe_link
 from plinth.storage.workspace import Workspace
+from plinth.training.initial.parameters import InitialWeights
 
 RECIPE = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
 
@@ -93,3 +95,16 @@ def models_of(ctx: Context) -> Manifest:
     made = Manifest(asset="checkpoint", step="checkpoint", version="1", params={}, inputs={}, parts=())
     ctx.refs.save(made)
     return made
+
+
+def test_a_run_is_compared_with_what_it_began_from(ctx: Context) -> None:
+    checkpoint = saved(ctx, "checkpoint")
+    begun = saved(ctx, "initial", checkpoint=checkpoint)
+    assert comparison.parent(ctx, {"initial": begun}).digest == checkpoint.digest
+    recipe = load(RECIPE)
+    evaluation = recipe.evaluation.model_copy(update={"against": "initial"})
+    training = recipe.training.model_copy(update={"initial": InitialWeights(checkpoint="tiny-1")})
+    (stage,) = comparison.stages(recipe.model_copy(update={"evaluation": evaluation, "training": training}))
+    assert "initial" in stage.deps
+    with pytest.raises(ValueError, match="initial is what"):
+        Recipe.model_validate(recipe.model_dump() | {"evaluation": evaluation.model_dump()})

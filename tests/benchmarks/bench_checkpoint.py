@@ -1,10 +1,13 @@
-"""What a checkpoint costs training: the stall of an asynchronous save beside a synchronous one, and tokens/s while a
-process writes.
+"""What a checkpoint costs training: the stall of an asynchronous save beside a synchronous one, tokens/s while a
+process writes; and what a rank's verification and restore cost beside the bare hashes of the same bytes.
 
 One run of two ranks does all of it on the same engine, in rounds: a synchronous save, steps without one, an
 asynchronous save, steps until it is committed. What belongs together is compared within its round, so that whatever
 else the machine does meets both alike; then quartiles over rounds. The stall is what the timeline says: the save
-itself, and an update that waited for the copy.
+itself, and an update that waited for the copy. Verification and restore are processor seconds of a rank's thread, since
+ranks share cores here; `of_bare` is the time of the bare hashes (the same bytes, in memory, by the same kinds) over it.
+`metadata` is a simulated checkpoint of 1,024 ranks of ZeRO-3 and 723 parameters: what one rank opens, in processor
+seconds.
 
     python tests/benchmarks/bench_checkpoint.py [--dim 256] [--layers 6] [--rounds 15] [--steps 5]
 """
@@ -64,8 +67,59 @@ def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
         found.append({"sync_s": sync_s, "quiet": quiet, "writing": writing, "processor_s": spent_s})
     saver.drain()
     saver.close()
+    shares = [share_costs(config, engine, number) for _ in range(3)]
     engines.leave()
+    found[1]["share"] = {name: min(one[name] for one in shares) for name in shares[0]}
     return found[1:]  # the first reserves memory
+
+
+def share_costs(config: Any, engine: Any, step: int) -> dict[str, float]:
+    """Processor seconds of this rank's verification, restore, and bare hashes of the bytes that it verifies."""
+    from plinth.training.checkpoint import checkpoint, digest_tree, snapshot
+
+    rank, folder = engine.rank, checkpoint.path(config.directory, step)
+    root = checkpoint.read_root(config.directory, step)
+    files = digest_tree.manifest_in(folder, root.ranks[rank.index], "it").files
+    data = [(file.hasher(), memoryview((folder / file.path).read_bytes())) for file in files]
+    begun = time.thread_time()
+    for digest, content in data:
+        for at in range(0, len(content), 1 << 19):
+            digest.update(content[at : at + (1 << 19)])
+    bare = time.thread_time()
+    checkpoint.verify_share(config.directory, step, rank.index, rank.world)
+    verified = time.thread_time()
+    snapshot.load(engine, step)
+    loaded = time.thread_time()
+    size = sum(file.bytes for file in files)
+    return {"bytes": size, "bare_s": bare - begun, "verify_s": verified - bare, "load_s": loaded - verified}
+
+
+def metadata_costs(folder: Path) -> dict[str, Any]:
+    """What one of 1,024 ranks opens, and one of as many on another layout; processor seconds and bytes of memory."""
+    import tracemalloc
+
+    import wide_metadata
+
+    from plinth.training.checkpoint import checkpoint, digest_tree, piece_index
+    from plinth.training.directory import RunDirectory
+
+    run, found = RunDirectory(folder / "runs" / "wide"), {}
+    wide_metadata.simulate(run, {0, 700})
+    for kind in ("same layout", "another layout"):
+        tracemalloc.start()
+        begun = time.process_time()
+        root = checkpoint.read_root(run, 1)
+        ranks = checkpoint.rank_manifests(run, 1, digest_tree.share(root, 700, wide_metadata.RANKS))
+        wanted = {name: piece_index.Piece(*piece) for name, piece in ranks[0].pieces.items()}
+        if kind == "same layout":
+            assert piece_index.covers(ranks[0].pieces, wanted)
+        else:
+            table = wide_metadata.every_piece(piece_index.table_of(ranks))
+            assert piece_index.ranks_for(table, wanted) == [700]
+        seconds, peak = time.process_time() - begun, tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        found[kind] = {"seconds": round(seconds, 3), "memory_bytes": peak}
+    return found
 
 
 def processor_s(saver: Any) -> float:
@@ -88,14 +142,18 @@ def main() -> None:
     from conftest import tiny
 
     from plinth.model.parameters import Model
+    from plinth.storage.workspace import TRUST_VARIABLE, Workspace
     from plinth.training.checkpoint import checkpoint
     from plinth.training.checkpoint.parameters import Checkpoints
     from plinth.training.telemetry.timeline import timeline
+    from plinth.trust import enrolment
     from tests.ranks import run_ranks
 
     dim = arguments.dim
     model = Model(layers=arguments.layers, dim=dim, heads=8, kv_heads=4, ffn_dim=3 * dim)
     with tempfile.TemporaryDirectory(prefix="plinth-bench-") as folder:
+        os.environ[TRUST_VARIABLE] = f"{folder}/trust"
+        enrolment.initialise(Workspace(folder), "bench", ["bench"], demo=True)
         config = tiny(
             Path(folder),
             model=model,
@@ -108,10 +166,15 @@ def main() -> None:
         load = os.getloadavg()[0]
         found = run_ranks(2, measure, config, arguments.rounds, arguments.steps, timeout_s=570)[0]
         size = checkpoint.size_of_last(config.directory)
+        metadata = metadata_costs(Path(folder))
         told = [one for one in timeline(config.directory.events).of("checkpoint") if one["mode"] == "async"][1:]
     stalls = [one["stall_s"] for one in told]
     quiet = [statistics.median(one["quiet"]) for one in found]
     wholly = [one["writing"][:-1] or one["writing"] for one in found]  # in the last step, the commit
+    share = found[0]["share"]
+    restored = {name: round(value, 4) for name, value in share.items()}
+    restored["verify_of_bare"] = round(share["bare_s"] / share["verify_s"], 3)
+    restored["load_of_bare"] = round(share["bare_s"] / share["load_s"], 3)
     result = {
         "checkpoint_bytes": size,
         "ranks": 2,
@@ -126,6 +189,8 @@ def main() -> None:
         "throughput_while_writing": spread(
             [len(whole) * usual / sum(whole) for whole, usual in zip(wholly, quiet, strict=True)]
         ),
+        "restore": restored,
+        "metadata": metadata,
         "processor_s_of_a_writer": round(statistics.mean(one["processor_s"] for one in found), 3),
     }
     print(json.dumps(result, indent=1))

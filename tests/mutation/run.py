@@ -117,7 +117,8 @@ def run_tests(copy: Path, tests: tuple[str, ...], limit_s: int) -> tuple[str, in
         "PYTHONDONTWRITEBYTECODE": "",  # hundreds of starts read what the first has written
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not exhaustive", "-p", "no:cacheprovider", *PROFILE]
+    chosen = ["-m", "not exhaustive and not gpu"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", *chosen, "-p", "no:cacheprovider", *PROFILE]
     with tempfile.TemporaryFile() as told:  # a pipe would be held open by processes that the tests start
         run = subprocess.Popen(
             [*command, *tests], cwd=copy, env=environment, stdout=told, stderr=told, start_new_session=True

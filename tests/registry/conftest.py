@@ -79,7 +79,7 @@ SOURCE = {"domain": "test", "snapshot": "2026-01", "terms": TERMS}
 class Line:
     """Manifests of a line, saved, with real parts where something reads them."""
 
-    def __init__(self, ctx: Context, recipe: Recipe, seed: int = 1) -> None:
+    def __init__(self, ctx: Context, recipe: Recipe, seed: int = 1, parent: Manifest | None = None) -> None:
         self.ctx, self.recipe, self.seed = ctx, recipe, seed
         self.documents = self.made("web/documents", {"web/sources": fingerprint.digest("inventory")}, sources=[SOURCE])
         table = document_table("kept", f"also kept {seed}")
@@ -87,7 +87,8 @@ class Line:
         self.tokenizer = self.made("tokenizer", {"web/curated": self.curated})
         shards = self.made("web/shards", {"tokenizer": self.tokenizer, "web/curated": self.curated})
         mixture = self.made("mixture", {"web/shards": shards})
-        self.run_manifest = self.made("run", {"mixture": mixture, "tokenizer": self.tokenizer})
+        begun = {} if parent is None else {"initial": self.made("initial", {parent.asset: parent})}
+        self.run_manifest = self.made("run", {"mixture": mixture, "tokenizer": self.tokenizer, **begun})
         self.run = CandidateRun(id=f"{recipe.name}-{seed:012x}", key=fingerprint.digest(seed))
         self.checkpoint = self._checkpoint()
         self.commit()
@@ -268,9 +269,9 @@ def make_line(ctx: Context, request: pytest.FixtureRequest) -> Callable[..., Lin
     """Make lines of one recipe named after the test, so that tests can share a server; its policy is signed once."""
     name = f"t-{fingerprint.digest(request.node.nodeid)[:10]}"
 
-    def make(seed: int = 1, **approvals: object) -> Line:
+    def make(seed: int = 1, parent: Manifest | None = None, **approvals: object) -> Line:
         policy.sign(ctx, small_policy(name, **approvals))
-        return Line(ctx, make_recipe(name), seed)
+        return Line(ctx, make_recipe(name), seed, parent)
 
     return make
 

@@ -15,7 +15,9 @@ from registry.gates.facts import (
     EvaluationFacts,
     GrantedUses,
     LicenceFacts,
+    ResumeFacts,
     StabilityFacts,
+    ToleranceFacts,
 )
 from tests.registry.gate_evidence import LINES, THEIRS, line, person, policy, proof, set_fact
 
@@ -233,6 +235,38 @@ def test_a_replay_of_just_enough_steps_is_a_proof() -> None:
     assert gate("resume", proof(), policy(resume={"min_steps": 4})).passed
     short = gate("resume", proof(), policy(resume={"min_steps": 5}))
     assert (short.passed, short.reason) == (False, "no evidence: 4 steps compared, expected 5")
+
+
+def test_a_measured_tolerance_counts_where_the_policy_names_it() -> None:
+    measured = ToleranceFacts(
+        differences={"loss": 3e-6, "state": 4e-5},
+        bounds={"loss": 8e-6, "state": 1e-4},
+        hardware=("NVIDIA H200", "NVIDIA H200"),
+        method="twice",
+    )
+    apart = {"bit_exact": False, "compared_steps": 4, "faults": ("step 9: loss differ",)}
+    evidence = proof(resume=ResumeFacts(**apart, tolerance=measured))
+    accepting = {"classes": ["bit-equal", "measured"]}
+    refused = gate("resume", evidence)
+    assert not refused.passed
+    assert "differs from" in refused.reason
+    assert "the policy accepts bit-equal alone; step 9: loss differ" in refused.reason
+    found = gate("resume", evidence, policy(resume=accepting))
+    assert found.passed
+    assert "loss 3e-06 of 8e-06, state 4e-05 of 0.0001; measured on 2 x NVIDIA H200" in found.reason
+    assert found.evidence["tolerance"]["method"] == "twice"
+    narrow = gate("resume", evidence, policy(resume={**accepting, "max_bound": 5e-5}))
+    assert not narrow.passed
+    assert "the bound of state came to 0.0001, more than the 5e-05 allowed" in narrow.reason
+    wrong = measured.model_copy(update={"faults": ("state differs by 0.3",)})
+    worse = gate("resume", proof(resume=ResumeFacts(**apart, tolerance=wrong)), policy(resume=accepting))
+    assert (worse.passed, "state differs by 0.3" in worse.reason) == (False, True)
+    assert not gate("resume", proof(resume=ResumeFacts(**apart)), policy(resume=accepting)).passed
+    assert gate("resume", proof(), policy(resume=accepting)).passed
+
+
+def test_policies_signed_before_keep_their_digest() -> None:
+    assert "classes" not in policy(resume={"min_steps": 1}).model_dump(mode="json")["resume"]
 
 
 def test_stability_is_reported_and_bounded() -> None:

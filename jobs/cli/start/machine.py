@@ -64,8 +64,10 @@ def extensions() -> Iterator[MachineFinding]:
     from plinth.extensions import entries
     from plinth.launch.choose import LAUNCHERS
     from plinth.recipe.gate import GATES
+    from plinth.training.engine.optimizers import OPTIMIZERS
 
-    catalogues = {catalogue.group: catalogue for catalogue in (ANNOTATORS, READERS, GATES, LAUNCHERS, PROBES)}
+    every = (ANNOTATORS, READERS, GATES, LAUNCHERS, PROBES, OPTIMIZERS)
+    catalogues = {catalogue.group: catalogue for catalogue in every}
     for entry in entries():
         catalogue = catalogues.get(entry.group)
         name = f"{catalogue.noun if catalogue else entry.group} {entry.name}"

@@ -63,6 +63,7 @@ def _show(made: TrainingPlan) -> None:
             if made.wall_clock_s is not None
             else "needs --tokens-per-second",
             "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
+            "gradients": made.gradients.text(),
         }
     )
     output.heading("Parameters" + (f" of preset {made.preset}" if made.preset else ""))

@@ -27,7 +27,8 @@ def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> in
 
     Compared are loss, gradient norm, learning rate, batches, skipped steps and interventions; parameters, optimizer
     state, random generators, monitor and guard. The evidence replaces resume.json, which the gate reads; earlier
-    evidence stays in the folder audits/ of the run. Exit code 6 when anything differs.
+    evidence stays in the folder audits/ of the run. Exit code 6 when anything differs; the same steps are then replayed
+    once more, to measure how far kernels are apart on this hardware.
     """
     from jobs.cli import output
     from jobs.cli.training.batch import find_run
@@ -44,7 +45,10 @@ def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> in
 
 def _show(run: str, found: dict[str, Any]) -> None:
     from jobs.cli import output
+    from plinth.training.forensics.proof import PARAMETERS, examined
 
+    original = found["commits"][-1]["parts"][PARAMETERS]["original"]
+    measured = examined(found, step=found["to_step"], parameters_sha256=original).tolerance
     verdict = "bit for bit equal" if found["bit_exact"] else "NOT equal"
     output.heading(f"{run}: steps {found['from_step'] + 1} to {found['to_step']} replayed, {verdict}")
     largest = found["max_abs_difference"]
@@ -57,6 +61,11 @@ def _show(run: str, found: dict[str, Any]) -> None:
             **{f"largest difference, {name}": value for name, value in largest.items()},
         }
     )
+    if measured is not None:
+        within = "; ".join(measured.faults) or "within the tolerance that two replays show"
+        output.heading(f"measured on {measured.hardware[0]}: {within}")
+        bounds = [(name, f"{one.difference:.3g}", f"{one.bound:.3g}") for name, one in measured.bounds.items()]
+        output.table(("quantity", "relative difference", "bound"), bounds, right=("relative difference", "bound"))
     rows = [
         (commit["step"], part, "yes" if value["equal"] else "no", json.dumps(value.get("replayed", ""))[:40])
         for commit in found["commits"]

@@ -1,4 +1,4 @@
-"""`plinth checkpoint list | verify`: the committed checkpoints of a run."""
+"""`plinth checkpoint list | verify | average`: the committed checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -77,6 +77,47 @@ def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> Non
             output.say(f"step {row['step']}: " + ("intact" if row["intact"] else f"refused: {row['reason']}"))
     if not all(row["intact"] for row in rows):
         raise click.exceptions.Exit(CHANGED)
+
+
+@checkpoint.command(
+    epilog=examples(
+        "plinth checkpoint average latest --steps 900,950,1000",
+        "plinth checkpoint average latest --steps 900,1000 --weights 1,3 --json",
+        "plinth checkpoint average latest --steps 1000 --ema",
+    )
+)
+@click.argument("run")
+@click.option("--steps", required=True, help="The checkpoints, as `900,950,1000`.")
+@click.option("--weights", default="", help="A number above 0 for each; left out: all alike.")
+@click.option("--ema", is_flag=True, help="The mean of weights that each keeps (training.optimizer.ema_decay).")
+@shared
+@json_option
+def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, as_json: bool) -> None:
+    """Average committed checkpoints of RUN in FP32, as a checkpoint of its own, named by its digest.
+
+    Commands that take a model take the digest. Every parent is verified first, and named by digest in the result.
+    """
+    from jobs.cli import output
+    from jobs.cli.training.batch import find_run
+    from plinth.training.checkpoint.averaging import average as averaged
+
+    ctx = settings.context()
+    config, chosen = find_run(ctx, run), _numbers(steps, int, "--steps")
+    shares = _numbers(weights, float, "--weights") or [1.0] * len(chosen)
+    made = averaged(ctx, config, chosen, shares, ema=ema)
+    parents = {name: digest for name, digest in made.inputs.items() if name.startswith("checkpoint/")}
+    if as_json:
+        output.emit_json({"digest": made.digest, "parents": parents, **made.stats["averaged"]})
+        return
+    output.say(f"checkpoint {made.digest}")
+    output.table(("parent", "digest"), list(parents.items()))
+
+
+def _numbers(text: str, kind: Any, option: str) -> list[Any]:
+    try:
+        return [kind(one) for one in text.split(",") if one]
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; expected numbers between commas", param_hint=option) from error
 
 
 def in_words(layout: dict[str, int]) -> str:

@@ -6,7 +6,7 @@ import getpass
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -17,14 +17,26 @@ if TYPE_CHECKING:
     from plinth.model.export import Exported
     from registry.exports.sealed import ExportClaim
 
+#: Gigabytes of a file of weights, unless said otherwise.
+DEFAULT_FILE_GB = 5.0
+
 #: Writes weights, configuration and tokenizer into a folder.
 Writer = Callable[[Path], "Exported"]
+
+
+class ExportLayout(NamedTuple):
+    """How the weights are written."""
+
+    form: str  # `hf`, or one of `plinth.model.compressed`
+    dtype: str
+    file_bytes: int
 
 
 @click.command(
     epilog=examples(
         "plinth export model release llama",
         "plinth export model demo/2 llama --dtype bfloat16 --file-gb 2",
+        "plinth export model release llama-q8 --format gguf-q8_0",
         "plinth export model latest llama --unreleased --checkpoint 5000",
     )
 )
@@ -32,6 +44,14 @@ Writer = Callable[[Path], "Exported"]
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--unreleased", is_flag=True, help="Export a checkpoint that nobody released; the export says so.")
 @click.option("--checkpoint", type=click.IntRange(min=1), help="With --unreleased: step of a committed checkpoint.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["hf", "gguf-q8_0", "gguf-q4_0", "int8", "int4", "pruned-50", "pruned-2:4"]),
+    default="hf",
+    show_default=True,
+    help="`hf`: the weights as they are; another form is measured against them, and leaves when it loses little.",
+)
 @click.option(
     "--dtype",
     type=click.Choice(["saved", "float32", "bfloat16", "float16"]),
@@ -42,7 +62,7 @@ Writer = Callable[[Path], "Exported"]
 @click.option(
     "--file-gb",
     type=click.FloatRange(min=0, min_open=True),
-    default=5.0,
+    default=DEFAULT_FILE_GB,
     show_default=True,
     help="Largest size of a file of weights, in gigabytes.",
 )
@@ -55,6 +75,7 @@ def model(
     folder: Path,
     unreleased: bool,
     checkpoint: int | None,
+    form: str,
     dtype: str,
     file_gb: float,
     as_json: bool,
@@ -67,6 +88,10 @@ def model(
     `AutoModelForCausalLM` and `AutoTokenizer` load it as the architecture of the run's model: Llama, Qwen3 or OLMo 2;
     muP's multipliers are folded into the weights. `plinth verify FOLDER --root root.json` proves it anywhere. FOLDER
     appears complete or not at all, and each export is noted in the workspace's `exports/`.
+
+    --format gives llama.cpp's GGUF, torchao's integers or a pruned model. Its loss of bits per byte on held-out text,
+    slice by slice, must pass the gate `compressed` and stands signed in the export; of an unreleased checkpoint nothing
+    is measured.
     """
     from jobs.cli import output
     from plinth.errors import GateError, WorkspaceError
@@ -76,11 +101,13 @@ def model(
         raise WorkspaceError(
             f"{folder} is not empty", expected="a new or empty folder", remedy="name another, or delete it first"
         )
+    if form != "hf" and (dtype != "saved" or file_gb != DEFAULT_FILE_GB):
+        raise click.UsageError(f"--dtype and --file-gb are of the format hf; {form} decides both itself")
     ctx = settings.context()
     action = "export unreleased" if unreleased else "export"
     with audited(ctx, AuditedAction(action, target, getpass.getuser(), f"to {folder.absolute()}")) as asked:
         if unreleased:
-            made, claim = _run(ctx, target, checkpoint, folder, dtype, int(file_gb * 1e9))
+            made, claim = _run(ctx, target, checkpoint, folder, ExportLayout(form, dtype, int(file_gb * 1e9)))
         else:
             named = _release_name(settings, target)
             if named is None:
@@ -89,7 +116,7 @@ def model(
                     expected="`release`, `canary`, NAME/VERSION or NAME@ALIAS",
                     remedy="promote it first; or --unreleased, which marks the export",
                 )
-            made, claim = _release(ctx, named, folder, dtype, int(file_gb * 1e9))
+            made, claim = _release(settings, ctx, named, folder, ExportLayout(form, dtype, int(file_gb * 1e9)))
         asked.subject = f"{claim.name} checkpoint {claim.checkpoint[:12]}"
     if as_json:
         output.emit_json({"folder": str(folder), **claim.model_dump(mode="json"), **made._asdict()})
@@ -108,26 +135,40 @@ def _release_name(settings: Settings, target: str) -> str | None:
     return target if "/" in target or "@" in target else None
 
 
-def _release(ctx: Context, target: str, folder: Path, dtype: str, file_bytes: int) -> tuple[Exported, ExportClaim]:
-    from plinth.model.export import export_model
+def _release(
+    settings: Settings, ctx: Context, target: str, folder: Path, layout: ExportLayout
+) -> tuple[Exported, ExportClaim]:
+    from jobs.cli.training.export_form import form_export
     from plinth.model.hugging_face import TOKENIZER
     from registry.exports import released
 
     found = released.find(ctx, target)
     source = found.candidate.directory
+    if layout.form == "hf":
+        write = _as_it_is(source, source / TOKENIZER, layout)
+        return _sealed(ctx, folder, write, lambda staged: released.add_papers(ctx, found, staged))
+    with form_export(ctx, layout.form, source, source / TOKENIZER) as form:
 
-    def write(staged: Path) -> Any:
-        return export_model(source, source / TOKENIZER, staged, dtype, file_bytes)
+        def add(staged: Path) -> ExportClaim:
+            judged = form.judged(settings, ctx, found.record.model, found.candidate.checkpoint, staged)
+            return released.add_papers(ctx, found, staged).model_copy(update={"form": judged})
 
-    return _sealed(ctx, folder, write, lambda staged: released.add_papers(ctx, found, staged))
+        return _sealed(ctx, folder, form.write, add)
+
+
+def _as_it_is(source: Path, tokenizer: Path, layout: ExportLayout) -> Writer:
+    """Writes the weights in Hugging Face's layout."""
+    from plinth.model.export import export_model
+
+    return lambda staged: export_model(source, tokenizer, staged, layout.dtype, layout.file_bytes)
 
 
 def _run(
-    ctx: Context, run: str, checkpoint: int | None, folder: Path, dtype: str, file_bytes: int
+    ctx: Context, run: str, checkpoint: int | None, folder: Path, layout: ExportLayout
 ) -> tuple[Exported, ExportClaim]:
     from jobs.cli.training.batch import find_run
+    from jobs.cli.training.export_form import form_export
     from plinth.errors import MissingError
-    from plinth.model.export import export_model
     from plinth.training.checkpoint import checkpoint as files
     from registry.exports import unreleased
     from registry.exports.sealed import ExportClaim
@@ -150,9 +191,11 @@ def _run(
         unreleased.add_card(staged, name)
         return ExportClaim(name=name, status="UNRELEASED", checkpoint=committed)
 
-    return _sealed(
-        ctx, folder, lambda to: export_model(weights, ctx.store.open_path(part.blob), to, dtype, file_bytes), mark
-    )
+    tokenizer = ctx.store.open_path(part.blob)
+    if layout.form == "hf":
+        return _sealed(ctx, folder, _as_it_is(weights, tokenizer, layout), mark)
+    with form_export(ctx, layout.form, weights, tokenizer) as form:
+        return _sealed(ctx, folder, form.write, mark)
 
 
 def _sealed(

@@ -37,8 +37,9 @@ class Evaluation(Frozen):
     proxies: Proxies | None = Field(None, description="Product proxies: generated items, checked by code.")
     against: str = Field(
         "",
-        description="Model that every new checkpoint is compared with: `champion` (of the recipe's release), a folder "
-        "of weights, in the workspace's `input` or absolute, or a checkpoint's digest. Makes the asset `comparison`.",
+        description="Model that every new checkpoint is compared with: `champion` (of the recipe's release), `initial` "
+        "(what the run began from: shows what it forgot), a folder of weights, in the workspace's `input` or absolute, "
+        "or a checkpoint's digest. Makes the asset `comparison`.",
     )
     fairness: Fairness | None = Field(
         None,

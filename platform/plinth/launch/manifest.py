@@ -4,6 +4,9 @@ The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since K
 was evicted or preempted, costs nothing and the pod comes again; a named failure ends the Job; anything else
 counts against `BACKOFF_LIMIT`. A pod has the grace of the recipe to save before it is killed.
 
+Pods run under the rules of the Pod Security Standard "restricted": not as root, no privilege gained, no capability, the
+runtime's own seccomp profile. RDMA (IPC_LOCK) and the node's network leave it, and only where a recipe asks for them.
+
 The volume claim is mounted at the path of the workspace on the submitting machine, so that one path names one file
 everywhere.
 """
@@ -11,11 +14,14 @@ everywhere.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.parameters import Launch
 
@@ -38,6 +44,11 @@ LEAVE_S = 30
 #: Below 63 with a pod's index behind it (RFC 1123).
 _NAME_CHARACTERS = 36
 
+#: The label by which Kueue knows the queue of a Job.
+QUEUE = "kueue.x-k8s.io/queue-name"
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
@@ -54,12 +65,16 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
         command: of the supervisor; its interpreter is replaced by that of the image.
         directory: `<workspace>/runs/<run_id>`.
         log: takes the output of all pods, which `kubectl logs` shows too.
+
+    Raises:
+        LaunchError: the recipe names no user, and the submitter is root.
     """
     asked, name = launch.kubernetes, job_name(directory)
     pod: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": int(grace_s) + LEAVE_S,
         "automountServiceAccountToken": False,
+        "securityContext": _security(launch),
         "containers": [_container(launch, command, directory, log)],
         "volumes": _volumes(launch),
     }
@@ -69,10 +84,19 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
         pod["serviceAccountName"] = asked.service_account
     if asked.node_selector:
         pod["nodeSelector"] = dict(asked.node_selector)
+    if asked.tolerations:
+        pod["tolerations"] = [dict(entry) for entry in asked.tolerations]
+    if asked.priority_class:
+        pod["priorityClassName"] = asked.priority_class
+    if asked.host_network:  # without the policy, the node's resolver would not find the Service
+        pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    metadata: Manifest = {"labels": _labels(directory)}
+    if asked.annotations:
+        metadata["annotations"] = dict(asked.annotations)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(launch, directory),
+        "metadata": _metadata(launch, directory, {QUEUE: asked.queue} if asked.queue else {}),
         "spec": {
             "completions": launch.nodes,
             "parallelism": launch.nodes,
@@ -81,7 +105,8 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _rules()},
             "ttlSecondsAfterFinished": KEPT_S,
-            "template": {"metadata": {"labels": _labels(directory)}, "spec": pod},
+            **({"suspend": True} if asked.queue else {}),  # until Kueue admits it
+            "template": {"metadata": metadata, "spec": pod},
         },
     }
 
@@ -102,11 +127,11 @@ def service(launch: Launch, directory: Path) -> Manifest | None:
     }
 
 
-def _metadata(launch: Launch, directory: Path) -> Manifest:
+def _metadata(launch: Launch, directory: Path, labels: Mapping[str, str] = NO_LABELS) -> Manifest:
     return {
         "name": job_name(directory),
         "namespace": launch.kubernetes.namespace,
-        "labels": _labels(directory),
+        "labels": {**_labels(directory), **labels},
         "annotations": {"plinth/directory": str(directory)},
     }
 
@@ -125,6 +150,25 @@ def _rules() -> list[Manifest]:
     ]
 
 
+def _security(launch: Launch) -> Manifest:
+    """Of the pod. Files of a workspace are their user's alone (plinth.private), hence the submitter's numbers."""
+    user, _, group = launch.kubernetes.user.partition(":")
+    if not user:
+        user, group = str(os.getuid()), str(os.getgid())
+        if user == "0":
+            raise LaunchError(
+                "the pods would run as root, as their submitter does",
+                expected="a user who can read and write the workspace",
+                remedy="set training.launch.kubernetes.user, for example '1000:1000'; '0' where root is meant",
+            )
+    return {
+        "runAsNonRoot": int(user) != 0,
+        "runAsUser": int(user),
+        "runAsGroup": int(group or user),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 def _container(launch: Launch, command: Sequence[str], directory: Path, log: Path) -> Manifest:
     asked = launch.kubernetes
     found: Manifest = {
@@ -137,9 +181,15 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
             *_places(launch, directory),
         ],
         "volumeMounts": _mounts(launch, directory),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            # RDMA pins the memory that it registers
+            "capabilities": {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if asked.rdma else {})},
+        },
     }
-    if asked.resources:
-        found["resources"] = {"requests": dict(asked.resources), "limits": dict(asked.resources)}
+    resources = {**asked.resources, **asked.rdma}
+    if resources:
+        found["resources"] = {"requests": resources, "limits": dict(resources)}
     if asked.secrets:
         found["envFrom"] = [{"secretRef": {"name": name}} for name in asked.secrets]
     return found

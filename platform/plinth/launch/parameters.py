@@ -22,6 +22,14 @@ _SLURM_OWN = (
     "array a chdir D parsable wait W"
 )
 
+#: Environment variables that Plinth sets for each rank; another value would tear the ranks apart.
+_RANK_OWN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR")
+
+#: Fields of a toleration (core/v1), and the values of two of them.
+_TOLERATION = {"key", "operator", "value", "effect", "tolerationSeconds"}
+_OPERATORS = ("Exists", "Equal")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
 #: A DNS label (RFC 1123), as Kubernetes names things.
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
@@ -71,7 +79,25 @@ class Kubernetes(Frozen):
     secrets: tuple[str, ...] = Field(
         (), description="Secrets whose entries become environment variables, for example those of a bucket."
     )
-    shm_bytes: int = internal(2**30, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
+    rdma: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="RDMA devices of each pod, for example {rdma/hca_shared_devices_a: '1'}; brings IPC_LOCK.",
+    )
+    host_network: bool = Field(False, description="The node's network instead of one of the pod's own.")
+    tolerations: tuple[Mapping[str, str | int], ...] = Field(
+        (), description="Taints of nodes that pods tolerate, as Kubernetes writes them: `key`, `operator`, `value`, …"
+    )
+    annotations: Mapping[str, str] = Field(
+        default_factory=dict, description="Of each pod, for example the networks that Multus attaches."
+    )
+    priority_class: str = Field("", description="Priority class of the pods; empty: the cluster's default.")
+    queue: str = Field("", description="Kueue's local queue that admits the Job; empty: not queued.")
+    user: str = Field(
+        "",
+        pattern=r"^(\d+(:\d+)?)?$",
+        description="UID or UID:GID of the pods; empty: those of the submitter, who must not be root. `0` is root.",
+    )
+    shm_bytes: int = internal(2**34, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
 
 
 class Launch(Frozen):
@@ -88,6 +114,11 @@ class Launch(Frozen):
         "",
         description="Ray and Kubernetes: the interpreter of the cluster or image; empty: that of the submitter, or "
         "`python`.",
+    )
+    environment: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Environment variables of the ranks, for example {NCCL_SOCKET_IFNAME: eth0}; no secrets: they are "
+        "written into the run's folder.",
     )
     slurm: Slurm = Slurm()
     ray: Ray = Ray()
@@ -117,6 +148,7 @@ def problems(launch: Launch) -> Iterator[Refusal]:
         yield "ranks", f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes; expected a multiple"
     if launch.nodes > 1 and launch.kind == "local":
         yield "nodes", f"kind local is this one machine, found {launch.nodes}; expected 1, or slurm, ray or kubernetes"
+    yield from _environment(launch)
     if launch.kind == "slurm":
         yield from _slurm(launch)
     if launch.kind == "kubernetes":
@@ -125,6 +157,14 @@ def problems(launch: Launch) -> Iterator[Refusal]:
     if launch.kind == "ray" and 0 < gpus < launch.ranks_per_node:
         found = f"{gpus:g} GPU for {launch.ranks_per_node} ranks of a node"
         yield "ray.resources", f"{found}; expected one for each, or 0"
+
+
+def _environment(launch: Launch) -> Iterator[Refusal]:
+    for name in launch.environment:
+        if name in _RANK_OWN or name.startswith("PLINTH_"):
+            yield "environment", f"{name} is Plinth's own to set; expected another variable"
+        elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            yield "environment", f"{name!r} is no name of a variable; expected for example NCCL_DEBUG"
 
 
 def _slurm(launch: Launch) -> Iterator[Refusal]:
@@ -148,3 +188,33 @@ def _kubernetes(launch: Launch) -> Iterator[Refusal]:
     for name, value in asked.resources.items():
         if name == "nvidia.com/gpu" and value.isdigit() and 0 < int(value) < launch.ranks_per_node:
             yield "kubernetes.resources", f"{value} GPUs for {launch.ranks_per_node} ranks of a pod; expected one each"
+    for name, value in asked.rdma.items():
+        if not value.isdigit() or int(value) == 0:
+            yield "kubernetes.rdma", f"{name} is {value!r}; expected a number of devices, 1 or more"
+        if name in asked.resources:
+            yield "kubernetes.rdma", f"{name} stands in kubernetes.resources too; expected in one of them"
+    for entry in asked.tolerations:
+        yield from (("kubernetes.tolerations", reason) for reason in _toleration(entry))
+    for key in ("priority_class", "queue"):
+        name = getattr(asked, key)
+        if name and not re.fullmatch(rf"{_LABEL}(\.{_LABEL})*", name):
+            yield f"kubernetes.{key}", f"{name!r} is no name of Kubernetes; expected small letters, digits, `-` and `.`"
+
+
+def _toleration(entry: Mapping[str, str | int]) -> Iterator[str]:
+    """Why the API server would refuse a toleration (its own validation: core/v1, ValidateTolerations)."""
+    if unknown := sorted(set(entry) - _TOLERATION):
+        yield f"{', '.join(unknown)} is no field of a toleration; expected {', '.join(sorted(_TOLERATION))}"
+    operator = entry.get("operator", "Equal")
+    if operator not in _OPERATORS:
+        yield f"operator {operator!r} is unknown; expected {' or '.join(_OPERATORS)}"
+    if operator == "Exists" and "value" in entry:
+        yield f"operator Exists takes no value, found {entry['value']!r}"
+    if "key" not in entry and operator != "Exists":
+        yield "without a key the operator must be Exists"
+    if "effect" in entry and entry["effect"] not in _EFFECTS:
+        yield f"effect {entry['effect']!r} is unknown; expected {', '.join(_EFFECTS)}"
+    if "tolerationSeconds" in entry and entry.get("effect") != "NoExecute":
+        yield "tolerationSeconds goes with the effect NoExecute only"
+    if any(isinstance(value, int) is not (name == "tolerationSeconds") for name, value in entry.items()):
+        yield f"expected texts, and whole seconds; found {dict(entry)}"

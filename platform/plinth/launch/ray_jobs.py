@@ -28,7 +28,9 @@ from plinth.launch import script
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch, Ray
+from plinth.launch.script import LEFT
 from plinth.launch.status_cache import EVERY_S, StatusCache
+from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import TRUST_VARIABLE
 
 TIMEOUT_S = 30.0
@@ -37,6 +39,12 @@ POLL_S = 0.5
 
 #: Added to the grace of the recipe, so that the supervisor can write how the job ended.
 LEAVE_S = 30
+
+#: In the run's directory: the submission that was cancelled last.
+CANCELLED = "cancelled"
+
+#: Refused with this text by a head whose agents are still starting.
+_NOT_YET = "No available agent"
 
 _STATUS = {"PENDING": JobStatus.PENDING, "RUNNING": JobStatus.RUNNING}
 
@@ -72,10 +80,15 @@ class RayLauncher:
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """SIGTERM to all its processes. The cluster kills those that stay for longer than the grace of the recipe.
 
-        The cluster refuses to stop a job that was submitted a moment ago; the request is then repeated.
+        The cluster refuses to stop a job that was submitted a moment ago; the request is then repeated. It starts the
+        entry point of one that it was asked to stop before that, and then signals it: hence the file that the entry
+        point reads before anything else.
         """
         self._status.forget()
         until, asked = time.monotonic() + grace_s, False
+        found = _found(handle)
+        if found is not None and (directory := Path(found["metadata"]["plinth_directory"])).is_dir():
+            write_bytes(directory / CANCELLED, handle.id.encode())
         while self._ask(handle).alive:
             asked = asked or bool(_request(handle.host, "POST", f"{handle.id}/stop")["stopped"])
             if time.monotonic() >= until:
@@ -99,14 +112,19 @@ class RayLauncher:
                 return self._handle(job)
         number = 1 + max((int(job["submission_id"].rpartition("-")[2]) for job in earlier), default=0)
         body = self._body(command, directory, log, f"{name}-{number:04d}")
-        try:
-            _request(self._address, "POST", "", body)
-        except LaunchError:
-            # the job may exist although its answer was lost
-            found = _request(self._address, "GET", body["submission_id"])
-            if found is None or found["status"] not in _STATUS:
-                raise
-            return self._handle(found)
+        until = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                _request(self._address, "POST", "", body)
+                break
+            except LaunchError as error:
+                # the job may exist although its answer was lost
+                found = _request(self._address, "GET", body["submission_id"])
+                if found is not None and found["status"] in _STATUS:
+                    return self._handle(found)
+                if _NOT_YET not in str(error) or time.monotonic() > until:
+                    raise
+            time.sleep(POLL_S)
         return Handle(
             launcher="ray", id=body["submission_id"], started=body["metadata"]["plinth_mark"], host=self._address
         )
@@ -125,8 +143,10 @@ class RayLauncher:
             each = ["bash", "-c", script.logged(words, log)]
             nodes, bundle = str(self._launch.nodes), json.dumps(_bundle(asked))
             words, needs = [python, "-m", "plinth.launch.ray_nodes", nodes, bundle, *each], {}
+        unless = f'if [ "$(cat {shlex.quote(str(directory / CANCELLED))} 2>/dev/null)" = {name} ]; then exit {LEFT}; fi'
         return {
-            "entrypoint": shlex.join(["bash", "-c", script.logged(words, log)]),
+            # `exec`: Ray runs this by a shell and stops what it sees below it at that moment; dash would fork once more
+            "entrypoint": "exec " + shlex.join(["bash", "-c", f"{unless}\n{script.logged(words, log)}"]),
             "submission_id": name,
             "metadata": {"plinth_directory": str(directory), "plinth_mark": uuid.uuid4().hex},
             "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S), **_trust()}},
@@ -146,10 +166,17 @@ class RayLauncher:
 
     @staticmethod
     def _ask(handle: Handle) -> JobStatus:
-        found = _request(handle.host, "GET", handle.id)
-        if found is None or (found["metadata"] or {}).get("plinth_mark") != handle.started or found["status"] in _ENDED:
+        found = _found(handle)
+        if found is None or found["status"] in _ENDED:
             return JobStatus.GONE
         return _STATUS.get(found["status"], JobStatus.RUNNING)
+
+
+def _found(handle: Handle) -> dict[str, Any] | None:
+    """The job of a handle as the cluster shows it; None where the name means another, or nothing."""
+    found: dict[str, Any] | None = _request(handle.host, "GET", handle.id)
+    same = found is not None and (found["metadata"] or {}).get("plinth_mark") == handle.started
+    return found if same else None
 
 
 def _trust() -> dict[str, str]:

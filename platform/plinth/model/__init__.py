@@ -18,6 +18,7 @@ With torch:
     initialisation  initial weights of any part of any parameter
     loss            cross-entropy without all logits
     layout          positions, masks and outputs of a forward pass that scores
+    distillation    cross-entropy mixed with the divergence from a teacher
     token_losses    the loss of every single target
     key_values      keys and values of tokens seen before
     generation      tokens after prompts
@@ -25,6 +26,7 @@ With torch:
     folder          model folders, read
     checked_files   files of one whose digests are known: hashed in the memory that is used
     export          a checkpoint as a folder that other programs load
+    compressed/     the same quantised (GGUF, torchao) or pruned, and read back to be measured
 
 A new architecture is a folder like `olmo2/` and its name in `parameters.ArchitectureName`. Its block derives from
 `blocks.Block`; each class with parameters of its own declares them (`DECLARED`), from which initial weights, tensor

@@ -20,6 +20,7 @@ class BlockCounts(NamedTuple):
     attention: int
     feed_forward: int
     norms: int
+    biases: int = 0
 
 
 class Published(NamedTuple):

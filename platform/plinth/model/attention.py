@@ -2,25 +2,31 @@
 
     B  sequences    S  tokens of a sequence    H  query heads    K  key/value heads    E  head width
 
-On CPUs, and on GPUs while no document ends within a sequence, PyTorch's `scaled_dot_product_attention` picks
-a fused kernel (FlashAttention, arXiv:2307.08691). With documents, GPUs use FlexAttention (arXiv:2412.05496),
-whose block mask skips whole blocks outside a document and is of S x S / 128^2 bits; CPUs add a dense mask.
+Paths of the attention of training, of which a recipe may name one (`AttentionPath`):
+
+    auto   `sdpa` where no document ends within a sequence, and on CPUs; on GPUs else `flex`
+    sdpa   PyTorch's `scaled_dot_product_attention`, which picks a fused kernel; documents as a dense mask [B, 1, S, S]
+    flex   FlexAttention (arXiv:2412.05496): its block mask skips whole blocks outside a document, in S x S / 128^2
+           bits. Compiled once per shape on GPUs; on CPUs torch 2.13 has no gradient of it
+    flash  `sdpa` with FlashAttention's kernel alone (arXiv:2307.08691), an error where it cannot run; takes no mask
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from plinth.model.division import SequenceRanks
 from plinth.model.key_values import LayerKeyValues
-from plinth.model.parameters import Model, RopeScaling
+from plinth.model.parameters import AttentionPath, Model, RopeScaling
 
 #: Keeps a token within its document: additive [B, 1, S, S], FlexAttention's, or None where every sequence is one. In
 #: generation, the keys and values of earlier tokens.
@@ -35,6 +41,7 @@ class CoreAttention(nn.Module):
     def __init__(self, scale: float) -> None:
         super().__init__()
         self.scale = scale
+        self.flash = False  # FlashAttention's kernel or none
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
         """[B, H, S, E] from q [B, H, S, E] and k, v [B, K, S, E]; causal, and within documents if masked."""
@@ -42,10 +49,12 @@ class CoreAttention(nn.Module):
             return mask.attend(q, k, v, self.scale)
         grouped = q.shape[1] != k.shape[1]
         if isinstance(mask, BlockMask):
-            return cast(Tensor, _flex()(q, k, v, block_mask=mask, scale=self.scale, enable_gqa=grouped))
-        return functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=grouped
-        )
+            attend = _flex() if q.is_cuda else flex_attention
+            return cast(Tensor, attend(q, k, v, block_mask=mask, scale=self.scale, enable_gqa=grouped))
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if self.flash and mask is None else nullcontext():
+            return functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=grouped
+            )
 
 
 class UlyssesAttention(nn.Module):
@@ -94,21 +103,32 @@ def _block_mask() -> Any:
     return torch.compile(create_block_mask, dynamic=False)
 
 
-def attention_mask(segments: Tensor | None, dtype: torch.dtype, *, whole: bool | None = None) -> Mask:
+def attention_mask(
+    segments: Tensor | None, dtype: torch.dtype, *, whole: bool | None = None, path: AttentionPath = "auto"
+) -> Mask:
     """The mask that keeps tokens within their document; None where none is needed.
 
     Args:
         segments: document number of each token [B, S], or None.
         dtype: of the queries.
         whole: no document ends within a sequence; None looks at the segments where that costs no wait (CPUs).
+        path: the kernel that is to use it.
     """
     if segments is None or whole:
         return None
-    if segments.is_cuda:
+    if path == "flex" or (segments.is_cuda and path == "auto"):
         return flex_mask(segments)
+    if segments.is_cuda:
+        return document_mask(segments, dtype)
     if whole is None and bool((segments == segments[:, :1]).all()):
         return None
     return document_mask(segments, dtype)
+
+
+@cache
+def causal_mask(length: int, device: torch.device) -> BlockMask:
+    """FlexAttention's mask of whole sequences; made once for each length."""
+    return create_block_mask(lambda b, head, q, k: q >= k, None, None, length, length, device=device)
 
 
 def flex_mask(segments: Tensor) -> BlockMask:
@@ -134,16 +154,41 @@ def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
     """Cosine and sine [S, E] of positions [S], or [B, 1, S, E] of [B, S]; in FP32 (Su et al., arXiv:2104.09864)."""
     width, device = config.head_width, positions.device
     frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    factor = 1.0
     if config.rope_scaling is not None:
-        frequency = scaled(frequency, config.rope_scaling)
+        frequency, factor = scaled(frequency, config), config.rope_scaling.attention_factor
     angle = positions.to(torch.float32).unsqueeze(-1) * frequency
     angle = torch.cat((angle, angle), dim=-1)
     angle = angle.unsqueeze(1) if positions.dim() == 2 else angle
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+    cos, sin = angle.cos(), angle.sin()
+    return (cos * factor).to(dtype), (sin * factor).to(dtype)
 
 
-def scaled(frequency: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1's frequencies for long contexts (arXiv:2407.21783, section 3.4.2; blend as in its released code)."""
+def scaled(frequency: Tensor, config: Model) -> Tensor:
+    """The frequencies [E / 2] of a model for long contexts."""
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequency
+    return _yarn(frequency, config.rope_theta, scaling) if scaling.kind == "yarn" else _llama3(frequency, scaling)
+
+
+def _yarn(frequency: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
+    """YaRN's frequencies (arXiv:2309.00071, section 3.2), its bounds at whole dimensions as in its released code."""
+    pairs = len(frequency)
+
+    def dimension(turns: float) -> float:
+        """The pair that turns so often within the original context."""
+        return pairs * math.log(scaling.original_tokens / (turns * 2 * math.pi)) / math.log(theta)
+
+    low = max(math.floor(dimension(scaling.beta_fast)), 0)
+    high = min(math.ceil(dimension(scaling.beta_slow)), 2 * pairs - 1)
+    width = high - low or 0.001
+    stretched = ((torch.arange(pairs, device=frequency.device, dtype=torch.float32) - low) / width).clamp(0, 1)
+    return frequency * (1 - stretched) + frequency / scaling.factor * stretched
+
+
+def _llama3(frequency: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3.1's frequencies (arXiv:2407.21783, section 3.4.2; blend as in its released code)."""
     turns = scaling.original_tokens * frequency / (2 * math.pi)  # within the original context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from plinth.model.attention import CoreAttention, Mask, Rotation, UlyssesAttention, rotate
-from plinth.model.division import COLUMNS, ROWS, Declaration, Division
+from plinth.model.division import COLUMNS, DIVIDED_BIAS, ROWS, Declaration, Division
 from plinth.model.parameters import Model
 
 #: Queries [B, H, S, E], keys and values [B, K, S, E].
@@ -35,14 +35,18 @@ class Attention(nn.Module, ABC):
         "k_proj.weight": ROWS,
         "v_proj.weight": ROWS,
         "o_proj.weight": COLUMNS,
+        "q_proj.bias": DIVIDED_BIAS,
+        "k_proj.bias": DIVIDED_BIAS,
+        "v_proj.bias": DIVIDED_BIAS,
     }
 
     def __init__(self, config: Model, division: Division) -> None:
         super().__init__()
+        biased = config.qkv_bias
         self.ranks, self.head_dim, self.scale = division.tensor, config.head_width, config.attention_scale
-        self.q_proj = nn.Linear(config.dim, config.heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
+        self.q_proj = nn.Linear(config.dim, config.heads * self.head_dim, bias=biased)
+        self.k_proj = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=biased)
+        self.v_proj = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=biased)
         self.o_proj = nn.Linear(config.heads * self.head_dim, config.dim, bias=False)
         divided = division.sequence.size > 1
         self.core = UlyssesAttention(self.scale, division.sequence) if divided else CoreAttention(self.scale)

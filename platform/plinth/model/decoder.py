@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from plinth.model.architecture import architecture
-from plinth.model.attention import attention_mask, rotary
+from plinth.model.attention import CoreAttention, attention_mask, causal_mask, rotary
 from plinth.model.blocks import Block
+from plinth.model.distillation import Teacher, distilled_cross_entropy
 from plinth.model.division import GAIN, UNDIVIDED, VOCABULARY, Declaration, Division, Placement, declarations
 from plinth.model.initialisation import Initial, initialise
 from plinth.model.layout import Layout
 from plinth.model.loss import cross_entropy
-from plinth.model.parameters import Model
+from plinth.model.parameters import AttentionPath, Model
 from plinth.model.token_losses import token_losses
 from plinth.model.vocabulary import divided_cross_entropy, divided_embedding
 
@@ -43,6 +44,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config, self.vocab_size, self.division = config, vocab_size, division
         block, stage = architecture(config.architecture).block_class(), division.stage
+        self.attention: AttentionPath = "auto"
         #: Of the last stage, where embeddings are tied: the first stage's matrix, which it trains and sends.
         self.borrowed_embedding: Tensor | None = None
         if stage.first:
@@ -52,6 +54,13 @@ class Decoder(nn.Module):
             self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
             if not config.tied_embeddings:
                 self.lm_head = nn.Parameter(torch.empty(vocab_size, config.dim))
+
+    def attend_by(self, path: AttentionPath) -> None:
+        """Compute the attention of `forward` by another path; the model is the same."""
+        self.attention = path
+        for module in self.modules():
+            if isinstance(module, CoreAttention):
+                module.flash = path == "flash"
 
     @property
     def blocks(self) -> list[Block]:
@@ -67,6 +76,7 @@ class Decoder(nn.Module):
         x: Tensor | None = None,
         whole: bool | None = None,
         layout: Layout | None = None,
+        teacher: Teacher | None = None,
     ) -> Tensor:
         """Logits [B, S/n, V], or this rank's share of the mean cross-entropy in nats (scalar, FP32) over `targets`.
 
@@ -81,24 +91,37 @@ class Decoder(nn.Module):
             x: activations of the stage before [B, S/n, D]; None on the first stage.
             whole: no document ends within a sequence, so that no mask is needed; None: not known.
             layout: positions, mask and outputs other than training's (`arranged` says what is returned).
+            teacher: what the loss is mixed with; of undivided models.
         """
         if layout is not None:
             return self.arranged(tokens, layout, x)
         ranks = self.division.sequence
+        x = self.states(tokens, segments, x=x, whole=whole)
+        if not self.division.stage.last:
+            return x
+        if targets is None:
+            return self.logits(x)
+        loss = self.loss(x, ranks.slice(targets), teacher)
+        return loss if ranks.size == 1 else loss * ranks.loss_weight(targets)
+
+    def states(
+        self, tokens: Tensor, segments: Tensor | None = None, *, x: Tensor | None = None, whole: bool | None = None
+    ) -> Tensor:
+        """Activations [B, S/n, D] of this rank's part of the model, on the last stage after the last norm.
+
+        Args: as of `forward`.
+        """
+        ranks = self.division.sequence
         if x is None:
             x = self.embed(ranks.slice(tokens))
-        mask = attention_mask(segments, x.dtype, whole=whole)
+        mask = attention_mask(segments, x.dtype, whole=whole, path=self.attention)
+        if mask is None and self.attention == "flex":
+            mask = causal_mask(tokens.shape[1], tokens.device)
         rotation = rotary(self.config, ranks.positions(x), x.dtype)
         for block in self.layers.values():
             x = block(x, rotation, mask)
         assert x is not None
-        if not self.division.stage.last:
-            return x
-        x = self.norm(x)
-        if targets is None:
-            return self.logits(x)
-        loss = self.loss(x, ranks.slice(targets))
-        return loss if ranks.size == 1 else loss * ranks.loss_weight(targets)
+        return self.norm(x) if self.division.stage.last else x
 
     def arranged(self, tokens: Tensor, layout: Layout, x: Tensor | None = None) -> Tensor:
         """Logits [U, V] of outputs, or [N, 2] of targets (`token_losses`); of a stage that is not the last activations.
@@ -141,11 +164,13 @@ class Decoder(nn.Module):
         x = self.division.tensor.enter_region(x)
         return times(functional.linear(x, self.output_matrix), self.config.logit_scale)
 
-    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        """[B, S, D] after the last norm to the mean cross-entropy over targets [B, S]."""
+    def loss(self, x: Tensor, targets: Tensor, teacher: Teacher | None = None) -> Tensor:
+        """[B, S, D] after the last norm to the mean cross-entropy over targets [B, S], mixed with a teacher's."""
         ranks, scale = self.division.tensor, self.config.logit_scale
         z_loss = self.config.z_loss if self.training else 0.0
         hidden, output, targets = x.flatten(0, 1), self.output_matrix, targets.flatten()
+        if teacher is not None:
+            return distilled_cross_entropy(hidden, output, targets, teacher, scale=scale, z_loss=z_loss)
         if ranks.size == 1:
             return cross_entropy(hidden, output, targets, scale=scale, z_loss=z_loss)
         return divided_cross_entropy(hidden, output, targets, self.held_ids[0], ranks, scale=scale, z_loss=z_loss)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from plinth.model.loss import IGNORED
 
 #: What a parameter does, by which its initial values are chosen; `residual` projects into the residual stream.
-Role = Literal["matrix", "residual", "embedding", "gain"]
+Role = Literal["matrix", "residual", "embedding", "gain", "bias"]
 
 
 class Declaration(NamedTuple):
@@ -39,6 +39,7 @@ VOCABULARY = Declaration("embedding", axis=0)
 GAIN = Declaration("gain")
 HEAD_GAIN = Declaration("gain", partial=True)
 DIVIDED_GAIN = Declaration("gain", axis=0)
+DIVIDED_BIAS = Declaration("bias", axis=0)
 
 
 def declarations(model: nn.Module) -> dict[str, Declaration]:

@@ -11,7 +11,7 @@ from plinth.records import Frozen
 
 
 class ParameterCounts(Frozen):
-    """Parameters by place. `matrices` are those a token is multiplied with, the output projection included."""
+    """Parameters by place; `norms` counts gains and biases, which no token is multiplied with as with a matrix."""
 
     embedding: int
     attention: int
@@ -31,7 +31,7 @@ def parameters(model: Model, vocab_size: int) -> ParameterCounts:
         embedding=vocab_size * model.dim,
         attention=model.layers * block.attention,
         feed_forward=model.layers * block.feed_forward,
-        norms=model.layers * block.norms + model.dim,
+        norms=model.layers * (block.norms + block.biases) + model.dim,
         output=0 if model.tied_embeddings else vocab_size * model.dim,
     )
 

@@ -11,7 +11,7 @@ configurations (hugging_face).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from plinth.model.decoder import Decoder
 from plinth.model.hugging_face import CONFIG, INDEX, WEIGHTS, hf_name, model_of
 from plinth.storage.safe_path import relative
 
+#: A buffer that old files of Llama hold and that follows from the configuration.
+DERIVED = "rotary_emb.inv_freq"
+
 #: SHA-256 of a folder's files by name, where somebody who is trusted has stated them.
 Digests = Mapping[str, str] | None
 
@@ -35,16 +38,17 @@ class SavedWeights:
 
     Args:
         digests: SHA-256 by file name, where it is known: then files are read whole, and hashed as they are used.
+        names: tensors that will be used, by published name; files that hold none of them are not opened.
 
     Raises:
         CheckpointError: there are none, a file is broken, or has another digest.
     """
 
-    def __init__(self, folder: Path, digests: Digests = None) -> None:
+    def __init__(self, folder: Path, digests: Digests = None, names: Collection[str] | None = None) -> None:
         self.folder, self._digests, self._stack = folder, digests, ExitStack()
         self._file: dict[str, Any] = {}
         try:
-            for name in self._files():
+            for name in self._files(names):
                 file = self._open(name)
                 self._file |= dict.fromkeys(file.keys(), file)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -57,15 +61,20 @@ class SavedWeights:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
+    def __iter__(self) -> Iterator[str]:
+        """Published names, in the order of the files."""
+        return iter(self._file)
+
     def _open(self, name: str) -> Any:
         if self._digests is not None:
             return checked_files.CheckedTensors(checked_files.read(self.folder, name, self._digests))
         return self._stack.enter_context(safe_open(self.folder / name, framework="pt"))
 
-    def _files(self) -> list[str]:
+    def _files(self, names: Collection[str] | None) -> list[str]:
         if not (self.folder / INDEX).exists():
             return [WEIGHTS]
-        files = sorted(set(json.loads(read_text(self.folder, INDEX, self._digests))["weight_map"].values()))
+        where = json.loads(read_text(self.folder, INDEX, self._digests))["weight_map"]
+        files = sorted({file for name, file in where.items() if names is None or name in names})
         if any("/" in str(relative(name, INDEX, error=CheckpointError)) for name in files):
             raise ValueError(f"{INDEX} names files outside the directory")
         return files
@@ -89,6 +98,7 @@ class SavedWeights:
         found = {name: tuple(self.rows(name).get_shape()) for name in self._file}
         if model.config.tied_embeddings:
             found.pop("lm_head.weight", None)
+        found = {name: shape for name, shape in found.items() if not name.endswith(DERIVED)}
         differences = [f"{name} missing" for name in sorted(wanted.keys() - found.keys())]
         differences += [f"{name} unknown" for name in sorted(found.keys() - wanted.keys())]
         differences += [

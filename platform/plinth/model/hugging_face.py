@@ -10,7 +10,7 @@ Does not belong here: files (folder).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from plinth.model.architecture import Published, architecture, published
@@ -26,6 +26,15 @@ REQUIRED_FILES = (WEIGHTS, CONFIG, TOKENIZER)
 #: Of a model in several files: which file holds which tensor.
 INDEX = "model.safetensors.index.json"
 
+
+def required_files(names: Collection[str]) -> tuple[str, ...]:
+    """The files that a folder of these names must have: weights in one file, or an index and the files beside it."""
+    if INDEX not in names:
+        return REQUIRED_FILES
+    weights = sorted(name for name in names if name.endswith(".safetensors"))
+    return (INDEX, CONFIG, TOKENIZER, *(weights or [WEIGHTS]))
+
+
 #: `model_type` of files that only we read.
 MUP_TYPE = "plinth-mup"
 
@@ -36,7 +45,13 @@ _ONLY = {
     "mlp_bias": False,
     "use_sliding_window": False,
     "pretraining_tp": 1,
+    "partial_rotary_factor": 1.0,
+    "clip_qkv": None,
+    "quantization_config": None,
 }
+
+#: Fields that configurations of the families may leave out, and the value that `transformers` then takes.
+_DEFAULTS = {"rope_theta": 10000.0, "tie_word_embeddings": False, "initializer_range": 0.02}
 
 
 def hf_name(name: str) -> str:
@@ -81,16 +96,19 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
 
 def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
     """Fields that only `model_of` reads: those which the model type would otherwise imply."""
-    return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm"})}
+    return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm", "qkv_bias"})}
 
 
 def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
+    original = {"factor": scaling.factor, "original_max_position_embeddings": scaling.original_tokens}
+    if scaling.kind == "yarn":
+        turns = {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+        return {"rope_type": "yarn", **original, **turns, "attention_factor": scaling.attention_factor}
     return {
         "rope_type": "llama3",
-        "factor": scaling.factor,
+        **original,
         "low_freq_factor": scaling.low_frequency_factor,
         "high_freq_factor": scaling.high_frequency_factor,
-        "original_max_position_embeddings": scaling.original_tokens,
     }
 
 
@@ -111,7 +129,7 @@ def plain_factor(model: Model, name: str) -> float:
         return model.logit_scale / (model.embedding_scale if model.tied_embeddings else 1.0)
     if name == "embed_tokens":
         return model.embedding_scale
-    queries = name.endswith("q_norm.weight" if model.qk_norm else "q_proj.weight")
+    queries = name.endswith("q_norm.weight" if model.qk_norm else ("q_proj.weight", "q_proj.bias"))
     return float(model.attention_scale * model.head_width**0.5) if queries else 1.0
 
 
@@ -123,14 +141,18 @@ def model_of(config: Mapping[str, Any]) -> Model:
         KeyError: a field is missing.
     """
     known = {one.model_type: {"architecture": name, **one.fields} for name, one in published()}
-    known[MUP_TYPE] = {name: config[name] for name in ("architecture", "qk_norm") if name in config}
+    known[MUP_TYPE] = {name: config[name] for name in ("architecture", "qk_norm", "qkv_bias") if name in config}
     if config["model_type"] not in known:
         expected = ", ".join(sorted(known.keys() - {MUP_TYPE}))
         raise ValueError(f"model_type {config['model_type']!r}, expected one of {expected}")
     for name, only in _ONLY.items():
         if config.get(name, only) != only:
             raise ValueError(f"{name} {config[name]!r}, expected {only!r}")
-    rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    if other := set(config.get("layer_types") or ()) - {"full_attention"}:
+        raise ValueError(f"layer_types {', '.join(sorted(other))}, expected full_attention in every layer")
+    config = _DEFAULTS | dict(config)
+    rope = {"rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
+    rope |= config.get("rope_parameters") or {}
     mup = config.get("mup")
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_dim = config.get("head_dim") or width // heads
@@ -141,7 +163,7 @@ def model_of(config: Mapping[str, Any]) -> Model:
         kv_heads=config.get("num_key_value_heads") or heads,
         head_dim=0 if head_dim * heads == width else head_dim,
         ffn_dim=config["intermediate_size"],
-        rope_theta=config.get("rope_theta") or rope["rope_theta"],
+        rope_theta=rope["rope_theta"],
         rope_scaling=_scaling(rope),
         norm_eps=config["rms_norm_eps"],
         tied_embeddings=config["tie_word_embeddings"],
@@ -155,11 +177,31 @@ def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None
+    if kind == "yarn":
+        return _yarn(rope)
     if kind != "llama3":
-        raise ValueError(f"rope_type {kind!r}, expected llama3 or none")
+        raise ValueError(f"rope_type {kind!r}, expected llama3, yarn or none")
     return RopeScaling(
         factor=rope["factor"],
         low_frequency_factor=rope["low_freq_factor"],
         high_frequency_factor=rope["high_freq_factor"],
         original_tokens=rope["original_max_position_embeddings"],
     )
+
+
+def _yarn(rope: Mapping[str, Any]) -> RopeScaling:
+    """YaRN's parameters; a factor of queries and keys that follows from `factor` is not stated again."""
+    for name, only in (("truncate", True), ("mscale", None), ("mscale_all_dim", None)):
+        if rope.get(name, only) != only:
+            raise ValueError(f"yarn with {name} {rope[name]!r}, expected {only!r}")
+    scaling = RopeScaling(
+        kind="yarn",
+        factor=rope["factor"],
+        original_tokens=rope["original_max_position_embeddings"],
+        beta_fast=rope.get("beta_fast") or 32.0,
+        beta_slow=rope.get("beta_slow") or 1.0,
+    )
+    stated = rope.get("attention_factor")
+    if stated in (None, scaling.attention_factor):
+        return scaling
+    return scaling.model_copy(update={"temperature": stated})

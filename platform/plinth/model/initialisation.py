@@ -6,8 +6,8 @@
     trunc-normal  as gpt2, drawn within three standard deviations
     megatron      as gpt2 with standard deviation sqrt(1 / (3 D)) (Smith et al., arXiv:2201.11990)
 
-Gains of norms are 1. With muP, matrices within blocks are divided by sqrt(m), m = dim / base_dim (Yang et al.,
-arXiv:2203.03466, table 8); embeddings are not.
+Gains of norms are 1, biases 0. With muP, matrices within blocks are divided by sqrt(m), m = dim / base_dim (Yang et
+al., arXiv:2203.03466, table 8); embeddings are not.
 
 Every matrix is cut into tiles of 256 x 1,024. A tile's values come from a generator of its own (PCG64DXSM: O'Neill,
 "PCG", HMC-CS-2014-0905, as in NumPy), keyed by seed, parameter name and the tile's place, so that a rank draws the
@@ -22,6 +22,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,13 @@ def standard_deviation(config: Model, role: Role) -> float:
     return std / math.sqrt(config.width_multiplier)
 
 
+class WeightSource(Protocol):
+    """Gives any part of any parameter its first values."""
+
+    def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
+        """Write the values of a part into `target`, in its precision and on its device."""
+
+
 class Initial:
     """The initial weights of a model: a function of seed, parameter name and place in the parameter."""
 
@@ -72,13 +80,13 @@ class Initial:
         """Write the values of a part into `target`, in its precision and on its device.
 
         Args:
-            target: [rows, columns] of the part, or [width] of a norm.
+            target: [rows, columns] of the part, or [width] of a norm or bias.
             name: of the parameter in `Decoder`.
             role: as the parameter is declared.
             placement: where the first element of `target` lies in the whole.
         """
-        if role == "gain":
-            target.fill_(1.0)
+        if role in ("gain", "bias"):
+            target.fill_(1.0 if role == "gain" else 0.0)
             return
         scratch = np.empty(TILE[0] * TILE[1], dtype=np.float32)
         std = standard_deviation(self.config, role)
@@ -110,7 +118,7 @@ class Initial:
         return values.erfinv_().mul_(std * math.sqrt(2.0)).view(rows, columns)
 
 
-def initialise(model: nn.Module, initial: Initial) -> None:
+def initialise(model: nn.Module, initial: WeightSource) -> None:
     """Give every parameter of an empty model its memory and its values, one after the other."""
     declared = declarations(model)
     for name, parameter in model.named_parameters():

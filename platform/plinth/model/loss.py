@@ -41,30 +41,32 @@ def cross_entropy(
     """
     rows = rows or chunk_rows(weight.shape[0])
     if len(hidden) <= rows:
-        return _summed(hidden, weight, targets, scale, z_loss) / _scored(targets)
+        return _summed(hidden, weight, targets, scale, z_loss) / scored(targets)
     if torch.is_grad_enabled():
         loss: Tensor = _Chunked.apply(hidden, weight, targets, scale, z_loss, rows)  # type: ignore[no-untyped-call]
         return loss
     total = hidden.new_zeros((), dtype=torch.float32)
     for start in range(0, len(hidden), rows):
         total += _summed(hidden[start : start + rows], weight, targets[start : start + rows], scale, z_loss)
-    return total / _scored(targets)
+    return total / scored(targets)
 
 
-def _logits(hidden: Tensor, weight: Tensor, scale: float) -> Tensor:
+def logits_of(hidden: Tensor, weight: Tensor, scale: float) -> Tensor:
+    """Logits [n, V] in FP32."""
     logits = functional.linear(hidden, weight).float()
     return logits if scale == 1.0 else logits * scale
 
 
 def _summed(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, z_loss: float) -> Tensor:
-    logits = _logits(hidden, weight, scale)
+    logits = logits_of(hidden, weight, scale)
     total = functional.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED)
     if z_loss:
         total = total + z_loss * (logits.logsumexp(-1).square() * (targets != IGNORED)).sum()
     return total
 
 
-def _scored(targets: Tensor) -> Tensor:
+def scored(targets: Tensor) -> Tensor:
+    """How many targets count, at least 1."""
     return (targets != IGNORED).sum().clamp(min=1)
 
 
@@ -75,20 +77,20 @@ class _Chunked(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, z_loss: float, rows: int
     ) -> Tensor:
-        scored = _scored(targets)
+        count = scored(targets)
         total = hidden.new_zeros((), dtype=torch.float32)
         to_hidden = torch.empty_like(hidden)
         to_weight = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
         for start in range(0, len(hidden), rows):
             part, wanted = hidden[start : start + rows], targets[start : start + rows]
-            loss, gradient = _with_gradient(_logits(part, weight, scale), wanted, z_loss)
+            loss, gradient = with_gradient(logits_of(part, weight, scale), wanted, z_loss)
             total += loss
-            gradient = gradient.mul_(scale / scored).to(hidden.dtype)
+            gradient = gradient.mul_(scale / count).to(hidden.dtype)
             torch.mm(gradient, weight, out=to_hidden[start : start + rows])
             if to_weight is not None:
                 to_weight += gradient.T @ part
         ctx.save_for_backward(to_hidden, None if to_weight is None else to_weight.to(weight.dtype))
-        return total / scored
+        return total / count
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
@@ -101,7 +103,7 @@ class _Chunked(torch.autograd.Function):
         )
 
 
-def _with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
     """Summed loss of [n, V] and its gradient, which takes the place of the logits."""
     kept = targets != IGNORED
     at = targets.clamp(min=0)[:, None]

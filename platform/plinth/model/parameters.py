@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -12,18 +13,39 @@ from plinth.records import Frozen, OneValue, internal
 #: Each is a package of `plinth.model`, described by its `ARCHITECTURE`.
 ArchitectureName = Literal["llama", "olmo2"]
 
+#: How training computes attention: `plinth.model.attention` describes each.
+AttentionPath = Literal["auto", "sdpa", "flex", "flash"]
+
 
 class RopeScaling(Frozen):
-    """Lower rotary frequencies for contexts longer than those trained on, as Llama 3.1 does (arXiv:2407.21783).
+    """Lower rotary frequencies for contexts longer than those trained on.
 
-    Wavelengths above `original_tokens / low_frequency_factor` are stretched by `factor`, those below
-    `original_tokens / high_frequency_factor` are kept, those between are blended.
+    llama3  wavelengths above `original_tokens / low_frequency_factor` are stretched by `factor`, those below
+            `original_tokens / high_frequency_factor` are kept, those between are blended (arXiv:2407.21783)
+    yarn    dimensions that turn less than `beta_slow` times within `original_tokens` are stretched, those that turn
+            more than `beta_fast` times are kept, those between are blended; queries and keys are scaled by
+            0.1 ln(factor) + 1 each (Peng et al., arXiv:2309.00071, sections 3.2 to 3.4)
     """
 
+    kind: Literal["llama3", "yarn"] = Field(
+        "llama3", exclude_if=lambda kind: kind == "llama3", description="Llama 3.1's or YaRN."
+    )
     factor: float = Field(8.0, ge=1, description="How much longer the contexts become.")
     low_frequency_factor: float = internal(1.0, gt=0, description="Llama 3: 1.")
     high_frequency_factor: float = internal(4.0, gt=0, description="Llama 3: 4.")
     original_tokens: int = Field(8192, ge=1, description="Context length before scaling.")
+    beta_fast: float = internal(32.0, gt=0, exclude_if=lambda turns: turns == 32.0, description="YaRN: 32 turns.")
+    beta_slow: float = internal(1.0, gt=0, exclude_if=lambda turns: turns == 1.0, description="YaRN: 1 turn.")
+    temperature: float | None = internal(
+        None, gt=0, exclude_if=lambda given: given is None, description="YaRN: factor of queries and keys, if stated."
+    )
+
+    @property
+    def attention_factor(self) -> float:
+        """The factor of rotated queries and of rotated keys: 1 / sqrt(t) of YaRN's equation 22."""
+        if self.kind != "yarn":
+            return 1.0
+        return 0.1 * math.log(self.factor) + 1.0 if self.temperature is None else self.temperature
 
     @model_validator(mode="after")
     def _ordered(self) -> RopeScaling:
@@ -32,6 +54,8 @@ class RopeScaling(Frozen):
                 f"high_frequency_factor {self.high_frequency_factor:g} is not above "
                 f"low_frequency_factor {self.low_frequency_factor:g}"
             )
+        if self.beta_fast <= self.beta_slow:
+            raise ValueError(f"beta_fast {self.beta_fast:g} is not above beta_slow {self.beta_slow:g}")
         return self
 
 
@@ -57,8 +81,8 @@ class Model(Frozen):
     architecture: ArchitectureName = Field(
         "llama",
         exclude_if=lambda name: name == "llama",
-        description="`llama`: pre-norm blocks, with qk_norm Qwen3's; `olmo2`: norms of each sublayer's output, and of "
-        "queries and keys over all heads.",
+        description="`llama`: pre-norm blocks, with qkv_bias Qwen2's, with qk_norm Qwen3's; `olmo2`: norms of each "
+        "sublayer's output, and of queries and keys over all heads.",
     )
     layers: int = Field(6, ge=1, description="Transformer blocks.")
     dim: int = Field(256, ge=8, description="Width of the residual stream.")
@@ -70,6 +94,9 @@ class Model(Frozen):
     rope_scaling: RopeScaling | None = Field(None, description="For contexts longer than those trained on.")
     norm_eps: float = Field(1e-5, gt=0, description="Added to the mean square in RMSNorm.")
     qk_norm: bool = Field(False, description="RMSNorm on queries and keys; olmo2 always has it.")
+    qkv_bias: bool = Field(
+        False, exclude_if=lambda biased: not biased, description="Biases of queries, keys and values: Qwen2's."
+    )
     tied_embeddings: bool = Field(True, description="One matrix for input and output embeddings.")
     document_mask: bool = Field(True, description="No attention across document boundaries.")
     init: Literal["gpt2", "normal", "trunc-normal", "megatron"] = Field(
@@ -121,6 +148,8 @@ class Model(Frozen):
     def _heads_divide(self) -> Model:
         if self.architecture == "olmo2" and not self.qk_norm:
             raise ValueError("qk_norm false with architecture olmo2, which normalises queries and keys; leave it out")
+        if self.qkv_bias and self.qk_norm:
+            raise ValueError("qkv_bias and qk_norm together are of no published model; leave one out")
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not a whole head width; set head_dim")
         if self.head_width % 2:

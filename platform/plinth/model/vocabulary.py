@@ -37,17 +37,21 @@ def divided_cross_entropy(
         scale, z_loss: as there.
     """
     logits = functional.linear(ranks.enter_region(hidden), weight)
-    logits = logits if scale == 1.0 else logits * scale
-    losses: Tensor = _CrossEntropy.apply(logits, targets, start, ranks, z_loss)  # type: ignore[no-untyped-call]
+    losses: Tensor = _CrossEntropy.apply(logits, targets, start, ranks, scale, z_loss)  # type: ignore[no-untyped-call]
     return losses.sum() / (targets != IGNORED).sum().clamp(min=1)
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """log Z - logits[target] + z_loss (log Z)^2 of each token [N]; three numbers per token are exchanged."""
+    """log Z - logits[target] + z_loss (log Z)^2 of each token [N]; three numbers per token are exchanged.
+
+    Logits are scaled in FP32, as `plinth.model.loss` scales them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, start: int, ranks: TensorRanks, z_loss: float) -> Tensor:
-        values = logits.float()
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, start: int, ranks: TensorRanks, scale: float, z_loss: float
+    ) -> Tensor:
+        values = logits.float() if scale == 1.0 else logits.float() * scale
         highest = ranks.maximum(values.max(dim=-1).values)
         exponents = (values - highest.unsqueeze(-1)).exp()
         local = targets - start
@@ -57,12 +61,13 @@ class _CrossEntropy(torch.autograd.Function):
         sums = ranks.total(torch.stack((exponents.sum(-1), picked)))
         scored, normaliser = targets != IGNORED, sums[0].log() + highest
         ctx.save_for_backward(exponents.div_(sums[0].unsqueeze(-1)), index, ours, scored, normaliser)
-        ctx.dtype, ctx.z_loss = logits.dtype, z_loss
+        ctx.dtype, ctx.scale, ctx.z_loss = logits.dtype, scale, z_loss
         return (sums[0].log() - sums[1] + z_loss * normaliser.square()).masked_fill(~scored, 0)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         chances, index, ours, scored, normaliser = ctx.saved_tensors
         slope = chances * (1 + 2 * ctx.z_loss * normaliser).unsqueeze(-1) if ctx.z_loss else chances.clone()
         slope.scatter_add_(-1, index, -ours.to(slope.dtype).unsqueeze(-1))
-        return (slope * (gradients[0] * scored).unsqueeze(-1)).to(ctx.dtype), None, None, None, None
+        slope *= (gradients[0] * scored * ctx.scale).unsqueeze(-1)
+        return slope.to(ctx.dtype), None, None, None, None, None

@@ -15,17 +15,22 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.errors import LineageError, PlinthError
+from plinth.evaluation.comparison import folder
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.refs import Refs
 from plinth.training.attempts.code import together
 from plinth.training.attempts.statement import AttemptRecord, stated
+from plinth.training.initial import source
 from plinth.trust.dsse import statement
 
 #: The predicate type of SLSA's Provenance v1 specification.
 SLSA_PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:plinth:training:v1"
 PROVENANCE_SCHEMA = "plinth/provenance/v1"
+
+#: The asset of a run's first weights, and that of weights from outside: what is behind the first is another run's.
+INITIAL, TEACHER, WEIGHTS = source.ASSET, source.TEACHER, folder.ASSET
 
 #: Only the first stage reads anything that is not a manifest: inventories of raw files.
 SOURCE_STAGE = "documents"
@@ -57,25 +62,42 @@ class Chain(Frozen):
         sources = {digest for link in self.links if link.reads_sources for digest in link.inputs.values()}
         return frozenset(link.digest for link in self.links) | sources
 
+    @cached_property
+    def own(self) -> tuple[Link, ...]:
+        """The links without those behind weights that a run began or learnt from: what the end itself was made of."""
+        by_digest = {link.digest: link for link in self.links}
+        waiting, found = [self.links[-1].digest] if self.links else [], set[str]()
+        while waiting:
+            digest = waiting.pop()
+            if digest in by_digest and digest not in found:
+                found.add(digest)
+                link = by_digest[digest]
+                waiting += [] if link.asset in (INITIAL, TEACHER) else link.inputs.values()
+        return tuple(link for link in self.links if link.digest in found)
+
     @property
     def sources(self) -> dict[str, str]:
-        """Inventory digest by `asset:input key`, for every stage that reads raw files."""
-        return {
-            f"{link.asset}:{key}": digest
-            for link in self.links
-            if link.reads_sources
-            for key, digest in sorted(link.inputs.items())
-        }
+        """Inventory digest by `asset:input key`, for every stage that reads raw files, and weights from outside by
+        their own digest. What stands behind a run's first weights has its digest in its name: buckets of two recipes
+        may be called alike."""
+        own, found = frozenset(link.digest for link in self.own), {}
+        for link in self.links:
+            name = link.asset if link.digest in own else f"{link.asset}.{link.digest[:8]}"
+            if link.asset == WEIGHTS:
+                found[name] = link.digest
+            elif link.reads_sources:
+                found |= {f"{name}:{key}": digest for key, digest in sorted(link.inputs.items())}
+        return found
 
     @property
     def data_versions(self) -> dict[str, str]:
-        """Manifest digest by asset key: what Dagster shows as data versions.
+        """Manifest digest by asset key: what Dagster shows as data versions; of `own` links.
 
         Raises:
             LineageError: when one asset appears in two versions, so that one of them must be stale.
         """
         versions: dict[str, str] = {}
-        for link in self.links:
+        for link in self.own:
             if versions.setdefault(link.asset, link.digest) != link.digest:
                 raise LineageError(
                     f"two versions of {link.asset} meet in one ancestry",

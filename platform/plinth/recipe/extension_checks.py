@@ -19,16 +19,20 @@ Found = tuple[Key, str, str]
 
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
-    """Readers, launchers and probes that cannot be used, and parameters that they do not take."""
+    """Readers, launchers, optimizers and probes that cannot be used, and parameters that they do not take."""
     from plinth.corpus.sources.readers import READERS
     from plinth.evaluation.probes.registry import PROBES
     from plinth.launch.choose import LAUNCHERS
+    from plinth.training.engine.optimizers import OPTIMIZERS
 
     for at, source in _sources(data):
         yield from _chosen(at, source, READERS)
     launch = _inside(data, "training", "launch")
     if isinstance(launch, dict):
         yield from _chosen(("training", "launch"), launch, LAUNCHERS)
+    optimizer = _inside(data, "training", "optimizer")
+    if isinstance(optimizer, dict):
+        yield from _chosen(("training", "optimizer"), optimizer, OPTIMIZERS)
     probes = _inside(data, "evaluation", "probes", "families")
     for index, name in enumerate(probes if isinstance(probes, list) else ()):
         if isinstance(name, str) and name not in PROBES.built_in:

@@ -41,6 +41,7 @@ class Gate:
         needs: fields of `registry.gates.Evidence`; where one of them is missing, the gate fails without being asked.
         judge: `(parameters, evidence) -> verdict`. An exception fails the gate.
         params: frozen model of the parameters in the policy.
+        of_exports: it judges forms of a release that are about to be exported, not candidates.
     """
 
     name: str
@@ -48,7 +49,14 @@ class Gate:
     needs: tuple[str, ...]
     judge: Callable[[Any, Any], GateVerdict]
     params: type[Frozen] = NoParams
+    of_exports: bool = False
 
 
-#: Gates of installed packages (entry points of the group `plinth.gates`).
-GATES = Catalogue("plinth.gates", "gate", Gate, {}, reserved=BUILT_IN)
+#: Gates that a policy asks under `extensions`: ours, and those of installed packages (entry points `plinth.gates`).
+GATES = Catalogue(
+    "plinth.gates",
+    "gate",
+    Gate,
+    {"compressed": "registry.gates.compressed:GATE", "forgetting": "registry.gates.forgetting:GATE"},
+    reserved=BUILT_IN,
+)

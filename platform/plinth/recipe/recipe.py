@@ -22,6 +22,8 @@ from plinth.tokens.order import parameters
 from plinth.tokens.order.steps import MisplacedChange, schedule
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth.training.engine.deepspeed_block import problems_with_settings
+from plinth.training.engine.optimizers import OPTIMIZERS, problems_with_division
 from plinth.training.parallel.parameters import problems as problems_of_parallel
 from plinth.training.parameters import Training
 
@@ -67,7 +69,7 @@ class Recipe(Frozen):
             problems += _without_mixture(self)
         else:
             problems += [*_phases(self, self.mixture), *_rates(self, self.mixture), *_batches(self, self.mixture)]
-            problems += [*_parallel(self, self.mixture), *_canaries(self, self.mixture)]
+            problems += [*_parallel(self, self.mixture), *_canaries(self, self.mixture), *_begins(self)]
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
@@ -212,6 +214,16 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
         yield from _misplaced(recipe, mixture, sequences)
 
 
+def _begins(recipe: Recipe) -> Iterator[Found]:
+    """What is kept from weights, or compared with them, needs weights."""
+    if recipe.training.initial is not None:
+        return
+    if recipe.tokenizer.kind == "initial":
+        yield ("tokenizer", "kind"), "initial is the tokenizer of `training.initial`, which the recipe does not have"
+    if recipe.evaluation.against == "initial":
+        yield ("evaluation", "against"), "initial is what `training.initial` names, which the recipe does not have"
+
+
 def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     """Canaries need documents that no row cuts, and a last step that takes every sequence."""
     if recipe.corpus.canaries is None:
@@ -253,3 +265,8 @@ def _parallel(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
         precision=training.precision,
     ):
         yield ("training", "parallel", key), message
+    for path, message in problems_with_settings(training.deepspeed):
+        yield ("training", "deepspeed", *path), message
+    if training.optimizer.kind in OPTIMIZERS:  # one that is unknown is refused by `extension_checks`
+        for key, message in problems_with_division(training.optimizer, training.parallel):
+            yield ("training", "parallel", key), message

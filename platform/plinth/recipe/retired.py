@@ -72,7 +72,6 @@ ADVICE = {
     "gopher_dolma.join_blank_lines": "leave it out: blank lines count as lines, as in Dolma 1.6",
     "phases.tokens": "write `weights`: these tokens / tokens of the phase; or `epochs`",
     "curriculum.manner": "leave it out: shares move from early to late; for one value after the other write phases",
-    "optimizer.start_lr": "leave it out: the warm-up begins at 0",
     "training.telemetry": "leave it out: layers are measured every 10 steps",
     "stopping.tokens": "write `mixture.total_tokens`, or `seconds`",
     "stopping.max_epochs": "write `mixture.max_epochs`",

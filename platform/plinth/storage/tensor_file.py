@@ -58,17 +58,19 @@ class Written(NamedTuple):
     """Size and digest of a written file."""
 
     bytes: int
-    sha256: str
+    digest: str
 
 
-def write(path: Path, entries: Mapping[str, TensorEntry], metadata: Mapping[str, str], do: Do = at_once) -> Written:
-    """Write, hash and flush a file of tensors, in the order of `entries`.
+def write(
+    path: Path, entries: Mapping[str, TensorEntry], metadata: Mapping[str, str], do: Do = at_once, digest: Any = None
+) -> Written:
+    """Write, hash and flush a file of tensors, in the order of `entries`; `digest` is an empty hash, or SHA-256.
 
     Raises:
         OSError: as the operating system refuses.
     """
     start = header({name: (one.dtype, one.shape, one.data.nbytes) for name, one in entries.items()}, metadata)
-    return write_chunks(path, [memoryview(start), *(entry.data for entry in entries.values())], do)
+    return write_chunks(path, [memoryview(start), *(entry.data for entry in entries.values())], do, digest)
 
 
 def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
@@ -83,10 +85,10 @@ def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapp
     return struct.pack("<Q", len(text)) + text
 
 
-def write_chunks(path: Path, pieces: Iterable[memoryview], do: Do = at_once) -> Written:
+def write_chunks(path: Path, pieces: Iterable[memoryview], do: Do = at_once, digest: Any = None) -> Written:
     """Write, hash and flush bytes, one piece after the other."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest, size = hashlib.sha256(), 0
+    size, digest = 0, digest or hashlib.sha256()
     with path.open("wb", buffering=0) as stream:
         for piece in pieces:
             flat = piece.cast("B") if piece.nbytes else memoryview(b"")

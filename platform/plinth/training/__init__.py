@@ -12,6 +12,7 @@ One run:
     config       RunConfig: everything one run needs, resolved; `prepare` writes it, `identity` names what must match
     directory    where the files of a run lie
     amendments   another batch or length for steps that a run has not taken yet
+    initial/     weights to begin from: resolved, compared with the recipe, read by every rank
     job          submit or find, follow, cancel
     manifests    the manifests of the assets `run` and `checkpoint`, and facts that differ each time
     __main__     one rank: train or audit
@@ -19,9 +20,11 @@ One run:
 The steps of a rank (these modules import torch):
 
     data         batches of a rank from any step
+    replica_batches  batches read by one of the ranks that divide a model, and sent to the others
     loop         the training loop: steps with timeline, checkpoints and guard
     trainer      the steps of one rank: the same for a run, an audit and a replay
     run_errors   errors that end a run
+    distillation/ a teacher beside the student
     engine/      DeepSpeed behind a few methods
     parallel/    one model over several devices
 
@@ -34,9 +37,11 @@ Around the steps:
     stopping/    rules that end a run: budgets, plateau, regression, reuse
     validation/  bits per byte of held-out text during a run
     telemetry/   events.jsonl: write, read, count lost work
+    sinks/       the timeline in TensorBoard, Weights & Biases and Prometheus
     forensics/   past steps: their documents and losses, blame, and the audit that proves a resume exact
 
 The control plane imports what needs no torch: parameters, config, directory, amendments, job, manifests, attempts/,
-stopping/, supervise/, telemetry/, the files of checkpoint/, and step_documents and offline_audit of forensics/.
+stopping/, supervise/, sinks/, the files of checkpoint/, what of telemetry/ is not marked (torch) in its map, and
+step_documents and offline_audit of forensics/.
 Does not belong here: where a job runs (launch/), what a batch holds (tokens/), what is trained (model/).
 """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import faulthandler
 import gc
 import os
 import signal
@@ -18,6 +17,7 @@ import sys
 from plinth import private
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
+from plinth.training.supervise import hang_dump
 from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.supervise.watch import EXIT_PARTNER_LOST, EXIT_PREEMPTED
 from plinth.training.telemetry.timeline import Timeline
@@ -35,9 +35,9 @@ def main() -> int:
     arguments = parser.parse_args()
     _die_with_parent()
     private.for_torch()
-    faulthandler.register(signal.SIGUSR1)  # the supervisor has a hanging rank write its stack
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])
+    hang_dump.install(config.directory, rank)
     try:
         return _run(config, arguments.attempt, arguments.audit, arguments.start)
     except PlinthError as error:

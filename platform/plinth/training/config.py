@@ -25,10 +25,16 @@ from plinth.tokens.order.steps import Steps, schedule
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
+from plinth.training.distillation.parameters import TeacherState
+from plinth.training.engine.deepspeed_block import identified_settings
+from plinth.training.engine.optimizers import origin_of
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.guard.parameters import GuardParameters
+from plinth.training.initial.agreement import require_agreement, require_same_vocabulary
+from plinth.training.initial.parameters import NAMES, InitialState
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
+from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.validation.parameters import Validation
@@ -47,6 +53,7 @@ UNIDENTIFIED = (
     "amendments",
     "stopping",
     "telemetry",
+    "sinks",
     "validation",
 )
 
@@ -64,7 +71,10 @@ class RunConfig(Frozen):
     optimizer: Optimizer
     precision: Literal["fp32", "bf16", "fp16", "auto"]
     parallel: Parallel
+    deepspeed: Mapping[str, Any] = Field(default_factory=dict, exclude_if=lambda given: not given)
     seed: int
+    deterministic: bool = Field(True, exclude_if=lambda given: given)
+    fp32_matmul: Literal["ieee", "tf32"] = Field("ieee", exclude_if=lambda kind: kind == "ieee")
     launch: Launch
     sequence_tokens: int = Field(ge=2)
     micro_batch_sequences: int = Field(ge=1)
@@ -77,11 +87,15 @@ class RunConfig(Frozen):
     mixture: str
     shards: Mapping[str, str]
     tokenizer: str
+    initial: InitialState | None = Field(None, exclude_if=lambda given: given is None)
+    distillation: TeacherState | None = Field(None, exclude_if=lambda given: given is None)
     stopping: Stopping = Stopping()
     telemetry: Telemetry = Telemetry()
+    sinks: Sinks = Sinks()
     validation: Validation | None = None
     heldout: str = Field("", description="Digest of the held-out text to evaluate; see `heldout`.")
     probes: str = Field("", description="Digest of the probes to score; see `probe_plan`.")
+    blocks: str = Field("", description="Digest of the block digests of shards that are read by spans.")
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints
     supervision: Supervision
@@ -160,10 +174,30 @@ class RunConfig(Frozen):
         return [step for step in range(1, self.total_steps + 1) if self.validates_at(step)]
 
 
-def run_key(training: Training, mixture: str, tokenizer: str) -> str:
-    """Identity of a run: training parameters without placement, applied to the data."""
-    params = training.model_dump(mode="json", exclude=set(UNIDENTIFIED))
-    return Step(name="run", version=VERSION, params=params).key([mixture, tokenizer])
+def identified(training: Training, *more: str) -> dict[str, Any]:
+    """The parameters that decide a run, without placement and names: what a run begins from is named by its content.
+
+    Args:
+        more: sections that are identified too.
+    """
+    out: dict[str, Any] = {name: True for name in UNIDENTIFIED if name not in more}
+    out |= {"initial": set(NAMES), "distillation": {"teacher"}}
+    return _identified(training.model_dump(mode="json", exclude=out))
+
+
+def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> str:
+    """Identity of a run: its parameters, applied to the data and to the weights that it begins or learns from."""
+    params, origin = identified(training), origin_of(training.optimizer)
+    if origin is not None:
+        params["optimizer"]["origin"] = origin
+    inputs = [mixture, tokenizer, *filter(None, models)]
+    return Step(name="run", version=VERSION, params=params).key(inputs)
+
+
+def _identified(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a dump without the settings of DeepSpeed that change no number."""
+    block = identified_settings(fields.pop("deepspeed", {}))
+    return {**fields, **({"deepspeed": block} if block else {})}
 
 
 def prepare(
@@ -176,26 +210,34 @@ def prepare(
     curated: Mapping[str, Manifest] | None = None,
     canaries: Manifest | None = None,
     probes: Mapping[str, Manifest] | None = None,
+    initial: Manifest | None = None,
+    teacher: Manifest | None = None,
 ) -> RunConfig:
     """Resolve a run and write `runs/<run_id>/config.json`.
 
     `curated` holds the held-out text by bucket, `probes` the items of probes and their comparison with training text
     (`probe_sets`, `protected`); only validation asks for them. `canaries` is the text planted to measure memorisation,
-    where there is any.
+    where there is any. `initial` holds the weights that the recipe begins from, `teacher` those it learns from.
 
     Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
 
     Raises:
         TrainingError: when the mixture is too short for two steps, or would not draw all planted copies.
-        RecipeError, StageError: there is no held-out text to validate on.
+        RecipeError, StageError: there is no held-out text to validate on; or the recipe's model or vocabulary is not
+            that of the weights it begins from.
     """
-    key = run_key(training, mixture.digest, tokenizer.digest)
+    begun, origin = _initial_state(training, initial, tokenizer), origin_of(training.optimizer)
+    learnt = _teacher_state(training, teacher, tokenizer)
+    models = begun.manifest if begun else "", learnt.manifest if learnt else ""
+    key = run_key(training, mixture.digest, tokenizer.digest, *models)
     config = RunConfig(
         run_id=f"{recipe_name}-{key[:12]}",
         key=key,
         recipe=recipe_name,
         workspace=str(ctx.workspace.root),
-        **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "seed", "guard")},
+        **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "seed", "guard", "deepspeed")},
+        deterministic=training.deterministic,
+        fp32_matmul=training.fp32_matmul,
         **{name: getattr(training, name) for name in (*UNIDENTIFIED, "batch_schedule", "length_schedule")},
         sequences=int(mixture.stats["sequences"]),
         vocab_size=tokenizer.stats["vocab_size"],
@@ -206,23 +248,48 @@ def prepare(
         mixture=mixture.digest,
         shards={name: manifest.digest for name, manifest in shards.items()},
         tokenizer=tokenizer.digest,
+        initial=begun,
+        distillation=learnt,
         heldout=_heldout(ctx, training, curated or {}, tokenizer),
+        blocks=_blocks(ctx, training, shards),
         provenance={
             "run_key": key,
             "mixture": mixture.digest,
             "tokenizer": tokenizer.digest,
+            **({"initial": begun.manifest} if begun else {}),
+            **({"teacher": learnt.manifest} if learnt else {}),
             "shards": {name: manifest.digest for name, manifest in shards.items()},
+            **({"optimizer": origin} if origin else {}),
             **({"canaries": {"manifest": canaries.digest, **canaries.stats}} if canaries else {}),
         },
     )
     if canaries is not None:
         _require_drawn(ctx, config, mixture, shards, canaries)
     config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer)})
-    for manifest in (mixture, tokenizer, *shards.values()):
+    for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, teacher))):
         ctx.refs.save(manifest)
     if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
         write(config)  # an amendment is written once the job has stopped: `amend`
     return config
+
+
+def _initial_state(training: Training, initial: Manifest | None, tokenizer: Manifest) -> InitialState | None:
+    """The weights that the run begins from, after a check that it can."""
+    if training.initial is None or initial is None:
+        return None
+    require_agreement(training.initial, training.model, initial, tokenizer)
+    how = training.initial.model_dump(include={"optimizer", "vocabulary"})
+    return InitialState(manifest=initial.digest, **how)
+
+
+def _teacher_state(training: Training, teacher: Manifest | None, tokenizer: Manifest) -> TeacherState | None:
+    """The model that the run learns from, after a check that it speaks of the same tokens."""
+    params = training.distillation
+    if params is None or teacher is None:
+        return None
+    remedy = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: initial"
+    require_same_vocabulary(teacher, tokenizer, "training.distillation.teacher", remedy)
+    return TeacherState(manifest=teacher.digest, share=params.share, temperature=params.temperature)
 
 
 def _total_steps(training: Training, mixture: Manifest) -> int:
@@ -268,6 +335,15 @@ def _probes(ctx: Context, config: RunConfig, probes: Mapping[str, Manifest], tok
     return probe_plan.prepare(ctx, budget, probe_plan.scorable(ctx, probes), probes, tokenizer).digest
 
 
+def _blocks(ctx: Context, training: Training, shards: Mapping[str, Manifest]) -> str:
+    """Digest of the block digests of the shards; empty where none is read by spans."""
+    if not training.reading.by_spans(sum(made.bytes for made in shards.values())):
+        return ""
+    from plinth.tokens.shards import blocks  # Arrow: not for ranks
+
+    return blocks.prepare(ctx, shards).digest
+
+
 def write(config: RunConfig) -> Path:
     """Write the configuration into the run's directory, atomically. Returns its path."""
     path = config.directory.config
@@ -296,6 +372,6 @@ def identity(config: RunConfig, step: int = 0) -> str:
     """Digest of all that a checkpoint after `step` must share with the run that loads it: no path, no policy, no rank
     count. It covers the batches and lengths of the steps taken only, so that an amendment of later ones leaves earlier
     checkpoints valid and is part of the identity of every checkpoint after it."""
-    unidentified = {"workspace", "batches", "total_steps", "heldout", "probes", *UNIDENTIFIED}
-    fields = config.model_dump(mode="json", exclude=unidentified)
+    unidentified = {"workspace", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED}
+    fields = _identified(config.model_dump(mode="json", exclude=unidentified))
     return fingerprint.digest({**fields, "total_tokens": config.schedule_tokens, "steps": config.steps.through(step)})

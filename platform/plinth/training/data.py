@@ -108,7 +108,8 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     workspace = Workspace(config.workspace)
     refs = Refs(workspace)
     mixture = refs.load(config.mixture)
-    opened = open_shards(open_store(workspace), map(refs.load, config.shards.values()), config.reading)
+    blocks = refs.load(config.blocks) if config.blocks else None
+    opened = open_shards(open_store(workspace), map(refs.load, config.shards.values()), config.reading, blocks)
     store, readers = opened.store, opened.readers
     order = Order(mixture)
     loader = Loader(

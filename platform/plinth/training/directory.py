@@ -19,6 +19,10 @@ class RunDirectory:
     audits/         0001.json …: all evidence, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
     staging/        checkpoints being written; never read
+    profiles/       requests for traces, and the traces: 0001.json, 0001-steps-100-103-rank-0000.json.gz …
+    sinks/          marks and files of sinks: tensorboard/, wandb/, plinth.prom
+    hangs/          0001/ …: stacks and collectives of ranks that hung, before they were ended
+    devices/        node-0000.jsonl …: samples of the GPUs of each node
     writers/        locks of the processes that write them
     """
 
@@ -37,3 +41,6 @@ class RunDirectory:
         self.checkpoints = self.root / "checkpoints"
         self.staging = self.root / "staging"
         self.writers = self.root / "writers"
+        self.profiles = self.root / "profiles"
+        self.hangs = self.root / "hangs"
+        self.devices = self.root / "devices"

@@ -11,19 +11,15 @@ sees batch n: what the guard leaves out is not trained, and the run still ends a
 
 from __future__ import annotations
 
-import resource
 import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-import torch.distributed as dist
-
-from plinth.errors import CheckpointError
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.saving import Saver
-from plinth.training.checkpoint.selection import select_checkpoint
+from plinth.training.checkpoint.shared_verification import SharedVerification
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
@@ -34,6 +30,9 @@ from plinth.training.guard.skipped_update import SAVE_AGAIN, STOP_REQUESTED
 from plinth.training.guard.throughput import ThroughputRule
 from plinth.training.run_errors import require_finite, stopped
 from plinth.training.stopping.stopping import Verdict, Watch, stopped_event
+from plinth.training.telemetry.memory import memory_of
+from plinth.training.telemetry.profiler import StepProfiler
+from plinth.training.telemetry.stragglers import StragglerDetector
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.training.trainer import Launched, Measured, Trainer
 from plinth.training.validation.validation import Validator
@@ -80,11 +79,12 @@ class TrainingRun:
         self.config, self.rank = config, rank
         self.interrupt, self.events = Interrupt(), Timeline(config.directory.events)
         self.trainer = Trainer(config, rank)
-        self.saver = Saver(self.trainer.engine, self.events)
+        self.saver, self.verification = Saver(self.trainer.engine, self.events), SharedVerification(config, rank)
         self.validator = Validator(config)
         self.throughput = ThroughputRule(config.guard.throughput, config.guard.window_steps)
         self.reporter = WindowReporter(config, self.events) if rank.leads else WindowReporter(None, self.events)
         self.signal, self._save_again = 0, False  # a save that failed on any rank, to be repeated
+        self.stragglers, self.profiler = StragglerDetector(config, rank), StepProfiler(config, rank)
         self.watch = Watch(config) if rank.leads else None
         self.verdict: Verdict | None = None  # verdict of the stopping rules, once they demand a stop
         self._last_reported = _last_step(config) if rank.leads else 0
@@ -94,16 +94,22 @@ class TrainingRun:
     def run(self, done: int) -> int:
         """Train on after step `done`; returns the last step that counts: of the run, before a signal, or of the
         checkpoint that was rolled back to."""
+        self.trainer.engine.clock.begin()
         stream = self.trainer.batches(done + 1)
         for step in range(done + 1, self.config.total_steps + 1):
+            self._begin_trace(step)
             self._launch(stream, step)
+            self.stragglers.send(step)
             self.saver.poll()
             saves, validates = self.config.saves_at(step) or self._save_again, self.validator.due(step)
-            rollback = self._drain(0 if saves or validates or self.signal else self._lag)
+            traced = self.profiler.ends(step)
+            rollback = self._drain(0 if saves or validates or traced or self.signal else self._lag)
             if rollback is None and self.signal:
                 rollback = self._drain(0)
             if rollback is not None:
                 return self.roll_back(rollback)
+            if traced:
+                self._end_trace(step)
             saves = saves or (self._save_again and not self._in_flight)
             if validates and self.signal in (0, STOP_REQUESTED):  # a rank that must leave has no time to validate
                 self._validate(step)
@@ -116,7 +122,7 @@ class TrainingRun:
 
     def resume(self, attempt: int) -> int:
         """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""
-        step, rollbacks = self._select()
+        step, rollbacks = self.verification.select(self.events)
         self._emit(
             "run_started",
             attempt=attempt,
@@ -132,20 +138,25 @@ class TrainingRun:
             if saved != ours:
                 self._emit("reshaped", step=step, **{"from": saved, "to": ours}, durable=True)
             self._emit("resumed", step=step, attempt=attempt, checkpoint=checkpoint.name(step))
+        else:
+            self.trainer.keep_optimizer()
         self.trainer.guard.set_rollbacks(rollbacks)
         return step or 0
 
     def roll_back(self, made: Intervention) -> int:
         """Restore the state before the window of an intervention, which is left out from now on; returns its step."""
         self._in_flight.clear()
+        self.stragglers.forget()
+        self.profiler.forget()
         if self.signal == STOP_REQUESTED:
             self.signal = 0  # the verdict stands, and the next step executes it
         self.saver.drain()  # a save under way is committed, or fails, before one is chosen
-        step, rollbacks = self._select()
+        step, rollbacks = self.verification.select(self.events)
         if step is None:
             self.trainer.begin()
         else:
-            self.trainer.load(step)
+            with self.trainer.engine.clock.within("loading"):
+                self.trainer.load(step)
         self.trainer.guard.set_rollbacks(rollbacks)
         self._emit("rolled_back", step=step or 0, undone=made.step - (step or 0), number=made.number, durable=True)
         return step or 0
@@ -154,9 +165,11 @@ class TrainingRun:
         """Launch a step, or leave its batch out where a rollback's window holds it."""
         left_out = self.trainer.guard.leaves_out(step)
         if left_out is None:
-            self._in_flight.append(self.trainer.launch(stream, step, self._pending))
+            with self.profiler.span(step):
+                self._in_flight.append(self.trainer.launch(stream, step, self._pending, self.profiler.asked()))
         else:
-            next(stream)
+            with self.trainer.engine.clock.within("data"):
+                next(stream)
             self._emit("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
 
     def _drain(self, in_flight: int) -> Intervention | None:
@@ -179,10 +192,14 @@ class TrainingRun:
     def _record(self, measured: Measured) -> list[Intervention]:
         """Put a step that was read on the timeline; the interventions it leads to, the hardest last."""
         self.signal = max(self.signal, measured.signal)
+        self.profiler.learn(measured.trace)
         self._save_again = self._save_again or measured.signal == SAVE_AGAIN
-        tokens = self.config.step_tokens(measured.step)
-        made = self.throughput.record(measured.step, tokens, measured.previous_step_s)
+        made: list[Intervention] = []
+        if measured.timed_step:
+            tokens = self.config.step_tokens(measured.timed_step)
+            made = self.throughput.record(measured.step, tokens, measured.timed_step_s)
         made += self.trainer.record(measured)
+        self.stragglers.record(measured.time)
         self._emit_step(measured)
         if self.watch is not None and self.verdict is None:
             self.verdict = self.watch.verdict_at(measured.step)
@@ -191,22 +208,28 @@ class TrainingRun:
             self.reporter.report(intervention)
         return made
 
-    def _select(self) -> tuple[int | None, list[Intervention]]:
-        """The leading rank's choice of a checkpoint, on every rank; its error is raised everywhere."""
-        box: list[Any] = [select_checkpoint(self.config, self.events) if self.rank.leads else None]
-        dist.broadcast_object_list(box, src=0)
-        if isinstance(box[0], CheckpointError):
-            raise box[0]
-        step, rollbacks = box[0]
-        return step, rollbacks
-
     def _save(self, step: int) -> None:
         self.saver.engine = self.trainer.engine  # another one after a rollback to the beginning
-        self.saver.save(step, {**self.trainer.state(), **self.validator.state(step)})
+        with self.trainer.engine.clock.within("save"):
+            self.saver.save(step, {**self.trainer.state(), **self.validator.state(step)})
         self._save_again = False
 
+    def _begin_trace(self, step: int) -> None:
+        if not self.profiler.waits:
+            return
+        with self.trainer.engine.clock.within("profile"):
+            self.profiler.before(step)
+        for missed in self.profiler.missed():
+            self._emit("profiled", step=step, **missed)
+
+    def _end_trace(self, step: int) -> None:
+        with self.trainer.engine.clock.within("profile"):
+            written = self.profiler.finish()
+        self._emit("profiled", step=step, **written)
+
     def _validate(self, step: int) -> None:
-        found: dict[str, Any] = self.validator.evaluate(self.trainer.engine, step).event()
+        with self.trainer.engine.clock.within("evaluation"):
+            found: dict[str, Any] = self.validator.evaluate(self.trainer.engine, step).event()
         self._emit("evaluated", step=step, tokens=self.config.tokens_through(step), **found)
 
     @property
@@ -232,6 +255,11 @@ class TrainingRun:
         config, step = self.config, measured.step
         layers = self.trainer.engine.stats.at(step)
         by_layer: dict[str, Any] = {} if layers is None else {"layers": layers.event()}
+        compared = self.stragglers.at(step)
+        slowest: dict[str, Any] = {}
+        if compared:
+            slowest = {"slowest": {"rank": compared[0].rank, "score": round(compared[0].score, 4)}}
+        between: dict[str, Any] = {"besides": _rounded(measured.time.besides)} if measured.time.besides else {}
         self._emit(
             "step",
             step=step,
@@ -241,15 +269,26 @@ class TrainingRun:
             loss_ema=self.trainer.monitor.loss_ema,
             batch=measured.batch,
             tokens=config.tokens_through(step),
-            tokens_per_s=round(config.step_tokens(step) / measured.step_s, 1),
+            tokens_per_s=round(config.step_tokens(step) / measured.time.seconds, 1),
             data_wait_s=round(measured.data_wait_s, 4),
-            step_s=round(measured.step_s, 4),
-            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            step_s=round(measured.time.seconds, 6),
+            parts=_rounded(measured.time.parts),
+            **memory_of(self.rank.device),
+            **between,
+            **slowest,
             **by_layer,
             **({"vetoed": True} if measured.vetoed else {}),
             **({"redone": True} if step <= self._last_reported else {}),
         )
         self._last_reported = max(self._last_reported, step)
+        changed = self.stragglers.changed(compared) if self.rank.leads else None
+        if changed is not None:
+            self._emit("stragglers", step=step, **changed)
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    """To the microsecond."""
+    return {part: round(value, 6) for part, value in seconds.items()}
 
 
 def _last_step(config: RunConfig) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,13 @@ import pyarrow as pa
 from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, MissingError, TrainingError
-from plinth.model.hugging_face import CONFIG, WEIGHTS
 from plinth.records import Manifest, Part, Step
 from plinth.storage import parts
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.stopping.stopping import last_step
-from plinth.training.telemetry.timeline import History, timeline
+from plinth.training.telemetry.timeline import Event, History, host_memory_bytes, timeline, waited_s
 
 #: Points of the loss curve kept in the manifest of a run.
 CURVE_POINTS = 200
@@ -66,7 +66,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         "parameters_sha256": state["parameters_sha256"],
         **({"canaries": dict(config.provenance["canaries"])} if "canaries" in config.provenance else {}),
     }
-    inputs = {"mixture": config.mixture, "tokenizer": config.tokenizer}
+    inputs = _inputs(config)
     return stage.manifest(
         "run", _step(config), inputs, [parts.write_table(ctx.store, "timeline.parquet", table)], stats
     )
@@ -86,15 +86,10 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         raise TrainingError(
             f"run {config.run_id} has no evidence of resume", expected=evidence, remedy="run the command again"
         )
-    files = {
-        WEIGHTS: folder / "model" / WEIGHTS,
-        CONFIG: folder / "model" / CONFIG,
-        "state.json": folder / "state.json",
-        "resume.json": evidence,
-    }
-    own = {"state.json": "state.json", **{name: f"model/{name}" for name in (WEIGHTS, CONFIG)}}
     listed = checkpoint.digests(config.directory, last)
-    made = [_stored(ctx, name, path, listed.get(own.get(name, ""))) for name, path in files.items()]
+    made = _model_parts(ctx, folder, listed)
+    made.append(_stored(ctx, "state.json", folder / "state.json", listed["state.json"]))
+    made.append(_stored(ctx, "resume.json", evidence, None))
     (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     proof = json.loads(evidence.read_bytes())
     stats = {
@@ -134,13 +129,12 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
     folder = checkpoint.verify(config.directory, chosen)
     stats = {"run_id": config.run_id, "step": chosen, "tokens": config.tokens_through(chosen)}
     loss = checkpoint.read_state(config.directory, chosen)["monitor"]["loss_ema"]
-    inputs = {"mixture": config.mixture, "tokenizer": config.tokenizer}
+    inputs = _inputs(config)
     skipped = sorted(step for step in timeline(config.directory.events).skipped if step <= chosen)
     of_run = stats | {"final_loss_ema": loss, "skipped_steps": skipped}
     run = stage.manifest("run", _step(config), inputs, [], of_run)
     ctx.refs.save(run)
-    listed = checkpoint.digests(config.directory, chosen, "model")
-    files = [_stored(ctx, name, folder / "model" / name, listed[name]) for name in (WEIGHTS, CONFIG)]
+    files = _model_parts(ctx, folder, checkpoint.digests(config.directory, chosen))
     (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     step = Step(name="checkpoint", version=configuration.VERSION)
     return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*files, tokenizer], stats)
@@ -158,12 +152,13 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
         "steps": len(steps),
         "tokens_per_s": round(statistics.median(event["tokens_per_s"] for event in steps), 1),
         "step_s": round(statistics.median(event["step_s"] for event in steps), 4),
-        "data_wait_share": round(sum(event["data_wait_s"] for event in steps) / seconds, 5),
+        "data_wait_share": round(sum(map(waited_s, steps)) / seconds, 5),
         "training_s": round(seconds, 1),
         "checkpoints": len(commits),
         "checkpoint_s": round(sum(event["seconds"] for event in commits), 2),
         "checkpoint_bytes": commits[-1]["bytes"] if commits else 0,
-        "peak_memory_bytes": max(event["memory_bytes"] for event in steps),
+        "peak_host_memory_bytes": max(map(host_memory_bytes, steps)),
+        **_device_facts(steps),
         "restarts": len(restarts),
         "lost_steps": sum(event["lost_steps"] for event in losses),
         "lost_s": round(sum(event["lost_s"] for event in losses), 1),
@@ -174,6 +169,12 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
         "refused_checkpoints": len(history.of("refused")),
         "attempts": len(history.of("run_started")),
     }
+
+
+def _device_facts(steps: list[Event]) -> dict[str, Any]:
+    """Peak of the device's memory, where the leading rank has a device."""
+    peaks = [event["device_memory"]["peak"] for event in steps if "device_memory" in event]
+    return {"peak_device_memory_bytes": max(peaks)} if peaks else {}
 
 
 def _finished_history(config: RunConfig) -> History:
@@ -196,6 +197,13 @@ def _stop_reasons(config: RunConfig, history: History) -> list[str]:
     return list(history.of("stopped_by_rule")[-1]["reasons"]) if early else []
 
 
+def _inputs(config: RunConfig) -> dict[str, Manifest | str]:
+    """What a run reads, by digest."""
+    begun = {"initial": config.initial.manifest} if config.initial else {}
+    learnt = {"teacher": config.distillation.manifest} if config.distillation else {}
+    return {"mixture": config.mixture, "tokenizer": config.tokenizer, **begun, **learnt}
+
+
 def _step(config: RunConfig) -> Step:
     params = config.model_dump(
         mode="json",
@@ -203,6 +211,12 @@ def _step(config: RunConfig) -> Step:
         | {"amendments", "batch_schedule", "length_schedule", "global_batch_sequences", "total_steps"},
     )
     return Step(name="run", version=configuration.VERSION, params=params)
+
+
+def _model_parts(ctx: Context, folder: Path, listed: Mapping[str, str]) -> list[Part]:
+    """The files of the model: its weights in one file or in several with an index, and its configuration."""
+    names = sorted(path for path in listed if path.startswith("model/"))
+    return [_stored(ctx, path.removeprefix("model/"), folder / path, listed[path]) for path in reversed(names)]
 
 
 def _stored(ctx: Context, name: str, path: Path, sha256: str | None) -> Part:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,16 +13,21 @@ from plinth.records import Frozen, internal, spelling
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, RunChange
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
+from plinth.training.distillation.parameters import Distillation
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.guard.parameters import GuardParameters
+from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parallel.parameters import Parallel
+from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.validation.parameters import Validation
 
 __all__ = [
     "Checkpoints",
+    "Distillation",
     "GuardParameters",
+    "InitialWeights",
     "Launch",
     "Model",
     "Optimizer",
@@ -50,13 +56,39 @@ class Training(Frozen):
     length_schedule: tuple[LengthChange, ...] = internal((), description="Changes of the length of rows.")
     amendments: tuple[Amendment, ...] = internal((), description="Changes with a reason, of a run that has begun.")
     parallel: Parallel = Parallel()
+    deepspeed: Mapping[str, Any] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Further settings of DeepSpeed by its own names; those that the engine owns are refused by name.",
+    )
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
         "auto", description="`auto`: BF16 where the device has it."
     )
+    fp32_matmul: Literal["ieee", "tf32"] = Field(
+        "ieee",
+        description="Products of FP32 matrices: of exact inputs, or of inputs rounded to TF32's 10 bits, several times "
+        "faster (GPUs from Ampere on).",
+        exclude_if=lambda kind: kind == "ieee",
+    )
     seed: int = Field(1, description="Of initial weights.")
+    deterministic: bool = Field(
+        True,
+        description="Kernels that give the same bits each time. False: the faster attention gradients of GPUs, and a "
+        "resume that is proved within a measured tolerance only, which the gate policy must accept.",
+        exclude_if=lambda given: given,
+    )
+    distillation: Distillation | None = Field(
+        None, exclude_if=lambda given: given is None, description="A teacher; left out: cross-entropy alone."
+    )
+    initial: InitialWeights | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Weights to begin from: a release, a checkpoint or a folder; left out: random ones of the seed.",
+    )
     stopping: Stopping = Stopping()
     validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")
     telemetry: Telemetry = internal(Telemetry(), description="Statistics by layer.")
+    sinks: Sinks = Sinks()
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints = Checkpoints()
     supervision: Supervision = Supervision()
@@ -76,6 +108,16 @@ class Training(Frozen):
         """The key in a recipe of what a schedule has at a key of its own: `changes` holds the entries of all three."""
         indices = [index for index, change in enumerate(self.changes) if key[0] in change.schedules]
         return ("changes", indices[int(key[1])], *key[2:]) if indices else key
+
+    @model_validator(mode="after")
+    def _undivided_with_a_teacher(self) -> Training:
+        divided = [name for name in ("tensor", "sequence", "pipeline") if getattr(self.parallel, name) > 1]
+        if self.distillation is not None and divided:
+            raise ValueError(
+                f"distillation with parallel.{divided[0]} {getattr(self.parallel, divided[0])}: a teacher's logits are "
+                "of the whole vocabulary and of whole sequences; use ZeRO"
+            )
+        return self
 
     @model_validator(mode="after")
     def _keeps_enough(self) -> Training:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from plinth.training.checkpoint import snapshot
@@ -20,9 +21,13 @@ from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, batches_of, fingerprint_of
 from plinth.training.engine.engine import Rank, open_engine, seed
 from plinth.training.engine.schedule import learning_rate
+from plinth.training.engine.weight_average import step_weight
 from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.state_machine import Guard
+from plinth.training.initial import kept_optimizer
+from plinth.training.replica_batches import replica_batches
+from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
 #: The numbers of a step that the guard judges.
 JUDGED = ("step", "loss", "grad_norm", "vetoed")
@@ -52,8 +57,10 @@ class Measured:
     vetoed: bool = False  # the update was not made
     signal: int = 0  # the most urgent signal any rank has received
     data_wait_s: float = 0.0
-    step_s: float = 0.0
-    previous_step_s: float = 0.0  # seconds of the step before, mean over ranks
+    time: StepTime = field(default_factory=StepTime)  # of this rank
+    timed_step: int = 0  # an earlier step, the last one whose time was known when this one was launched; 0: none
+    timed_step_s: float = 0.0  # its seconds, mean over ranks
+    trace: int = 0  # the newest request for a trace of steps
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,8 @@ class Launched:
     lr: float
     result: PendingNumbers
     data_wait_s: float
-    step_s: float
+    marks: StepMarks
+    timed_step: int
 
     def read(self) -> Measured:
         """Wait for the device; the only time the host does in a step."""
@@ -78,8 +86,10 @@ class Launched:
             shared.vetoed,
             shared.signal,
             self.data_wait_s,
-            self.step_s,
+            self.marks.read(),
+            self.timed_step,
             shared.step_s,
+            shared.trace,
         )
 
 
@@ -89,19 +99,24 @@ class Trainer:
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
         self.monitor, self.guard = Monitor(), Guard(config.guard)
-        self.batches = batches_of(config, rank.index)
+        self.batches = replica_batches(config, rank.index, partial(batches_of, config, rank.index))
         self._open()
 
     def _open(self) -> None:
         self.engine = open_engine(self.config, self.rank)
         self.skipper = UpdateSkipper(self.engine)
-        self._step_s = 0.0
+        self._timed_step, self._timed_s = 0, 0.0
 
     def begin(self) -> None:
         """Set the state before the first step, also when other steps came before."""
         seed(self.config.seed + self.rank.index)
         self.monitor, self.guard = Monitor(), Guard(self.config.guard)
         self._open()
+        self.keep_optimizer()
+
+    def keep_optimizer(self) -> None:
+        """Before the first step: go on with the optimizer's state of the parent, where the run keeps it."""
+        kept_optimizer.restore(self.engine)
 
     def load(self, step: int) -> None:
         """Load the state after `step`, whose checkpoint has been verified."""
@@ -112,23 +127,28 @@ class Trainer:
         """The host's part of a checkpoint: monitor and guard."""
         return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state()}
 
-    def launch(self, stream: Iterator[StepBatch], step: int, pending: int = 0) -> Launched:
+    def launch(self, stream: Iterator[StepBatch], step: int, pending: int = 0, trace: int = 0) -> Launched:
         """Take the next batch and train on it, unless the guard's limits forbid the update."""
+        clock = self.engine.clock
+        clock.begin()
         started = time.perf_counter()
-        batch = next(stream)
+        with clock.within("data"):
+            batch = next(stream)
         waited = time.perf_counter() - started
         rate = learning_rate(self.config.optimizer, *self.config.progress(step)) * self.guard.factor(step)
-        self.skipper.arm(
-            self.guard.update_limits(step), fingerprint_of(batch, self.engine.topology.place), pending, self._step_s
-        )
+        words = fingerprint_of(batch, self.engine.topology.place)
+        self.skipper.arm(self.guard.update_limits(step), words, pending, self._timed_s, trace)
+        if self.engine.average is not None:
+            self.engine.average.weight = step_weight(self.config.optimizer, self.config.step_tokens(step))
         self.engine.stats.begin(step)
-        result = self.skipper.result(*self.engine.train_step(batch, rate))
-        self._step_s = time.perf_counter() - started
-        return Launched(step, rate, result, waited, self._step_s)
+        numbers = self.engine.train_step(batch, rate)
+        marks = clock.end()  # before the copy whose end the host waits for: with it they have passed
+        return Launched(step, rate, self.skipper.result(*numbers), waited, marks, self._timed_step)
 
     def record(self, measured: Measured) -> list[Intervention]:
         """Judge a step that was read; the interventions it leads to, the hardest last."""
         self.monitor.update(measured.loss)
+        self._timed_step, self._timed_s = measured.step, measured.time.seconds
         layers = self.engine.stats.at(measured.step)
         seen = {name: getattr(measured, name) for name in JUDGED}
         if layers is not None:

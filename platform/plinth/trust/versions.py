@@ -66,13 +66,8 @@ def publish(workspace: Workspace, folder: Path, record: Root, before: Root | Non
     if before is None:
         return _put(workspace, folder, root.first(envelope, "the new root"), envelope)
     found = _proposal(envelope, record, before)
-    if found.missing:
-        raise SignatureError(
-            f"too few root keys are on this machine for version {record.version}",
-            found=", ".join(key_id[:12] for key_id in sorted({*found.signed_old, *found.signed_new})),
-            expected=f"besides these: {found.missing}",
-            remedy="say --propose FILE; the other holders add theirs with `plinth keys sign FILE`",
-        )
+    what = f"too few root keys are on this machine for version {record.version}"
+    _require_enough(found, what, "say --propose FILE; the other holders add theirs with `plinth keys sign FILE`")
     return _put(workspace, folder, root.following(before, envelope, "the new root"), envelope)
 
 
@@ -126,15 +121,20 @@ def publish_proposal(workspace: Workspace, file: Path) -> Trust:
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))
-    if found.missing:
-        raise SignatureError(
-            f"too few have signed {file}",
-            found=", ".join(key_id[:12] for key_id in sorted({*found.signed_old, *found.signed_new})),
-            expected=f"besides these: {found.missing}",
-            remedy="the other holders of the root add theirs: plinth keys sign FILE",
-        )
+    _require_enough(found, f"too few have signed {file}", "the other holders of the root: plinth keys sign FILE")
     trusted = root.following(found.before, envelope, str(file)).require_current()
     return _put(workspace, workspace.trust_folder, trusted, envelope)
+
+
+def _require_enough(found: RootProposal, what: str, remedy: str) -> None:
+    if found.missing:
+        signed = sorted({*found.signed_old, *found.signed_new})
+        raise SignatureError(
+            what,
+            found=", ".join(key_id[:12] for key_id in signed),
+            expected=f"besides these: {found.missing}",
+            remedy=remedy,
+        )
 
 
 def _read(trust: Trust, envelope: Mapping[str, Any], where: str) -> RootProposal:

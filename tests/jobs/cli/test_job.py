@@ -56,7 +56,7 @@ def test_manifest_is_what_the_scheduler_takes(plinth: Any, workspace: Path) -> N
     assert "#SBATCH --nodes=2\n" in script
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
-    asked = Kubernetes(image="i", claim="c")
+    asked = Kubernetes(image="i", claim="c", user="1000")
     written(workspace, launch=Launch(kind="kubernetes", ranks=4, nodes=2, kubernetes=asked))
     objects = list(yaml.safe_load_all(plinth("-w", workspace, "job", "manifest", "latest").out))
     assert [one["kind"] for one in objects] == ["Service", "Job"]

@@ -31,7 +31,22 @@ ASKED = Kubernetes(
     node_selector={"gpu": "h200"},
     service_account="trainer",
     secrets=("bucket",),
+    user="1000:2000",
 )
+
+#: Everything that a cluster with InfiniBand, taints and queues may ask for.
+FULL = {
+    "rdma": {"rdma/hca": "4"},
+    "host_network": True,
+    "tolerations": (
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "spot", "value": "true", "effect": "NoExecute", "tolerationSeconds": 60},
+    ),
+    "annotations": {"k8s.v1.cni.cncf.io/networks": "ib0"},
+    "priority_class": "training-high",
+    "queue": "team-a",
+    "user": "0",
+}
 
 
 def launch(nodes: int = 1, **changes: Any) -> Launch:
@@ -61,13 +76,12 @@ def launcher(nodes: int = 1) -> KubernetesLauncher:
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
-@pytest.mark.parametrize("bare", [False, True])
-def test_manifests_are_what_the_api_takes(nodes: int, bare: bool, directory: Path) -> None:
-    asked = launch(nodes)
-    if bare:
-        asked = Launch(
-            kind="kubernetes", kubernetes=Kubernetes(image="i", claim="c", shm_bytes=0), nodes=nodes, ranks=nodes
-        )
+@pytest.mark.parametrize("form", ["usual", "bare", "full"])
+def test_manifests_are_what_the_api_takes(nodes: int, form: str, directory: Path) -> None:
+    asked = launch(nodes, **(FULL if form == "full" else {}))
+    if form == "bare":
+        least = Kubernetes(image="i", claim="c", shm_bytes=0, user="1000")
+        asked = Launch(kind="kubernetes", kubernetes=least, nodes=nodes, ranks=nodes)
     refuse_unknown(manifest.job(asked, 60.0, COMMAND, directory, directory / "job.log"), "V1Job")
     service = manifest.service(asked, directory)
     assert (service is None) is (nodes == 1)
@@ -125,6 +139,63 @@ def test_job_of_two_nodes(directory: Path) -> None:
     assert service is not None
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+
+
+def test_pods_keep_to_the_restricted_standard_unless_asked(directory: Path) -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/, profile "restricted", field by field."""
+
+    def pod(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        made = manifest.job(launch(2, **changes), 60.0, COMMAND, directory, directory / "job.log")
+        spec = made["spec"]["template"]["spec"]
+        return spec, spec["containers"][0]
+
+    spec, container = pod()
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    assert all({"emptyDir", "persistentVolumeClaim"} & set(volume) for volume in spec["volumes"])
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 2000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(2**34)}}
+    assert shm in spec["volumes"]
+    assert {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]
+
+    spec, container = pod(**FULL)
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["runAsUser"]) == (False, 0)
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_what_a_cluster_schedules_by(directory: Path) -> None:
+    made = manifest.job(launch(2, **FULL), 60.0, COMMAND, directory, directory / "job.log")
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    assert made["spec"]["suspend"] is True
+    template = made["spec"]["template"]
+    assert template["metadata"]["annotations"] == {"k8s.v1.cni.cncf.io/networks": "ib0"}
+    assert template["spec"]["priorityClassName"] == "training-high"
+    assert template["spec"]["tolerations"] == list(FULL["tolerations"])  # type: ignore[call-overload]
+    resources = template["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == resources["requests"] == {"cpu": "8", "nvidia.com/gpu": "2", "rdma/hca": "4"}
+    plain = manifest.job(launch(2), 60.0, COMMAND, directory, directory / "job.log")
+    assert "suspend" not in plain["spec"]
+    assert not {"tolerations", "priorityClassName"} & set(plain["spec"]["template"]["spec"])
+
+
+def test_pods_have_the_numbers_of_the_submitter_who_is_not_root(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 1234)
+    monkeypatch.setattr("os.getgid", lambda: 567)
+    made = manifest.job(launch(1, user=""), 60.0, COMMAND, directory, directory / "job.log")
+    found = made["spec"]["template"]["spec"]["securityContext"]
+    assert (found["runAsUser"], found["runAsGroup"], found["runAsNonRoot"]) == (1234, 567, True)
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    with pytest.raises(LaunchError, match="the pods would run as root"):
+        manifest.job(launch(1, user=""), 60.0, COMMAND, directory, directory / "job.log")
 
 
 def test_names_tell_workspaces_apart(tmp_path: Path) -> None:

@@ -41,12 +41,47 @@ POD = {"image": "i", "claim": "c"}
             "kubernetes.resources: 2 GPUs for 4 ranks",
         ),
         ({"kind": "kubernetes", "kubernetes": {**POD, "namespace": "A_b"}}, "namespace"),
+        ({"kind": "kubernetes", "kubernetes": {**POD, "rdma": {"rdma/hca": "0"}}}, "rdma: rdma/hca is '0'"),
+        (
+            {"kind": "kubernetes", "kubernetes": {**POD, "rdma": {"a/b": "1"}, "resources": {"a/b": "1"}}},
+            "kubernetes.rdma: a/b stands in kubernetes.resources too",
+        ),
+        ({"kind": "kubernetes", "kubernetes": {**POD, "queue": "Team_A"}}, "kubernetes.queue: 'Team_A' is no name"),
+        ({"kind": "kubernetes", "kubernetes": {**POD, "priority_class": "a..b"}}, "kubernetes.priority_class: 'a..b'"),
+        ({"environment": {"RANK": "1"}}, "environment: RANK is Plinth's own"),
+        ({"environment": {"PLINTH_NODE": "1"}}, "environment: PLINTH_NODE is Plinth's own"),
+        ({"environment": {"NCCL-DEBUG": "INFO"}}, "environment: 'NCCL-DEBUG' is no name"),
     ],
 )
 def test_impossible_is_refused_with_a_reason(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Launch.model_validate(asked)
     assert says in str(refused.value).replace("\nkubernetes.namespace", " namespace")
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"key": "a", "tolerationseconds": 1}, "tolerationseconds is no field"),
+        ({"key": "a", "operator": "exists"}, "operator 'exists' is unknown"),
+        ({"key": "a", "operator": "Exists", "value": "b"}, "takes no value"),
+        ({"value": "b"}, "without a key"),
+        ({"key": "a", "effect": "NoRun"}, "effect 'NoRun' is unknown"),
+        ({"key": "a", "tolerationSeconds": 5}, "NoExecute only"),
+        ({"key": "a", "effect": "NoExecute", "tolerationSeconds": "5"}, "expected texts, and whole seconds"),
+    ],
+)
+def test_a_toleration_that_the_server_would_refuse_is_refused_before(entry: dict[str, Any], says: str) -> None:
+    asked = {"kind": "kubernetes", "ranks": 1, "kubernetes": {**POD, "tolerations": [entry]}}
+    with pytest.raises(ValidationError, match=says):
+        Launch.model_validate(asked)
+
+
+@pytest.mark.parametrize("user", ["root", "-1", "1:", "1:2:3"])
+def test_users_are_numbers(user: str) -> None:
+    with pytest.raises(ValidationError, match="user"):
+        Launch.model_validate({"kind": "kubernetes", "kubernetes": {**POD, "user": user}})
+
 
 
 @pytest.mark.parametrize("limit", ["90", "90:00", "24:00:00", "2-12", "2-12:30", "2-12:30:00"])

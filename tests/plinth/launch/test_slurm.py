@@ -86,7 +86,7 @@ def test_script_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
         "#SBATCH --qos=high",
     }
     assert "module load cuda" in lines
-    assert any(line.startswith("srun --nodes=2 ") and line.endswith("python -m it 'a b' &") for line in lines)
+    assert any(line.lstrip().startswith("srun --nodes=2 ") and line.endswith("python -m it 'a b' &") for line in lines)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_block_mask
 
 from plinth.model.attention import CoreAttention, attention_mask, document_mask, flex_mask, repeats, rotary, scaled
 from plinth.model.decoder import build
-from plinth.model.parameters import Model, RopeScaling
+from plinth.model.parameters import AttentionPath, Model, RopeScaling
 
 SEGMENTS = torch.tensor([[0] * 40 + [1] * 90 + [2] * 70, [0] * 199 + [1], [0] * 200])
 
@@ -33,6 +34,56 @@ def test_flex_attention_and_the_dense_mask_agree() -> None:
     assert not torch.allclose(dense[1], core(q, k, v)[1], atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("documents", [True, False])
+def test_every_path_gives_the_same_loss(documents: bool) -> None:
+    """FP32 on the CPU, grouped queries: what differs is the order of sums. Gradients, of paths that have one there."""
+    model = build(Model(layers=2, dim=64, heads=4, kv_heads=2, ffn_dim=64), 50, 1)
+    tokens = torch.randint(50, (3, 201), generator=torch.Generator().manual_seed(1))
+    segments = SEGMENTS if documents else None
+    losses, gradients = {}, {}
+    paths: tuple[AttentionPath, ...] = ("auto", "sdpa", "flex") if documents else ("auto", "sdpa", "flex", "flash")
+    for path in paths:
+        model.attend_by(path)
+        model.zero_grad()
+        with torch.set_grad_enabled(path != "flex"):
+            loss = model(tokens[:, :-1], segments, tokens[:, 1:])
+        losses[path] = float(loss.detach())
+        if path != "flex":
+            loss.backward()
+            gradients[path] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    for path in paths:
+        assert losses[path] == pytest.approx(losses["auto"], rel=1e-6), path
+    for gradient in gradients.values():
+        assert float((gradient - gradients["auto"]).norm() / gradient.norm()) < 1e-5
+
+
+def test_flash_is_one_kernel_or_an_error() -> None:
+    core = CoreAttention(0.2)
+    core.flash = True
+    q = torch.randn(1, 2, 8, 16, dtype=torch.complex64)
+    with pytest.raises(RuntimeError, match=r"No available kernel|not implemented|No viable backend"):
+        core(q, q, q)
+
+
+def test_block_masks_are_compiled_once_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, but for the compiler's back end: other documents of the same shape must not compile again."""
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(create_block_mask, dynamic=False, backend=counter)
+    monkeypatch.setattr("plinth.model.attention.create_block_mask", compiled)
+    counts = []
+    for cut in (10, 100, 150):
+        flex_mask((torch.arange(256) > cut).int()[None])
+        counts.append(counter.frame_count)
+    assert counts[0] > 0
+    assert counts == [counts[0]] * 3
+    flex_mask(torch.zeros(2, 256, dtype=torch.int32))
+    assert counter.frame_count == 2 * counts[0]
+
+
 def test_no_mask_is_built_where_no_document_ends() -> None:
     whole = SEGMENTS[2:]
     assert attention_mask(None, torch.float32) is None
@@ -47,10 +98,23 @@ def test_scaled_frequencies_by_hand() -> None:
     """Wavelengths above 8192 / 1 are stretched, below 8192 / 4 kept, 4096 is a third of the way between."""
     frequency = 2 * math.pi / torch.tensor([100_000.0, 8192.0, 4096.0, 2048.0, 10.0])
     kept = torch.tensor([0.0, 0.0, 1 / 3, 1.0, 1.0])
-    found = scaled(frequency, RopeScaling(factor=8.0)) / frequency
+    found = scaled(frequency, Model(rope_scaling=RopeScaling(factor=8.0))) / frequency
     assert torch.allclose(found, kept + (1 - kept) / 8)
     with pytest.raises(ValueError, match="not above"):
         RopeScaling(low_frequency_factor=4.0)
+
+
+def test_yarn_by_hand() -> None:
+    """E = 16, theta 10^4, 256 tokens: pair d turns 256 / (2 pi 10^(d / 2)) times. 32 turns lie at d = 0.21 and 1 turn
+    at 3.22, so the ramp runs from 0 to 4; factor 4 then leaves 1, 13/16, 10/16, 7/16 and 1/4 of the frequencies."""
+    config = Model(dim=64, heads=4, rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_tokens=256))
+    frequency = 10000.0 ** (-torch.arange(8) / 8)
+    left = torch.tensor([1, 13 / 16, 10 / 16, 7 / 16, 1 / 4, 1 / 4, 1 / 4, 1 / 4])
+    assert torch.allclose(scaled(frequency, config) / frequency, left)
+    cos, sin = rotary(config, torch.arange(3), torch.float32)
+    assert torch.allclose((cos**2 + sin**2).sqrt(), torch.full((3, 16), 0.1 * math.log(4) + 1))
+    with pytest.raises(ValueError, match="beta_fast 1 is not above beta_slow 1"):
+        RopeScaling(kind="yarn", beta_fast=1.0)
 
 
 def test_positions_may_begin_anywhere() -> None:

@@ -64,8 +64,8 @@ def test_nothing_scored_is_zero_and_moves_nothing() -> None:
 
 def test_logits_of_all_tokens_are_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
     largest = []
-    logits = module._logits
-    monkeypatch.setattr(module, "_logits", lambda *a: largest.append(len(found := logits(*a))) or found)
+    logits = module.logits_of
+    monkeypatch.setattr(module, "logits_of", lambda *a: largest.append(len(found := logits(*a))) or found)
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", 10 * V + 3)
     cross_entropy(*inputs()).backward()
     assert largest == [10, 10, 10, 7]

@@ -105,6 +105,7 @@ def test_ancestry_without_a_raw_source_is_incomplete(ctx: Context) -> None:
 
 def test_two_versions_of_one_asset_are_refused() -> None:
     links = [Link(asset="web/curated", digest=digest, step="curated", version="1", inputs={}) for digest in ("a", "b")]
+    links.append(Link(asset="mixture", digest="c", step="mixture", version="1", inputs={"one": "a", "other": "b"}))
     with pytest.raises(LineageError, match="two versions of web/curated"):
         _ = Chain(links=tuple(links)).data_versions
 

@@ -86,7 +86,8 @@ def whole_state(folder: Path) -> dict[tuple[str, str], Tensor]:
     """Every whole tensor of a state, by parameter and kind."""
     with ExitStack() as stack:
         found = sharded_state.ShardedState(stack, folder)
-        return {(name, kind): found.whole(name, kind) for name in sorted(found.names) for kind in sorted(found.kinds)}
+        named = [(name, kind) for name in sorted(found.names) for kind in sorted(found.kinds_of(name))]
+        return {(name, kind): found.whole(name, kind) for name, kind in named}
 
 
 def same(left: dict[Any, Tensor], right: dict[Any, Tensor]) -> bool:

@@ -43,10 +43,13 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
+from plinth.training.distillation.parameters import Distillation
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.guard.parameters import GuardParameters
+from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
+from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.telemetry.timeline import timeline
@@ -128,6 +131,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "stopping": Stopping(tokens=9),
         "telemetry": Telemetry(layers_every=3),
         "validation": Validation(),
+        "sinks": Sinks(),
     }
     for name, value in placed.items():
         assert config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") == key, name
@@ -140,6 +144,11 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "model": Model(layers=2),
         "optimizer": Optimizer(lr=1e-4),
         "guard": GuardParameters(enabled=not TRAINING.guard.enabled),
+        "deterministic": False,
+        "fp32_matmul": "tf32",
+        "deepspeed": {"zero_optimization": {"zero_quantized_gradients": True}},
+        "distillation": Distillation(teacher="large@champion"),
+        "initial": InitialWeights(folder="llama", licence="MIT", vocabulary="mean"),
     }
     others = [config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") for name, value in decisive.items()]
     others += [config.run_key(TRAINING, "n", "t"), config.run_key(TRAINING, "m", "u")]

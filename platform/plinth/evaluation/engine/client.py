@@ -24,7 +24,7 @@ from plinth.errors import CheckpointError, PlinthError, TrainingError
 from plinth.evaluation.engine import exchange
 from plinth.evaluation.engine.child import SPARE, ModelChild, ModelKey
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
-from plinth.model.hugging_face import CONFIG, INDEX, REQUIRED_FILES, TOKENIZER
+from plinth.model.hugging_face import TOKENIZER, required_files
 from plinth.records import Manifest, Part
 from plinth.storage.checkout import checkout
 
@@ -249,9 +249,7 @@ class ModelEngine:
 def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
     """The files of the model; of one in several files, the index and all of them."""
     found = {part.name: part for part in checkpoint.parts}
-    required: tuple[str, ...] = REQUIRED_FILES
-    if INDEX in found:
-        required = (INDEX, CONFIG, TOKENIZER, *sorted(name for name in found if name.endswith(".safetensors")))
+    required = required_files(found)
     lacking = [name for name in required if name not in found]
     if lacking:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Llama (arXiv:2302.13971): pre-norm blocks with RMSNorm. With `qk_norm` it is Qwen3.
+"""Llama (arXiv:2302.13971): pre-norm blocks with RMSNorm. With `qkv_bias` it is Qwen2, with `qk_norm` Qwen3.
 
     block    the block, with what each of its parameters declares
 """
@@ -16,6 +16,7 @@ def counts(model: Model) -> BlockCounts:
         attention=2 * model.dim * model.heads * head + 2 * model.dim * model.kv_heads * head,
         feed_forward=3 * model.dim * model.ffn_dim,
         norms=2 * model.dim + (2 * head if model.qk_norm else 0),
+        biases=(model.heads + 2 * model.kv_heads) * head if model.qkv_bias else 0,
     )
 
 
@@ -23,7 +24,8 @@ ARCHITECTURE = Architecture(
     block="plinth.model.llama.block:LlamaBlock",
     counts=counts,
     published=(
-        Published("llama", "LlamaForCausalLM", {"qk_norm": False}),
-        Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True}),
+        Published("llama", "LlamaForCausalLM", {"qk_norm": False, "qkv_bias": False}),
+        Published("qwen2", "Qwen2ForCausalLM", {"qk_norm": False, "qkv_bias": True}),
+        Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True, "qkv_bias": False}),
     ),
 )

@@ -1,5 +1,5 @@
-"""Llama's block: each sublayer after a norm of its input. With `qk_norm` it is Qwen3's (arXiv:2505.09388), which
-normalises queries and keys per head before rotation."""
+"""Llama's block: each sublayer after a norm of its input. With `qkv_bias` it is Qwen2's (arXiv:2407.10671), with
+`qk_norm` Qwen3's (arXiv:2505.09388), which normalises queries and keys per head before rotation."""
 
 from __future__ import annotations
 

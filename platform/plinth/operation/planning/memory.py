@@ -2,10 +2,12 @@
 
     P  parameters of a rank    R  ranks that ZeRO divides over: data x sequence    t, s, p  tensor, sequence, pipeline
 
-**States** (Rajbhandari et al. 2020, "ZeRO", section 3): Adam keeps two moments in FP32. BF16 and FP16 training add
-an FP32 master copy, and hold parameters and gradients in two bytes; FP32 training holds both in four and needs no
-copy. Either way sixteen bytes per parameter, of which ZeRO-1 divides the optimizer's by R, ZeRO-2 the gradients'
-too, ZeRO-3 all. As our engine accumulates gradients in FP32, they take four bytes in any precision.
+**States** (Rajbhandari et al. 2020, "ZeRO", section 3): Adam keeps two moments in FP32, and ZeRO an FP32 master copy
+in any precision; without ZeRO, FP32 parameters are their own. ZeRO-1 divides these by R, ZeRO-3 the parameters too, but
+for those of at most 100,000 elements (norms), which stay whole. Gradients are accumulated in FP32, so that they take
+four bytes in any precision: whole without ZeRO; this rank's part, and with ZeRO-1 the whole before it, unless each is
+reduced at once: overlapped, in the only micro batch of a step. A test compares the sum of all with every tensor that
+DeepSpeed makes in a step, to 2%.
 
 **Activations** (Korthikanti et al. 2022, arXiv:2205.05198, section 4, counted for this architecture and without
 the attention scores, which flash attention computes again): what tensor parallelism does not divide are the
@@ -21,12 +23,17 @@ from plinth.launch import devices
 from plinth.model import flops as counts
 from plinth.model.parameters import Model
 from plinth.records import Frozen
+from plinth.training.parallel.gradient_path import communication_dtype, overlaps
 from plinth.training.parallel.parameters import Parallel
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
 #: Logits that the loss holds at once, unless the vocabulary is divided (`plinth.model.loss.CHUNK_ELEMENTS`).
 LOGITS_AT_ONCE = 2**27
+
+#: DeepSpeed's defaults for ZeRO-3: elements that it keeps gathered, or updates at once; that it gathers ahead, in one
+#: tensor from which it copies; of a parameter that it does not divide.
+LIVE_ELEMENTS, PREFETCHED_ELEMENTS, PERSISTENT_ELEMENTS = 10**9, 5 * 10**7, 10**5
 
 #: Bytes of devices by their data sheets.
 DEVICES: dict[str, int] = {name: one.memory_bytes for name, one in devices.DEVICES.items()}
@@ -61,13 +68,22 @@ class States(NamedTuple):
     optimizer: int
 
 
-def states(parameters: int, *, ranks: int, zero_stage: int, precision: Precision, gradient_bytes: int) -> States:
-    """Bytes under ZeRO on one of `ranks` ranks that hold the same `parameters`."""
-    width = _width(precision)
+def states(
+    parameters: int, *, ranks: int, zero_stage: int, precision: Precision, at_once: bool = False, whole: int = 0
+) -> States:
+    """Bytes under ZeRO on one of `ranks` ranks that hold the same `parameters`.
+
+    Args:
+        parameters: of the rank's part of the model.
+        at_once: a gradient is reduced as soon as it is there, in the only micro batch of a step.
+        whole: parameters that ZeRO-3 does not divide between steps.
+    """
+    width, share = _width(precision), -(-parameters // ranks)
+    own_masters = precision == "fp32" and zero_stage == 0
     return States(
-        parameters=_share(parameters * width, ranks, zero_stage >= 3),
-        gradients=_share(parameters * gradient_bytes, ranks, zero_stage >= 2),
-        optimizer=_share(parameters * (8 if precision == "fp32" else 12), ranks, zero_stage >= 1),
+        parameters=(share + whole if zero_stage == 3 else parameters) * width,
+        gradients=4 * (share if zero_stage > 1 or at_once else parameters + (share if zero_stage else 0)),
+        optimizer=8 * parameters if own_masters else 12 * (share if zero_stage else parameters),
     )
 
 
@@ -81,6 +97,7 @@ def per_device(
     accumulation: int,
     ranks: int,
     precision: Precision,
+    gpu: bool = True,
 ) -> Memory:
     """Peak bytes of the rank that needs most, without fragmentation and the runtime's own.
 
@@ -90,16 +107,20 @@ def per_device(
         accumulation: micro batches of a step on one data rank.
         ranks: of the whole run.
         precision: resolved.
+        gpu: on CPUs gradients are reduced after the backward pass.
     """
     width, stage = _width(precision), parallel.zero_stage
     own = parameters_of_rank(model, vocab_size, parallel)
     replicas = max(1, ranks // (parallel.tensor * parallel.pipeline))
-    held = states(own, ranks=replicas, zero_stage=stage, precision=precision, gradient_bytes=4)
+    at_once = overlaps(parallel, gpu=gpu) and accumulation == 1
+    whole = undivided_by_zero3(model, vocab_size)
+    held = states(own, ranks=replicas, zero_stage=stage, precision=precision, at_once=at_once, whole=whole)
     tokens = micro_batch * sequence_tokens // parallel.sequence
     host, parameters, gradients, optimizer = 0, held.parameters, held.gradients, held.optimizer
     if parallel.offload != "none":
-        host, optimizer = optimizer + gradients, 0
-        gradients = 0
+        share = -(-own // replicas)  # ZeRO-3 accumulates gradients on the host, the others on the device
+        host, optimizer = optimizer + share * (8 if stage == 3 else 4 + width), 0
+        gradients = 0 if stage == 3 else gradients
     if parallel.offload == "parameters":
         host, parameters = host + parameters, 0
     return Memory(
@@ -108,7 +129,7 @@ def per_device(
         optimizer=optimizer,
         activations=_activations(model, parallel, tokens, accumulation) * width,
         logits=_logits(vocab_size, parallel, tokens, width),
-        buffers=_buffers(model, vocab_size, parallel, own, replicas, width),
+        buffers=_buffers(model, vocab_size, parallel, own, replicas, precision, accumulation, gpu),
         host=host,
     )
 
@@ -152,21 +173,57 @@ def _logits(vocab_size: int, parallel: Parallel, tokens: int, width: int) -> int
     return elements * (width + 2 * 4)
 
 
-def _buffers(model: Model, vocab_size: int, parallel: Parallel, own: int, replicas: int, width: int) -> int:
-    """Gradients on their way, and what ZeRO-3 has gathered: embeddings for the whole pass, and two blocks."""
-    if replicas == 1 or parallel.zero_stage == 0:
-        return 0
-    buckets = min(parallel.reduce_bucket_elements, own) * 4 + min(parallel.gather_bucket_elements, own) * width
-    if parallel.zero_stage < 3:
-        return buckets
-    whole = counts.parameters(model, vocab_size)
-    block = (whole.attention + whole.feed_forward) // model.layers
-    return buckets + (whole.embedding + whole.output + 2 * block) * width
+def _buffers(
+    model: Model,
+    vocab_size: int,
+    parallel: Parallel,
+    own: int,
+    replicas: int,
+    precision: Precision,
+    accumulation: int,
+    gpu: bool,
+) -> int:
+    """Gradients on their way and what ZeRO-3 has gathered; or the second copy of this rank's part that DeepSpeed makes
+    for the update, in FP32 and ZeRO-3, if that is more."""
+    stage, share, overlapped = parallel.zero_stage, -(-own // replicas), overlaps(parallel, gpu=gpu)
+    at_once = overlapped and accumulation == 1
+    largest = max(vocab_size * model.dim, model.ffn_dim * model.dim) // parallel.tensor
+    moving = _moving(parallel, min(parallel.reduce_bucket_elements, own), largest, precision, overlapped)
+    if stage == 1 and at_once:
+        moving += 4 * largest  # in FP32 as it arrives
+    if stage == 2 and precision == "fp32":  # whole parameters of which this rank has a part, and those of before
+        moving += 4 * largest + (4 * (share + largest) if accumulation > 1 else 0)
+    if stage == 3:
+        width, live = _width(precision), min(own, LIVE_ELEMENTS)
+        moving = max(min(own, PREFETCHED_ELEMENTS) * width, moving) + live * width
+        moving += min(parallel.reduce_bucket_elements, own) * width
+    copied = stage == 3 or (precision == "fp32" and (stage == 2 or (stage == 1 and at_once)))
+    return max(moving, 4 * min(share, LIVE_ELEMENTS) if copied else 0)
 
 
-def _width(precision: Precision) -> int:
-    return 4 if precision == "fp32" else 2
+def _moving(parallel: Parallel, bucket: int, largest: int, precision: Precision, overlapped: bool) -> int:
+    """Bytes of gradients that are being reduced: DeepSpeed gathers a bucket (two in turn where it overlaps), flattens
+    it and, where it travels in another dtype, converts it. A gradient larger than a bucket goes alone, and is there
+    besides while the backward pass goes on."""
+    stage, width, sent = parallel.zero_stage, _width(precision), _width(communication_dtype(parallel))
+    if stage == 0:
+        return (bucket + largest) * (4 if sent == 4 else 4 + sent)
+    staged = 4 if stage == 1 else width
+    converted = 0 if sent == staged else max(bucket, largest) * sent
+    if stage == 1 and not overlapped:
+        return bucket * staged + converted
+    arriving = largest * width * (1 if stage == 1 or precision == "fp32" else 2)
+    return bucket * staged * (3 if overlapped else 2) + converted + arriving
 
 
-def _share(size: int, ranks: int, divided: bool) -> int:
-    return -(-size // ranks) if divided else size
+def undivided_by_zero3(model: Model, vocab_size: int) -> int:
+    """Elements of parameters so small that ZeRO-3 leaves them whole between steps; all but norms count by matrix."""
+    head, dim = model.head_width, model.dim
+    matrices = [model.heads * head * dim] * 2 + [model.kv_heads * head * dim] * 2 + [model.ffn_dim * dim] * 3
+    ends = [vocab_size * dim] * (1 if model.tied_embeddings else 2)
+    small = model.layers * sum(n for n in matrices if n <= PERSISTENT_ELEMENTS)
+    return small + sum(n for n in ends if n <= PERSISTENT_ELEMENTS) + counts.parameters(model, vocab_size).norms
+
+
+def _width(dtype: str) -> int:
+    return 4 if dtype == "fp32" else 2

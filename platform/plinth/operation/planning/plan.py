@@ -9,7 +9,9 @@ from plinth.operation.planning import memory
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
+from plinth.training.parallel.gradient_path import GradientPath, gradient_path
 from plinth.training.parallel.parameters import Parallel, problems
+from plinth.training.parameters import Training
 
 
 class TrainingPlan(Frozen):
@@ -37,6 +39,7 @@ class TrainingPlan(Frozen):
     zero_stage: int
     precision: memory.Precision
     division: str
+    gradients: GradientPath  # on GPUs
     memory_per_device: memory.Memory
     memory_by_zero_stage: dict[int, int]  # of the stages that go with the rest of the block
     device: str | None
@@ -98,6 +101,7 @@ def plan(
         zero_stage=training.parallel.zero_stage,
         precision=kind,
         division=_division(training.parallel, training.launch.ranks),
+        gradients=gradient_path(training.parallel, gpu=True),
         memory_per_device=needed,
         memory_by_zero_stage={stage: used.total for stage, used in by_stage.items()},
         device=device,
@@ -139,6 +143,16 @@ def _division(parallel: Parallel, ranks: int) -> str:
     return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
 
 
+def _attention(training: Training) -> str:
+    """The path that attention takes, in words."""
+    path, documents = training.parallel.attention, training.model.document_mask
+    dense = "sdpa with dense masks" if documents else "sdpa"
+    words = {"flex": "flex with block masks", "flash": "flash", "sdpa": dense}
+    if path == "auto":
+        return "flex with block masks on GPUs where documents end within rows, else sdpa" if documents else dense
+    return words[path]
+
+
 def _assumptions(
     recipe: Recipe, vocab_size: int | None, precision: str | None, tokens_per_second: float | None
 ) -> tuple[str, ...]:
@@ -150,6 +164,9 @@ def _assumptions(
         "attention scores are recomputed; other activations are kept, but of blocks that the recipe recomputes",
         "a last step that its batch does not fill is not run",
     ]
+    lines.append(f"attention: {_attention(recipe.training)}")
+    if recipe.training.fp32_matmul == "tf32":
+        lines.append("products of FP32 matrices are rounded to TF32; a device without it ends the run by name")
     if vocab_size is None:
         lines.append("the tokenizer reaches the recipe's vocabulary size")
     if recipe.training.precision == "auto":

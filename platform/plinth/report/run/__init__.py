@@ -4,5 +4,6 @@ build     write the page of a run, from its directory and its manifests
 metrics   the timeline as columns over one axis, and the cost of the run: pure functions of events
 panels    series, shares and layers as panels over one axis, drawn by matplotlib
 probes    the panel and the table of probes
+step_parts   the parts of a step as stacked shares
 run_page  `page(events, about) -> str`; a script of the page reads values out at the pointer
 """

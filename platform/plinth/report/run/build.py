@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import merge
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from plinth.report.run import run_page
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.mixture.mixture_audit import shares_over_run
 from plinth.training.config import RunConfig
+from plinth.training.telemetry.devices import read_samples
 from plinth.training.telemetry.timeline import read_events
 from plinth.training.validation import seeds
 from plinth.training.validation.probe_curves import curves
@@ -44,7 +46,7 @@ def write(
         MissingError: nothing has happened yet.
         StorageError, DiskFullError: it could not be written.
     """
-    events = list(read_events(config.directory.events))
+    events, samples = list(read_events(config.directory.events)), read_samples(config.directory)
     if not events:
         raise MissingError(
             f"run {config.run_id} has no timeline yet", expected=config.directory.events, remedy="wait for its ranks"
@@ -67,7 +69,8 @@ def write(
         over_seeds=seeds.over_seeds(config, curves(events)),
     )
     place = target or path(ctx, config)
-    write_bytes(place, run_page.page(events, about).encode())
+    together = list(merge(events, samples, key=lambda event: float(event["time"])))
+    write_bytes(place, run_page.page(together, about).encode())
     return place
 
 

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from plinth.training.telemetry.step_clock import PARTS
+from plinth.training.telemetry.timeline import host_memory_bytes, saved_s, waited_s
+
 Event = Mapping[str, Any]
 
 #: Events that a reader wants to see across all panels, and how grave they are.
@@ -21,6 +24,8 @@ MARKED = {
     "refused": "bad",
     "failed": "bad",
     "rank_failed": "bad",
+    "device_error": "bad",
+    "hang": "bad",
     "restart": "bad",
     "vanished": "bad",
     "lost": "bad",
@@ -28,6 +33,8 @@ MARKED = {
     "upload_failed": "bad",
     "downloaded": "note",
     "signal": "note",
+    "stragglers": "note",
+    "profiled": "note",
     "resumed": "note",
     "reshaped": "note",
     "amended": "note",
@@ -143,6 +150,8 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
         elif kind == "step":
             _step(event, series, layers, saved_at)
             series["ranks"].add(event, ranks)
+        elif kind == "devices":
+            _devices({"step": at_step, **event}, series)
         elif kind == "checkpoint":
             series["checkpoint_age_s"].add(event, max(0.0, float(event["time"]) - saved_at))
             saved_at = float(event["time"])
@@ -209,8 +218,8 @@ def cost(events: Sequence[Event]) -> Cost:
     start = _between(events, ("job_started", "restart"), "run_started")
     queued = _between(events, ("submitted",), "job_started")
     wall = float(events[-1]["time"]) - float(events[0]["time"]) if events else 0.0
-    wait = sum(float(event.get("data_wait_s", 0.0)) for event in counted.values())
-    busy = sum(float(event["step_s"]) for event in counted.values())
+    wait = sum(map(waited_s, counted.values()))
+    busy = sum(float(event["step_s"]) - saved_s(event) for event in counted.values())
     saves = sum(float(event.get("stall_s", event.get("seconds", 0.0))) for event in of["checkpoint"])
     thrown = sum(float(event["step_s"]) for event in lost)
     useful = max(0.0, busy - wait)
@@ -273,16 +282,35 @@ def _between(events: Sequence[Event], opening: Sequence[str], closing: str) -> f
 
 
 def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], saved_at: float) -> None:
-    for name in ("loss", "loss_ema", "grad_norm", "lr", "tokens_per_s", "memory_bytes", "tokens"):
+    for name in ("loss", "loss_ema", "grad_norm", "lr", "tokens_per_s", "tokens"):
         if name in event:
             series[name].add(event, event[name])
     seconds = float(event["step_s"]) or math.nan
-    series["data_wait_share"].add(event, float(event.get("data_wait_s", 0.0)) / seconds)
+    series["data_wait_share"].add(event, waited_s(event) / seconds)
+    series["host_memory_bytes"].add(event, host_memory_bytes(event) or None)
+    for name, value in event.get("device_memory", {}).items():
+        series[f"device_{name}_bytes"].add(event, value)
+    if "slowest" in event:
+        series["slowest_score"].add(event, event["slowest"]["score"])
+    for part in PARTS if "parts" in event else ():
+        series[f"part:{part}"].add(event, event["parts"].get(part, 0.0) / seconds)
     series["checkpoint_age_s"].add(event, max(0.0, float(event["time"]) - saved_at))
     measured = event.get("layers")
     if measured:
         for name, value in zip(measured["names"], measured.get("grad_norm", ()), strict=False):
             layers[name].add(event, value)
+
+
+def _devices(event: Event, series: dict[str, Series]) -> None:
+    """A sample of a node's GPUs: their mean utilisation, their power together, the warmest."""
+    for name, combined in (("utilisation", _mean), ("power_w", sum), ("temperature_c", max)):
+        known = [gpu[name] for gpu in event["gpus"] if gpu.get(name) is not None]
+        if known:
+            series[f"gpu_{name}"].add(event, combined(known))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _short(value: Any) -> str:

@@ -121,14 +121,16 @@ def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark]
     return _with_titles(svg(_cells, reduced, scale, marks, title=title, key="layers", tight=False), marks)
 
 
-def shares(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]], title: str) -> str:
+def shares(
+    rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]], title: str, key: str = "mixture"
+) -> str:
     """Stacked shares by name over stretches of the axis.
 
     Args:
         rows: `realised` (name to share) of each stretch.
         places: where each begins and ends on the canvas.
     """
-    return svg(_stacked, rows, places, title=title, key="mixture", tight=False) if rows else ""
+    return svg(_stacked, rows, places, title=title, key=key, tight=False) if rows else ""
 
 
 def ruler(scale: TimeAxis) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
-from plinth.report.run import panels, probes
+from plinth.report.run import panels, probes, step_parts
 from plinth.report.run.metrics import MARKED, Cost, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 #: Ordinary events are counted, not listed.
-UNLISTED = frozenset({"step", "checkpoint", "evaluated", "uploaded", "retired", "skipped"})
+UNLISTED = frozenset({"step", "checkpoint", "evaluated", "uploaded", "retired", "skipped", "devices"})
 UNLISTED |= {"intervention", "documents"}  # which have a table of their own
 DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
 
@@ -112,8 +112,19 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
               style.percent if peak else style.count, zero=True, height=84),
         Panel("wait", "share of a step that waited for data", [
             PanelLine("waiting", s.get("data_wait_share", Series()), PALETTE[5])], style.percent, zero=True, height=64),
-        Panel("memory", "memory of the leading rank", [
-            PanelLine("resident", s.get("memory_bytes", Series()), PALETTE[4])], style.size, zero=True, height=64),
+        Panel("slowest", "speed of the slowest rank, as a share of the fastest", [
+            PanelLine("score", s.get("slowest_score", Series()), PALETTE[5])], style.percent, zero=True, height=64),
+        Panel("memory", "memory of the leading rank's process on the host", [
+            PanelLine("peak", s.get("host_memory_bytes", Series()), PALETTE[4])], style.size, zero=True, height=64),
+        Panel("device_memory", "memory of the leading rank's device", [
+            PanelLine(name, s.get(f"device_{name}_bytes", Series()), PALETTE[number])
+            for number, name in enumerate(("allocated", "reserved", "peak"))], style.size, zero=True, height=84),
+        Panel("gpu_utilisation", "utilisation of a node's GPUs, mean", [
+            PanelLine("utilisation", s.get("gpu_utilisation", Series()), PALETTE[3])], _percents, zero=True, height=64),
+        Panel("gpu_power", "power of a node's GPUs together", [
+            PanelLine("power", s.get("gpu_power_w", Series()), PALETTE[1])], _watts, zero=True, height=64),
+        Panel("gpu_temperature", "the warmest GPU of a node", [
+            PanelLine("temperature", s.get("gpu_temperature_c", Series()), PALETTE[5])], _degrees, height=64),
         Panel("age", "age of the last checkpoint", [
             PanelLine("age", s.get("checkpoint_age_s", Series()), MUTED)], _seconds, zero=True, height=64),
     ]  # fmt: skip
@@ -136,6 +147,9 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
     if measured.layers:
         drawn = panels.heat(measured.layers, scale, measured.marks, "gradient norm by layer")
         made.append({"key": "layers", "title": "gradient norm by layer, darker is larger", "svg": drawn})
+    divided = step_parts.stretches(measured, scale)
+    if divided:
+        made.append({"key": "parts", "title": "parts of a step, of the leading rank", **step_parts.drawn(divided)})
     places = _places(measured, about, scale)
     if places:
         rows = [row for row, _ in places]
@@ -319,6 +333,18 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "" if value is None else str(value)
+
+
+def _percents(value: float) -> str:
+    return f"{value:.3g}%"
+
+
+def _watts(value: float) -> str:
+    return f"{value:,.0f} W"
+
+
+def _degrees(value: float) -> str:
+    return f"{value:.3g} °C"
 
 
 def _seconds(seconds: float) -> str:

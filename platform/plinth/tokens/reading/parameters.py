@@ -22,11 +22,18 @@ class Reading(Frozen):
     )
     fetch: Literal["auto", "shard", "span"] = internal(
         "auto",
-        description="`shard`: whole, checked by SHA-256, kept in the cache; `span`: each rank only the tokens of its "
-        "rows; `auto`: whole where all fit into half the cache.",
+        description="`shard`: whole, checked by SHA-256, kept in the cache; `span`: each rank only the blocks with its "
+        "rows, each checked by SHA-256; `auto`: whole where all fit into half the cache.",
     )
     cache: str | None = Field(
         None, description="Folder that the processes of a node share; by default `cache` in the workspace."
     )
     cache_bytes: int = Field(256 * 2**30, gt=0, description="Bound of the cache.")
     ahead: int = internal(4, ge=0, description="Shards that are fetched at once before they are needed.")
+
+    def by_spans(self, shards_bytes: int) -> bool:
+        """Whether shards of so many bytes are read by spans from the remote, rather than fetched whole or opened in the
+        workspace's store."""
+        if self.remote is None or self.fetch != "auto":
+            return self.remote is not None and self.fetch == "span"
+        return 2 * shards_bytes > self.cache_bytes

@@ -18,6 +18,7 @@ from plinth.storage.store import Store
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.parameters import Reading
 from plinth.tokens.reading.span_reader import SpanReader
+from plinth.tokens.shards.blocks import BlockDigests, unproved
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.shards.streams import streams_of
 
@@ -30,11 +31,19 @@ class ShardSource:
     readers: Mapping[str, ShardReader]
 
 
-def open_shards(local: Store, shards: Iterable[Manifest], reading: Reading) -> ShardSource:
-    """The streams of these shard sets. Digests are compared once: when a shard is fetched, or first read.
+def open_shards(
+    local: Store, shards: Iterable[Manifest], reading: Reading, blocks: Manifest | None = None
+) -> ShardSource:
+    """The streams of these shard sets. Digests are compared once: when a shard is fetched, or first read; those of
+    spans whenever a span is fetched.
 
     Args:
         local: the workspace's store; shards are read from it where `reading` names no remote.
+        blocks: the block digests of the shards (`tokens.shards.blocks`), in the workspace's store; without them
+            nothing is read by spans.
+
+    Raises:
+        MissingError: shards are to be read by spans, and have no block digests.
     """
     made = {one.asset: one for one in shards}
     if reading.remote is None:
@@ -42,23 +51,19 @@ def open_shards(local: Store, shards: Iterable[Manifest], reading: Reading) -> S
     remote = RemoteBlobs(reading.remote, exported_names(made) if reading.layout == "names" else None)
     root = Path(reading.cache) if reading.cache else local.root.parent / "cache"
     store = CachedStore(root, remote, reading.cache_bytes)
-    if fetches_whole(made.values(), reading):
+    if not reading.by_spans(sum(one.bytes for one in made.values())):
         return ShardSource(store, open_streams(store, made))
+    if blocks is None:
+        raise unproved("what the run trains on")
+    digests = BlockDigests(local, blocks)
     return ShardSource(
         store,
         {
-            stream.name: SpanReader(store, one, stream.name, remote)
+            stream.name: SpanReader(store, one, stream.name, remote, digests)
             for one in made.values()
             for stream in streams_of(one)
         },
     )
-
-
-def fetches_whole(shards: Iterable[Manifest], reading: Reading) -> bool:
-    """Whether shards are fetched whole rather than by spans."""
-    if reading.fetch != "auto":
-        return reading.fetch == "shard"
-    return 2 * sum(one.bytes for one in shards) <= reading.cache_bytes
 
 
 def needed_shards(loader: Loader, first_step: int) -> Iterator[Blob]:

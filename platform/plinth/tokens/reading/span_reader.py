@@ -1,6 +1,7 @@
 """Read shards by spans, for shard sets larger than a machine's cache: each rank fetches the tokens of its own rows.
 
-A span is checked by its length only: a digest covers a whole shard. Fetch whole shards where digests matter.
+A span is fetched with the rest of the blocks that it lies in, and every block is compared with its digest
+(`tokens.shards.blocks`) before a token of it is returned.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.records import Manifest
+from plinth.records import Blob, Manifest
 from plinth.storage.remote_blobs import RemoteBlobs
 from plinth.storage.store import Store
+from plinth.tokens.shards.blocks import BlockDigests
 from plinth.tokens.shards.reader import ShardReader, Tokens
 
 REQUESTS_AT_ONCE = 16
@@ -27,24 +29,37 @@ class SpanReader(ShardReader):
     Args:
         store: where the index is read from.
         remote: where the shards are.
+        blocks: digests of their blocks.
 
     Raises:
+        MissingError: a shard has no block digests.
         MissingError, StorageError: on reading: a shard is absent or does not answer.
+        IntegrityError: on reading: a block has other bytes than were written.
     """
 
     mapped = False
 
-    def __init__(self, store: Store, shards: Manifest, stream: str | None, remote: RemoteBlobs) -> None:
+    def __init__(
+        self, store: Store, shards: Manifest, stream: str | None, remote: RemoteBlobs, blocks: BlockDigests
+    ) -> None:
         super().__init__(store, shards, stream)
-        self._remote = remote
+        self._remote, self._blocks = remote, blocks
+        blocks.require(part.blob for part in self.shards)
         self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="spans")
 
     def _span(self, start: int, count: int) -> Tokens:
         pieces = [
-            np.frombuffer(self._remote.read(self.shards[shard].blob, first, stop), self.dtype)
+            np.frombuffer(self._proved(self.shards[shard].blob, first, stop), self.dtype)
             for shard, first, stop in self._ranges(start, count)
         ]
         return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, self.dtype), *pieces])
+
+    def _proved(self, blob: Blob, first: int, stop: int) -> memoryview:
+        """Bytes `first` to `stop` of a shard, out of blocks that were compared."""
+        begin, end = self._blocks.widened(blob, first, stop)
+        data = self._remote.read(blob, begin, end)
+        self._blocks.compare(blob, begin, data, self._remote.uri(blob))
+        return memoryview(data)[first - begin : stop - begin]
 
     def gather(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Tokens, NDArray[np.int64]]:
         """Spans of the stream one after another in one array, many requests at once, and where each begins there."""

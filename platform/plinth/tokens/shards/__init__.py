@@ -14,6 +14,7 @@ read by:
     reader             spans of tokens of one stream, from mapped files
     index              the document index of a stream (lookup: a few documents by small reads)
     mapped             Arrow files of one record batch that are mapped and read in place
+    blocks             digests of the blocks of shards, which prove spans that are fetched from a bucket
     export             shards for other trainers: Megatron, plain token files, files by name
 
 parameters             axes and sizes, as a recipe states them

@@ -1,5 +1,7 @@
 """Train a tokenizer on a sample of the curated buckets, and load it.
 
+A run that begins from weights may keep their tokenizer instead (`of_initial`).
+
 Special tokens come first, so that end-of-text is id 0 in every vocabulary; then the 256 bytes; then the learnt tokens
 (a byte-level vocabulary mixes the last two). `bpe` and `unigram` train the kinds; `pipelines` cuts text into words.
 """
@@ -90,6 +92,26 @@ def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifes
     ((part,),) = run_items(ctx, step(params), _train, items, label=f"{ASSET}: train")
     sources = {f"{bucket}/curated": source for bucket, source in sorted(curated.items())}
     return manifest(ASSET, step(params), sources, [part], part.stats)
+
+
+def of_initial(ctx: Context, initial: Manifest) -> Manifest:
+    """The tokenizer of the weights that a run begins from (`plinth.training.initial`), as a manifest of this stage.
+
+    `vocab_size` counts the rows of their embeddings, which may be more than there are tokens.
+
+    Raises:
+        MissingError, IntegrityError: absent, changed, or not a tokenizer.
+    """
+    (part,) = initial.named(FILE)
+    known, end = encode.load(ctx.store, part.blob), initial.stats["end_of_text"]
+    stats = {
+        "vocab_size": initial.stats["vocab_size"],
+        "end_of_text": end,
+        "special_tokens": {known.id_to_token(end): end},
+        "sample_bytes": {},
+    }
+    step = Step(name="tokens.tokenizer", version=VERSION, params={"kind": "initial"})
+    return manifest(ASSET, step, {"initial": initial}, [part.model_copy(update={"stats": stats})], stats)
 
 
 def load(store: Store, tokenizer: Manifest) -> Tokenizer:

@@ -2,22 +2,30 @@
 
     snapshot ──► saving ──► writer/ ──► staging/step-N ──► checkpoint: one rename, one record ──► upload ──► bucket
 
+Every rank hashes, writes, verifies and reads its share: the work of a rank falls with their number.
+
 Files only, without torch:
 
-    checkpoint     stage, commit, verify, list, delete
-    commit_record  the signed record that makes a directory a checkpoint
-    file_digests   the files of a directory by path, size and SHA-256
-    retention      checkpoints that stay, and deletion of the others
-    selection      the checkpoint that a run resumes from
-    remote         committed checkpoints in a bucket
-    upload         copies them there during training; downloads them on a machine that has none
-    parameters     interval, retention and upload, as a recipe sets them
+    checkpoint      stage, commit, verify, list, delete
+    commit_record   the signed record that makes a directory a checkpoint
+    digest_tree     the root over one manifest per rank
+    file_digests    the files of a directory by path, size and digest
+    piece_index     which rank's file holds which piece of the state
+    model_division  which rank writes which parameter of the model
+    retention       checkpoints that stay, and deletion of the others
+    selection       the checkpoint that a run resumes from
+    remote          committed checkpoints in a bucket
+    upload          copies them there during training; downloads them on a machine that has none
+    parameters      interval, retention and upload, as a recipe sets them
 
 The state of a run, with torch:
 
-    saving         saves while the run trains
-    snapshot       the full state of a run, into a checkpoint and out of it
-    universal      DeepSpeed's state as addresses that belong to no layout, and back
-    sharded_state  the files of that state: spans of whole parameters, by name
-    writer/        the process beside a rank that writes its part
+    saving               saves while the run trains
+    snapshot             the full state of a run, into a checkpoint and out of it
+    model_share          this rank's share of the model as whole parameters
+    universal            DeepSpeed's state as addresses that belong to no layout, and back
+    sharded_state        the files of that state: spans of whole parameters, by name
+    averaging            the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint to use
+    shared_verification  all ranks verify, each its share, and agree
+    writer/              the process beside a rank that writes its part
 """

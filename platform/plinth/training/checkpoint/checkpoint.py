@@ -3,11 +3,12 @@
     staging/step-00000100/             written here; never read; left-overs are deleted
       attempts.json                    what the trainer stated of its attempts so far (attempts.statement)
       looks.json                       its last looks at probes, where there were any (validation.kept_looks)
-      manifest.json                    every other file: path, bytes, SHA-256
+      ranks/rank-00000.json            the files of a rank and their digests
+      manifest.json                    the root: files of the run, and the digest of each rank's manifest (digest_tree)
     checkpoints/step-00000100/         the same directory after one rename
-    checkpoints/step-00000100.json     the commit record: SHA-256 of the manifest, signed (commit_record)
+    checkpoints/step-00000100.json     the commit record: SHA-256 of the root, signed (commit_record)
 
-Order: files, flush, manifest, flush, rename, flush, commit record. A directory without a record was
+Order: files, flush, manifests, flush, root, flush, rename, flush, commit record. A directory without a record was
 interrupted and is deleted; one whose bytes differ from its record is refused by name.
 
 Does not belong here: what the files hold (snapshot), so this module needs no torch.
@@ -18,20 +19,35 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plinth import fingerprint
 from plinth.errors import CheckpointError, DiskFullError
 from plinth.storage.atomic import named_failures, sync_directory, write_bytes
 from plinth.training.attempts import statement
-from plinth.training.checkpoint import commit_record
+from plinth.training.checkpoint import commit_record, digest_tree
 from plinth.training.checkpoint.commit_record import Commit
-from plinth.training.checkpoint.file_digests import MANIFEST, File, files_of, hash_files, listed, require_sizes
+from plinth.training.checkpoint.digest_tree import CheckpointRoot, RankFiles, RankManifest
+from plinth.training.checkpoint.file_digests import (
+    MANIFEST,
+    Beat,
+    File,
+    differing,
+    hash_files,
+    listed,
+    made,
+    require_total,
+    silent,
+)
 from plinth.training.directory import RunDirectory
 from plinth.training.validation import kept_looks
+
+#: The file of a checkpoint's state that is no tensor.
+STATE = "state.json"
 
 _NAME = re.compile(r"step-(\d{8})")
 
@@ -68,10 +84,13 @@ def stage(run: RunDirectory, step: int) -> Path:
     return folder
 
 
-def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Commit:
+def commit(
+    run: RunDirectory, step: int, files: Sequence[File] | None = None, ranks: Sequence[RankFiles] = ()
+) -> Commit:
     """Make the staged files of a step the committed checkpoint of that step.
 
-    `files` is what was written, sorted by path, when the writers have hashed and flushed it already.
+    `files` and `ranks` are what was written, when the writers have hashed and flushed it already: files of the run,
+    and what each rank's writer states of its own. No file is read then.
 
     Raises:
         CheckpointError: the folder does not hold the files that the writers reported.
@@ -80,21 +99,20 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
     """
     staged, target = run.staging / name(step), path(run, step)
     with named_failures(staged):
+        own = []
         for item, content in _accounts(run, step).items():
             write_bytes(staged / item, content)
-            if files is not None:
-                own = File(path=item, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-                files = sorted((*files, own), key=lambda file: file.path)
-        if files is None:
-            files = hash_files(staged, listed(staged), flush=True)
-        else:
-            require_sizes(staged, files)
-        data = fingerprint.canonical({"step": step, "files": files})
+            own.append(made(item, len(content), hashlib.sha256(content).hexdigest()))
+        written = hash_files(staged, listed(staged), flush=True) if files is None else [*files, *own]
+        root = CheckpointRoot(step=step, files=tuple(sorted(written, key=lambda file: file.path)), ranks=tuple(ranks))
+        stated = {file.path: file.bytes for file in (*root.files, *(one.manifest for one in root.ranks))}
+        require_total(staged, stated, root.total_files, root.total_bytes)
+        data = digest_tree.root_bytes(root)
         write_bytes(staged / MANIFEST, data)
-        for folder in sorted({file.parent for file in staged.rglob("*")}):
+        for folder in sorted(_folders(staged)):
             sync_directory(folder)
-        size = len(data) + sum(file.bytes for file in files)
-        commit, record = commit_record.seal(run, step, hashlib.sha256(data).hexdigest(), size)
+        digest = hashlib.sha256(data).hexdigest()
+        commit, record = commit_record.seal(run, step, digest, len(data) + root.total_bytes)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         record_path(run, step).unlink(missing_ok=True)  # a step that was rolled back and has come again
         if target.exists():  # refused or interrupted earlier: it has no record
@@ -103,6 +121,10 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
         sync_directory(run.checkpoints)
     write_bytes(record_path(run, step), record)
     return commit
+
+
+def _folders(staged: Path) -> list[Path]:
+    return [Path(folder) for folder, _, _ in os.walk(staged)]
 
 
 def _accounts(run: RunDirectory, step: int) -> dict[str, bytes]:
@@ -116,18 +138,19 @@ def _looks_before(run: RunDirectory, step: int) -> tuple[bytes | None, int]:
     """Looks that the newest earlier checkpoint keeps, unchanged, and its step; 0 where there is no such checkpoint."""
     for earlier in reversed([known for known in committed(run) if known < step]):
         with contextlib.suppress(CheckpointError, OSError):
-            expected = digests(run, earlier).get(kept_looks.LOOKS)
+            stated = {file.path: file.sha256 for file in read_root(run, earlier).files}
+            expected = stated.get(kept_looks.LOOKS)
             found = (path(run, earlier) / kept_looks.LOOKS).read_bytes() if expected else None
             if found is None or hashlib.sha256(found).hexdigest() == expected:
                 return found, earlier
     return None, 0
 
 
-def verify(run: RunDirectory, step: int) -> Path:
-    """Compare every byte of a committed checkpoint with its record; returns its directory.
+def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
+    """Compare every byte of a committed checkpoint with its record, in this process; returns its directory.
 
     Raises:
-        CheckpointError: not committed by a trainer, torn, changed, or with files that the manifest does not name.
+        CheckpointError: not committed by a trainer, torn, changed, or with files that the manifests do not name.
         SignatureError: no root of trust is pinned on this machine.
     """
     folder, files = path(run, step), listed_files(run, step)
@@ -138,28 +161,79 @@ def verify(run: RunDirectory, step: int) -> Path:
             f"checkpoint {name(step)} does not hold the files of its manifest",
             found=f"missing {sorted(expected - present)}, unknown {sorted(present - expected)}",
         )
-    for entry, actual in zip(files, hash_files(folder, [file.path for file in files], flush=False), strict=True):
-        if actual != entry:
-            found = f"{actual.bytes} bytes, {actual.sha256}"
-            raise _changed(step, entry.path, found, f"{entry.bytes} bytes, {entry.sha256}")
+    _compare(step, folder, files, beat, threads=4)
     return folder
+
+
+def verify_share(run: RunDirectory, step: int, index: int, count: int, beat: Beat = silent) -> None:
+    """Compare the bytes that reader `index` of `count` answers for; together the readers compare every listed byte.
+
+    Those are the files of ranks `index`, `index + count`, …: its own rank's where the counts are equal. The first
+    reader answers for the files of the run; `state.json`, which all read, is compared by all.
+
+    Raises:
+        CheckpointError, SignatureError: as `verify`; a file that no manifest names is not looked for.
+    """
+    folder, root = path(run, step), read_root(run, step)
+    files = [file for file in root.files if index == 0 or file.path == STATE]
+    for stated in digest_tree.share(root, index, count):
+        files += digest_tree.manifest_in(folder, stated, name(step)).files
+    _compare(step, folder, files, beat)
+
+
+def _compare(step: int, folder: Path, files: Sequence[File], beat: Beat, threads: int = 1) -> None:
+    try:
+        wrong = differing(folder, files, beat, threads)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {name(step)} does not hold the files of its manifest",
+            found=error,
+            expected="every file, readable",
+            remedy="the previous committed checkpoint is used; look for failing storage",
+        ) from error
+    if wrong is not None:
+        file, found = wrong
+        raise _changed(step, file.path, found, f"{file.bytes} bytes, {file.digest}")
 
 
 def digests(run: RunDirectory, step: int, folder: str = "") -> dict[str, str]:
     """SHA-256 of a checkpoint's files, or those of one of its folders by name there, for whoever hashes what it loads.
 
+    Files that only ranks read have none.
+
     Raises:
         CheckpointError, SignatureError: as `listed_files`.
     """
     start = f"{folder}/" if folder else ""
-    return {one.path.removeprefix(start): one.sha256 for one in listed_files(run, step) if one.path.startswith(start)}
+    files = listed_files(run, step)
+    return {one.path.removeprefix(start): one.sha256 for one in files if one.sha256 and one.path.startswith(start)}
 
 
 def listed_files(run: RunDirectory, step: int) -> list[File]:
-    """The files of a committed checkpoint, as a trainer stated them; they are not read.
+    """The files of a committed checkpoint, as a trainer stated them; only manifests are read.
 
     Raises:
-        CheckpointError: not committed by a trainer, or the list has changed.
+        CheckpointError: not committed by a trainer, or a manifest has changed.
+        SignatureError: no root of trust is pinned on this machine.
+    """
+    root = read_root(run, step)
+    return digest_tree.every_file(root, rank_manifests(run, step, root.ranks), name(step))
+
+
+def rank_manifests(run: RunDirectory, step: int, ranks: Sequence[RankFiles]) -> list[RankManifest]:
+    """The manifests of some ranks.
+
+    Raises:
+        CheckpointError: one has changed or is missing.
+    """
+    return [digest_tree.manifest_in(path(run, step), one, name(step)) for one in ranks]
+
+
+def read_root(run: RunDirectory, step: int) -> CheckpointRoot:
+    """The root of a committed checkpoint, whose signature is verified.
+
+    Raises:
+        CheckpointError: not committed by a trainer, changed, or in the form of an earlier version.
         SignatureError: no root of trust is pinned on this machine.
     """
     folder = path(run, step)
@@ -174,7 +248,7 @@ def listed_files(run: RunDirectory, step: int) -> list[File]:
     found = hashlib.sha256(data).hexdigest()
     if found != record.manifest_sha256:
         raise _changed(step, MANIFEST, found, record.manifest_sha256)
-    return files_of(data, name(step))
+    return digest_tree.read_root(data, name(step))
 
 
 def is_valid(run: RunDirectory, step: int) -> bool:
@@ -186,8 +260,10 @@ def is_valid(run: RunDirectory, step: int) -> bool:
     return True
 
 
-def newest_valid(run: RunDirectory) -> tuple[int | None, list[tuple[int, CheckpointError]]]:
-    """The newest committed step that verifies, and the newer ones that were refused with the reason.
+def newest_valid(
+    run: RunDirectory, check: Callable[[RunDirectory, int], object] = verify
+) -> tuple[int | None, list[tuple[int, CheckpointError]]]:
+    """The newest committed step that `check` does not refuse, and the newer ones that it did, with the reason.
 
     Raises:
         CheckpointError: checkpoints are committed but none verifies; training must not start over unasked.
@@ -195,7 +271,7 @@ def newest_valid(run: RunDirectory) -> tuple[int | None, list[tuple[int, Checkpo
     refused: list[tuple[int, CheckpointError]] = []
     for step in reversed(committed(run)):
         try:
-            verify(run, step)
+            check(run, step)
         except CheckpointError as error:
             refused.append((step, error))
         else:
@@ -268,7 +344,7 @@ def stated_bytes(run: RunDirectory, step: int) -> int:
 
 def read_state(run: RunDirectory, step: int) -> dict[str, Any]:
     """`state.json` of a checkpoint that has been verified."""
-    state: dict[str, Any] = json.loads((path(run, step) / "state.json").read_bytes())
+    state: dict[str, Any] = json.loads((path(run, step) / STATE).read_bytes())
     return state
 
 

@@ -1,4 +1,4 @@
-"""Committed checkpoints in a bucket: the same files, compared by SHA-256 on the way there and back.
+"""Committed checkpoints in a bucket: the same files, compared with their digests on the way there and back.
 
     s3://bucket/prefix/RUN/step-00000100/…            files and manifest
     s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline until then, and its digest, signed:
@@ -20,20 +20,52 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from plinth.errors import CheckpointError, IntegrityError, MissingError, StorageError
 from plinth.storage.atomic import sync_directory, write_bytes
-from plinth.training.checkpoint import checkpoint, commit_record
-from plinth.training.checkpoint.file_digests import MANIFEST, File, files_of, path_in
+from plinth.training.checkpoint import checkpoint, commit_record, digest_tree
+from plinth.training.checkpoint.digest_tree import CheckpointRoot, RankFiles, RankManifest
+from plinth.training.checkpoint.file_digests import MANIFEST, Beat, File, path_in, require_total
 from plinth.training.directory import RunDirectory
+from plinth.training.telemetry.pulse import Pulse
 from plinth.training.telemetry.timeline import put_before, timeline
 
 #: Bytes of one part of an upload; S3 allows 10,000 parts of at least 5 MiB.
 PART_BYTES = 64 * 2**20
 
-#: Files on the way at once.
-STREAMS = 4
+#: Files on the way at once, from and to a node.
+STREAMS = 16
+
+#: Seconds without a byte after which a connection is given up.
+STALL_S = 60
+
+#: How often a file is asked for whose connection breaks or stalls.
+TRIES = 3
+
+
+class OtherNodes(Protocol):
+    """The other nodes of a job, each of which can fetch a share of a checkpoint."""
+
+    @property
+    def count(self) -> int:
+        """Nodes, the one that asks included."""
+
+    def begin(self, step: int) -> None:
+        """Have each fetch its share."""
+
+    def failed(self) -> list[int]:
+        """Wait for them; the nodes whose share is not there."""
+
+
+class _There(NamedTuple):
+    """A checkpoint in a bucket: its verified record and root."""
+
+    name: str
+    where: str
+    record: bytes
+    manifest: bytes
+    root: CheckpointRoot
 
 
 class RemoteCheckpoints:
@@ -44,10 +76,9 @@ class RemoteCheckpoints:
 
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         self.bucket, self.prefix = bucket, "/".join(part for part in (prefix.strip("/"), run_id) if part)
+        patience: Any = {"connect_timeout": 10, "read_timeout": STALL_S, "max_pool_connections": STREAMS}
         retries: Any = {"mode": "standard"}  # how many: AWS_MAX_ATTEMPTS, three where it is not set
-        self.client: Any = boto3.client(
-            "s3", config=boto3.session.Config(connect_timeout=10, read_timeout=60, retries=retries)
-        )
+        self.client: Any = boto3.client("s3", config=boto3.session.Config(**patience, retries=retries))
 
     def upload(self, run: RunDirectory, step: int) -> int:
         """Copy a committed checkpoint; returns its bytes. Doing it again does no harm.
@@ -65,7 +96,9 @@ class RemoteCheckpoints:
         except FileNotFoundError as error:
             raise MissingError(f"checkpoint {name} is gone", found=error) from error
         with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
-            files = files_of(manifest, name)
+            root = digest_tree.read_root(manifest, name)
+            ranks = [digest_tree.manifest_in(folder, one, name) for one in root.ranks]
+            files = digest_tree.every_file(root, ranks, name)
             list(pool.map(lambda file: self._put_file(path_in(folder, file.path), f"{name}/{file.path}", file), files))
             self._put(f"{name}/{MANIFEST}", manifest)
             self._put(f"{name}.events.jsonl", events)
@@ -96,9 +129,15 @@ class RemoteCheckpoints:
             keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
         return sorted(int(found[1]) for key in keys if (found := pattern.fullmatch(key)))
 
-    def download(self, run: RunDirectory, step: int) -> None:
-        """Download a checkpoint and commit it here: first its record, whose signature is verified, then the list of its
-        files, then these, every byte compared.
+    def download(self, run: RunDirectory, step: int, others: OtherNodes | None = None) -> None:
+        """Download a checkpoint and commit it here: first its record, whose signature is verified, then the lists of
+        its files, then these, every byte compared.
+
+        Args:
+            run: its directory.
+            step: of the checkpoint.
+            others: nodes that fetch a share each into the same directory; what one of them fails to fetch is fetched
+                here.
 
         Raises:
             CheckpointError: no trainer signed its record or its timeline, it differs from them, or a part is gone.
@@ -108,25 +147,57 @@ class RemoteCheckpoints:
         name, target = checkpoint.name(step), checkpoint.path(run, step)
         staged = checkpoint.stage(run, step)
         with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
-            record = self._get(f"{name}.json")
-            where = f"s3://{self.bucket}/{self.prefix}/{name}.json"
-            expected = commit_record.verified(run, step, record, where).manifest_sha256
-            manifest = self._get(f"{name}/{MANIFEST}")
-            if hashlib.sha256(manifest).hexdigest() != expected:
-                raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
-            files = files_of(manifest, name)
+            there = self._there(run, step)
             events, stated = self._get(f"{name}.events.jsonl"), self._get(f"{name}.events.json")
-            commit_record.require_timeline(run, step, events, stated, where)
-            list(pool.map(lambda file: self._get_file(f"{name}/{file.path}", staged, file), files))
-            write_bytes(staged / MANIFEST, manifest)
+            commit_record.require_timeline(run, step, events, stated, there.where)
+            count = 1 if others is None else others.count
+            if others is not None:
+                others.begin(step)
+            self._fetch(pool, there, staged, 0, count, run.events)
+            for index in () if others is None else others.failed():
+                self._fetch(pool, there, staged, index, count, run.events)
+            files = {file.path: file.bytes for file in there.root.files}
+            require_total(staged, files, there.root.total_files, there.root.total_bytes)
+            write_bytes(staged / MANIFEST, there.manifest)
             if not timeline(run.events).steps:  # it holds at most that a job was submitted and has begun
                 put_before(run.events, events)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
         staged.rename(target)
         sync_directory(run.checkpoints)
-        write_bytes(checkpoint.uploaded_path(run, step), record)
-        write_bytes(checkpoint.record_path(run, step), record)
+        write_bytes(checkpoint.uploaded_path(run, step), there.record)
+        write_bytes(checkpoint.record_path(run, step), there.record)
+
+    def fetch(self, run: RunDirectory, step: int, index: int, count: int) -> None:
+        """Fetch the share of node `index` of `count` into the directory that the first one has staged.
+
+        Raises:
+            CheckpointError, SignatureError, StorageError: as `download`.
+        """
+        with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
+            staged = run.staging / checkpoint.name(step)
+            self._fetch(pool, self._there(run, step), staged, index, count, run.events)
+
+    def _there(self, run: RunDirectory, step: int) -> _There:
+        """The record and the root of a checkpoint in the bucket, verified."""
+        name = checkpoint.name(step)
+        record, where = self._get(f"{name}.json"), f"s3://{self.bucket}/{self.prefix}/{name}.json"
+        expected = commit_record.verified(run, step, record, where).manifest_sha256
+        manifest = self._get(f"{name}/{MANIFEST}")
+        if hashlib.sha256(manifest).hexdigest() != expected:
+            raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
+        return _There(name, where, record, manifest, digest_tree.read_root(manifest, name))
+
+    def _fetch(
+        self, pool: ThreadPoolExecutor, there: _There, staged: Path, index: int, count: int, events: Path
+    ) -> None:
+        """The files of a node's share of the ranks; the first node's also those of the run."""
+        beat, ranks = Pulse(events), digest_tree.share(there.root, index, count)
+        manifests = list(pool.map(lambda one: self._get_manifest(one, staged, there.name), ranks))
+        files = [*there.root.files] if index == 0 else []
+        files += [file for one in manifests for file in one.files]
+        largest_first = sorted(files, key=lambda file: -file.bytes)
+        list(pool.map(lambda file: self._get_file(f"{there.name}/{file.path}", staged, file, beat), largest_first))
 
     def _put_file(self, path: Path, key: str, file: File) -> None:
         """Upload a file in parts; the object exists only if all its bytes have the manifest's digest."""
@@ -137,7 +208,7 @@ class RemoteCheckpoints:
             return
         upload = self.client.create_multipart_upload(**where, ChecksumAlgorithm="SHA256")["UploadId"]
         try:
-            total, parts = hashlib.sha256(), []
+            total, parts = file.hasher(), []
             for number, data in enumerate(_chunks(path), 1):
                 total.update(data)
                 checksum = _base64(data)
@@ -162,8 +233,9 @@ class RemoteCheckpoints:
         )
         _require_same(answer, checksum, key)
 
-    def _get(self, key: str) -> bytes:
-        data: bytes = self._body(key).read()
+    def _get(self, key: str, most: int | None = None) -> bytes:
+        """An object, or as much of it as one byte more than expected."""
+        data: bytes = self._body(key).read(None if most is None else most + 1)
         return data
 
     def _body(self, key: str) -> Any:
@@ -175,23 +247,51 @@ class RemoteCheckpoints:
                 f"{key} is not in {self.bucket}", expected="every part of a checkpoint", remedy="an older one is used"
             ) from error
 
-    def _get_file(self, key: str, folder: Path, file: File) -> None:
-        path, digest, size = path_in(folder, file.path), hashlib.sha256(), 0
+    def _get_manifest(self, one: RankFiles, folder: Path, name: str) -> RankManifest:
+        data = self._get(f"{name}/{one.path}", one.bytes)
+        found = digest_tree.read_manifest(data, one, name)
+        path = path_in(folder, one.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, data)
+        return found
+
+    def _get_file(self, key: str, folder: Path, file: File, beat: Beat) -> None:
+        """A file, compared with its digest; a line that breaks is tried again from the beginning of the file."""
+        for left in reversed(range(TRIES)):
+            try:
+                found = self._received(key, folder, file, beat)
+                break
+            except _broken_lines():
+                if not left:
+                    raise
+        if found != (file.bytes, file.digest):
+            raise CheckpointError(
+                f"{key} in {self.bucket} differs from its manifest",
+                found=f"{found[0]} bytes, {found[1]}",
+                expected=f"{file.bytes} bytes, {file.digest}",
+            )
+
+    def _received(self, key: str, folder: Path, file: File, beat: Beat) -> tuple[int, str]:
+        path, digest, size = path_in(folder, file.path), file.hasher(), 0
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as stream:
             for data in self._body(key).iter_chunks(1 << 20):
                 digest.update(data)
                 size += stream.write(data)
+                beat()
                 if size > file.bytes:  # or an endless object would fill the disk
                     break
             stream.flush()
             os.fsync(stream.fileno())
-        if (size, digest.hexdigest()) != (file.bytes, file.sha256):
-            raise CheckpointError(
-                f"{key} in {self.bucket} differs from its manifest",
-                found=f"{size} bytes, {digest.hexdigest()}",
-                expected=f"{file.bytes} bytes, {file.sha256}",
-            )
+        return size, digest.hexdigest()
+
+
+def _broken_lines() -> tuple[type[Exception], ...]:
+    """Errors of a connection that was cut, or that brought nothing for the client's read timeout."""
+    from botocore.exceptions import HTTPClientError, IncompleteReadError
+    from urllib3.exceptions import HTTPError
+
+    return HTTPClientError, IncompleteReadError, HTTPError, ConnectionError
 
 
 class _named:
@@ -225,14 +325,15 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _read(path: Path, file: File) -> bytes:
-    data = b"".join(_chunks(path))
-    _require_digest(path, hashlib.sha256(data).hexdigest(), file)
+    data, total = b"".join(_chunks(path)), file.hasher()
+    total.update(data)
+    _require_digest(path, total.hexdigest(), file)
     return data
 
 
 def _require_digest(path: Path, found: str, file: File) -> None:
-    if found != file.sha256:
-        raise IntegrityError(f"{path} has changed since it was committed", found=found, expected=file.sha256)
+    if found != file.digest:
+        raise IntegrityError(f"{path} has changed since it was committed", found=found, expected=file.digest)
 
 
 def _require_same(answer: dict[str, Any], checksum: str, key: str) -> None:

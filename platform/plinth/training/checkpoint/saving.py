@@ -18,9 +18,8 @@ that writes (writer/).
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from plinth.training.checkpoint.writer.rank_part import Timing, WritePlan
 from plinth.training.checkpoint.writer.staging import Arena, BackgroundCopy, StagingLayout
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.telemetry.pulse import Pulse
 from plinth.training.telemetry.timeline import Timeline
 
 
@@ -44,7 +44,7 @@ class Saver:
         self.engine, self.events = engine, events
         self.config, self.rank, self.run = engine.config, engine.rank, engine.config.directory
         self.mode = self.config.checkpoints.mode
-        self._arena = Arena()
+        self._pulse, self._arena = Pulse(self.run.events), Arena()
         self._writer = self._start_writer() if self.mode == "async" else None
         self._plan: WritePlan | None = None  # what was staged last
         self._copying: BackgroundCopy | None = None  # what is being staged
@@ -137,11 +137,16 @@ class Saver:
         if self.rank.device.type == "cpu":
             self._copying = BackgroundCopy(layout, self._arena.block, order_save)
             optimizer = self.engine.deepspeed.basic_optimizer
-            self._hook = optimizer.register_step_pre_hook(self._copying.before_update)
+            self._hook = optimizer.register_step_pre_hook(self._before_update)
             self._copying.start()
         else:
             layout.copy(self._arena.block)
             order_save(time.monotonic() - timing.begun - timing.wait_s - stall_s)
+
+    def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Hook of an update, which changes what is copied."""
+        with self.engine.clock.within("checkpoint"):
+            self.wait_until_copied()
 
     def _write_here(self, timing: Timing) -> None:
         """Write in this process, all ranks together; the error of one rank is raised on all."""
@@ -149,7 +154,7 @@ class Saver:
         plan, failure = self._plan, None
         self._on_any_rank(False)  # the staging directory is there
         try:
-            rank_part.write(plan, self._arena.block.numpy().data)
+            rank_part.write(plan, self._arena.block.numpy().data, self._piecewise)
         except PlinthError as error:
             failure = error
         self._raise_together(failure)
@@ -160,6 +165,11 @@ class Saver:
             except PlinthError as error:
                 failure = error
         self._raise_together(failure)
+
+    def _piecewise(self, work: Callable[[], object]) -> None:
+        """Do a piece of a long write."""
+        work()
+        self._pulse()
 
     def _raise_together(self, error: PlinthError | None) -> None:
         """Raise the error of one rank on every rank."""
@@ -191,8 +201,7 @@ class Saver:
             if not wait:
                 return
             if self._writer.made_progress():
-                with contextlib.suppress(OSError):
-                    os.utime(self.run.events)  # the supervisor ends ranks that change nothing for long
+                self._pulse()
         self._waiting, failure = False, answer.get("failure")
         if failure is None:
             return

@@ -1,33 +1,39 @@
 """Checkpoint selection: the newest that verifies and has trained on no window that was left out since.
 
-The leading rank selects when a run starts, and when the guard rolls it back, and sends the step to all ranks.
+The leading rank selects when a run starts, and when the guard rolls it back; every rank verifies its share of the
+candidate, and all learn the step (shared_verification).
 Rollbacks are kept on the timeline: one is flushed to it before anything is loaded, so that a run that is killed during
 a rollback continues with it.
 """
 
 from __future__ import annotations
 
-from plinth.errors import CheckpointError
+from collections.abc import Callable
+
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 
-def select_checkpoint(config: RunConfig, events: Timeline) -> tuple[int | None, list[Intervention]] | CheckpointError:
-    """On the leading rank: clean up, then the newest checkpoint to trust. Errors go to all ranks.
+def select_checkpoint(
+    config: RunConfig, events: Timeline, check: Callable[[RunDirectory, int], object] = checkpoint.verify
+) -> tuple[int | None, list[Intervention]]:
+    """On the leading rank: clean up, then the newest checkpoint that `check` does not refuse.
 
     A checkpoint that was saved within or after a window, before that window was left out, was trained on it. Its
     state lacks the rollback, and it is refused.
+
+    Raises:
+        CheckpointError: checkpoints are committed, and none can be trusted.
+        SignatureError: no root of trust is pinned on this machine.
     """
     run = config.directory
     checkpoint.clean(run)
     rollbacks = rollbacks_of(config)
     while True:
-        try:
-            step, refused = checkpoint.newest_valid(run)
-        except CheckpointError as error:
-            return error
+        step, refused = checkpoint.newest_valid(run, check)
         for bad, why in refused:
             events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(why), durable=True)
             checkpoint.refuse(run, bad)

@@ -10,6 +10,9 @@ shards; pipeline parallelism gives whole layers away. So every number has one ad
 element), and any layout can read what any other has written. Numbers are copied, never computed: exact.
 Nothing is pickled.
 
+A rank opens the files that hold what it needs: its own where that is enough, else those which an index of all pieces
+names (piece_index).
+
 Does not belong here: where an engine keeps these numbers (universal).
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import json
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,32 +96,50 @@ def write(captured: Captured, folder: Path, rank: int) -> None:
 
 
 class ShardedState:
-    """All pieces of a checkpoint, whichever rank wrote them. Files are mapped; only requested pieces are read.
+    """The pieces in some of a checkpoint's files, by default in all. Files are mapped; only requested pieces are read.
+
+    Args:
+        stack: holds the files open.
+        folder: of the files.
+        ranks: whose files to open.
+        beat: called after each file and piece.
 
     Raises:
         CheckpointError: no file, or one that is not of this form.
     """
 
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
-        self.folder = folder
+    def __init__(
+        self, stack: ExitStack, folder: Path, ranks: Iterable[int] | None = None, beat: Callable[[], object] = int
+    ) -> None:
+        self.folder, self._beat = folder, beat
         self.header: dict[str, Any] = {}
         self._ranges: dict[tuple[str, str], dict[Shard, list[tuple[int, int, str]]]] = {}
         self._shapes: dict[tuple[str, Shard], tuple[int, ...]] = {}
+        self._kinds: dict[str, set[str]] = {}
         self._file: dict[str, Any] = {}
-        for path in sorted(folder.glob("rank-*.safetensors")):
+        every = sorted(folder.glob("rank-*.safetensors")) if ranks is None else [folder / file_name(r) for r in ranks]
+        for path in every:
             self._index(stack, path)
-        if not self._file:
+            beat()
+        if not every:
             raise CheckpointError(f"no engine state in {folder}", expected="rank-00000.safetensors and its like")
 
-    @property
-    def kinds(self) -> set[str]:
-        """Master weights, and the optimizer's moments by their names."""
-        return {kind for _, kind in self._ranges}
+    def kinds_of(self, name: str) -> set[str]:
+        """Master weights, and the optimizer's moments of one parameter by their names."""
+        return self._kinds.get(name, set())
 
     @property
     def names(self) -> set[str]:
         """The names of the parameters."""
         return {name for name, _ in self._ranges}
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of a whole parameter."""
+        shards = [(shard, shape) for (one, shard), shape in self._shapes.items() if one == name]
+        dim = shards[0][0].dim
+        sizes = list(shards[0][1])
+        sizes[dim] = sum(shape[dim] for _, shape in shards)
+        return tuple(sizes)
 
     def fill(self, target: Tensor, share: Share, kind: str) -> None:
         """Copy the numbers of a share into `target` [elements].
@@ -161,6 +182,7 @@ class ShardedState:
             if first <= done < end:
                 target[done - start : end - start].copy_(self._file[key].get_slice(key)[done - first : end - first])
                 done = end
+                self._beat()
         if done != stop:
             raise CheckpointError(
                 f"{self.folder} lacks {kind} of {name}",
@@ -177,10 +199,14 @@ class ShardedState:
             raise CheckpointError(f"{path} is not a file of an engine's state", found=error) from error
         if self.header["format"] != FORMAT:
             raise CheckpointError(f"{path} has another format", found=self.header["format"], expected=FORMAT)
+        for group in self.header.get("groups", []):
+            for name in group["names"]:
+                self._kinds.setdefault(name, set()).update(group["kinds"])
         for key in file.keys():  # noqa: SIM118 - a handle, not a dictionary
             name, kind, text, start = key.split("/")
             shard = Shard(*map(int, text.split(".")))
             (size,) = file.get_slice(key).get_shape()
+            self._kinds.setdefault(name, set()).add(kind)
             ranges = self._ranges.setdefault((name, kind), {}).setdefault(shard, [])
             insort(ranges, (int(start), int(start) + size, key))
             self._file[key] = file

@@ -2,12 +2,13 @@
 
     engine/        master weights and optimizer state in pieces of whole parameters, one file per rank (sharded_state)
     rng/           generators of every rank, as JSON
-    model/         whole parameters in Hugging Face's layout
+    model/         whole parameters in Hugging Face's layout, each in the file of one rank (model_division)
+    ranks/         what each rank wrote, with digests (digest_tree)
     state.json     step, data position, monitor, digests of parameters and of every rank's optimizer state
     config.json    the run's configuration;  data.json  the manifests it reads
 
-Nothing is pickled. Every byte is compared with the manifest before it is read (`checkpoint.verify`), and digests
-of what the engine holds are compared after loading.
+Nothing is pickled. Every byte is compared with the manifests before it is read (shared_verification), and digests
+of what the engine holds are compared after loading, each rank's of its share.
 """
 
 from __future__ import annotations
@@ -15,24 +16,28 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from blake3 import blake3
 from torch import Tensor
 
 from plinth.errors import CheckpointError, ResumeError
-from plinth.model.hugging_face import CONFIG, WEIGHTS, config_text, hf_config, hf_name
-from plinth.training.checkpoint import checkpoint, universal
+from plinth.model.hugging_face import CONFIG, config_text, hf_config, hf_name
+from plinth.training.checkpoint import checkpoint, model_share, piece_index, universal
+from plinth.training.checkpoint.digest_tree import share as share_of_ranks
+from plinth.training.checkpoint.file_digests import CHUNK_BYTES, Beat, silent
+from plinth.training.checkpoint.model_division import file_names, index_text
 from plinth.training.checkpoint.sharded_state import file_name, metadata_of
-from plinth.training.checkpoint.writer import rank_part as part
-from plinth.training.checkpoint.writer.rank_part import Lead, TensorsFile, WritePlan
+from plinth.training.checkpoint.writer.rank_part import Lead, TensorsFile, WritePlan, digest_of_lines, tensor_line
 from plinth.training.checkpoint.writer.staging import StagingLayout
 from plinth.training.config import RunConfig, identity
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine, seed
+from plinth.training.telemetry.pulse import Pulse
 
 
 def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) -> tuple[WritePlan, StagingLayout]:
@@ -41,41 +46,40 @@ def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) 
     A collective. Copy the tensors (`StagingLayout.copy`) before the next update of the optimizer changes them.
     """
     config, rank = engine.config, engine.rank
+    division = model_share.division_of(engine)
     captured = universal.capture(engine)
-    whole = list(_whole_parameters(engine))
+    share = list(model_share.share(engine, division, Pulse(config.directory.events)))
     parts = list(engine.optimizer_tensors())
-    layout = StagingLayout([*captured.tensors.values(), *(tensor for _, tensor in whole), *parts])
+    layout = StagingLayout([*captured.tensors.values(), *(tensor for _, tensor in share), *parts])
     pieces = tuple(layout.describe(index, key) for index, key in enumerate(captured.tensors))
-    parameters = tuple(layout.describe(len(pieces) + index, name) for index, (name, _) in enumerate(whole))
-    first = len(pieces) + len(whole)
+    parameters = tuple(layout.describe(len(pieces) + index, name) for index, (name, _) in enumerate(share))
+    first = len(pieces) + len(share)
     state = json.dumps(generators())
-    path = f"engine/{file_name(rank.index)}"
-    metadata = metadata_of(captured)
-    files, texts = (
-        [TensorsFile(path=path, metadata=metadata, tensors=pieces)],
-        {f"rng/rank-{rank.index:05d}.json": state},
-    )
-    if rank.leads:
-        named = sorted((one.model_copy(update={"name": hf_name(one.name)}) for one in parameters), key=_name_of)
-        files.append(TensorsFile(path=f"model/{WEIGHTS}", metadata={"format": "pt"}, tensors=tuple(named)))
-        texts |= _described(config, engine.precision)
+    files = [TensorsFile(path=f"engine/{file_name(rank.index)}", metadata=metadata_of(captured), tensors=pieces)]
+    if parameters:
+        named = (one.model_copy(update={"name": hf_name(one.name)}) for one in parameters)
+        whole, path = tuple(sorted(named, key=lambda one: one.name)), file_names(division.writers)[rank.index]
+        files.append(TensorsFile(path=f"model/{path}", metadata={"format": "pt"}, tensors=whole))
     made = WritePlan(
         run=str(config.directory.root),
         step=step,
         rank=rank.index,
         mode=mode,
         tensor_files=tuple(files),
-        texts=texts,
-        parameters=parameters if rank.leads else None,
+        texts={f"rng/rank-{rank.index:05d}.json": state},
+        pieces=universal.pieces_of(engine, written=True),
+        parameters=parameters,
         optimizer=tuple(layout.describe(first + index, str(index)) for index in range(len(parts))),
         rng_sha256=hashlib.sha256(state.encode()).hexdigest(),
-        lead=_lead(engine, step, monitor) if rank.leads else None,
+        lead=_lead(engine, step, monitor, division) if rank.leads else None,
     )
     return made, layout
 
 
-def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any]) -> Lead:
+def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: model_share.ModelDivision) -> Lead:
     config = engine.config
+    index = index_text(division.writers, division.bytes)
+    texts = _described(config, engine.precision) | {f"model/{name}": text for name, text in index.items()}
     state = {
         "identity": identity(config, step),
         "step": step,
@@ -87,7 +91,7 @@ def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any]) -> Lead:
         "monitor": monitor,
     }
     always = (config.audit_step, config.total_steps)
-    return Lead(ranks=config.ranks, state=state, checkpoints=config.checkpoints, always=always)
+    return Lead(ranks=config.ranks, state=state, texts=texts, checkpoints=config.checkpoints, always=always)
 
 
 def _described(config: RunConfig, precision: str) -> dict[str, str]:
@@ -101,78 +105,114 @@ def _described(config: RunConfig, precision: str) -> dict[str, str]:
     }
 
 
-def _whole_parameters(engine: TrainingEngine) -> Iterator[tuple[str, Tensor]]:
-    """Whole parameters on the leading rank, without a copy where the rank holds them as they are; a collective."""
-    if engine.config.parallel.zero_stage < 3 and engine.config.parallel.model_ranks == 1:
-        if engine.rank.leads:
-            yield from ((universal.plain_name(name), p.detach()) for name, p in engine.module.named_parameters())
-        return
-    for name, tensor in engine.parameters():
-        if engine.rank.leads:
-            yield name, tensor
-
-
 def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     """Put the state of a *verified* checkpoint into the engine and the generators; returns its `state.json`.
 
-    On the layout of ranks that saved it, everything is compared; on another, the whole parameters, since every
-    rank's share of the rest is another.
+    A collective. On the layout of ranks that saved it, everything is compared; on another, the whole parameters, since
+    every rank's share of the rest is another.
 
     Raises:
         ResumeError: the checkpoint is of another run or precision.
-        CheckpointError: the loaded state differs from the saved one.
+        CheckpointError: the loaded state differs from the saved one; on every rank.
     """
-    config = engine.config
+    config, beat = engine.config, Pulse(engine.config.directory.events)
     state = checkpoint.read_state(config.directory, step)
     require_same_run(config, engine.precision, state)
     folder = checkpoint.path(config.directory, step)
-    universal.restore(engine, folder / "engine")
+    universal.restore(engine, folder / "engine", ranks_needed(engine, step, beat), beat)
     same_layout = state["layout"] == universal.layout_of(config)
     if same_layout:
         restore_generators(json.loads((folder / "rng" / f"rank-{engine.rank.index:05d}.json").read_bytes()))
     else:  # a rank's generators belong to the data it saw; nothing in a step of ours draws from them
         seed(config.seed + engine.rank.index)
-    found, expected = digests(engine), recorded_digests(config.directory, step)
-    for subject in expected if same_layout else ("parameters_sha256",):
-        if found[subject] != expected[subject]:
+    found = digests(engine)
+    for subject in DIGESTS if same_layout else ("parameters_sha256",):
+        if found[subject] != state[subject]:
             raise CheckpointError(
                 f"{subject} differs after loading {checkpoint.name(step)}",
                 found=found[subject],
-                expected=expected[subject],
+                expected=state[subject],
             )
     return state
 
 
-def digests(engine: TrainingEngine, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
-    """Digests of the whole parameters (gathered unless given) and of every rank's optimizer state and generators.
+def ranks_needed(
+    engine: TrainingEngine, step: int, beat: Beat = silent, other: RunDirectory | None = None
+) -> list[int]:
+    """The ranks whose files of the state this rank must open: its own, where it wrote all that it now holds.
 
-    A collective.
+    A collective. Otherwise the ranks read a share of the manifests each, and exchange what is in them. `other` is the
+    run of the checkpoint, where it is not the engine's.
     """
+    run, rank = other or engine.config.directory, engine.rank
+    root, wanted = checkpoint.read_root(run, step), universal.pieces_of(engine)
+    manifests = checkpoint.rank_manifests(run, step, share_of_ranks(root, rank.index, rank.world))
+    held = next((one.pieces for one in manifests if one.rank == rank.index), {})
+    beat()
+    if _gathered(piece_index.covers(held, wanted), all):
+        return [rank.index]
+    table = _gathered(piece_index.table_of(manifests), np.concatenate)
+    return piece_index.ranks_for(table, wanted) or [0]  # any file has the counters
+
+
+#: What `digests` computes and `state.json` states.
+DIGESTS = ("parameters_sha256", "optimizer_sha256", "rng_sha256")
+
+
+class _Own(NamedTuple):
+    """What one rank adds to the digests."""
+
+    parameters: dict[str, str]
+    optimizer_sha256: str
+    rng_sha256: str
+
+
+def digests(engine: TrainingEngine) -> dict[str, Any]:
+    """Digests of the whole parameters, each hashed by the rank whose share it is, and of every rank's optimizer state
+    and generators.
+
+    A collective. The first belongs to no layout.
+    """
+    beat = Pulse(engine.config.directory.events)
+    share = model_share.share(engine, model_share.division_of(engine), beat)
+    own = _Own(
+        {name: line_of(name, tensor, beat) for name, tensor in share},
+        tensors_digest(engine.optimizer_tensors(), beat),
+        hashlib.sha256(json.dumps(generators()).encode()).hexdigest(),
+    )
+    every: list[_Own] = _gathered(own, list)
+    lines = {name: line for one in every for name, line in one.parameters.items()}
     return {
-        "parameters_sha256": parameters_digest(engine.parameters() if parameters is None else parameters.items()),
-        "optimizer_sha256": _gathered(tensors_digest(engine.optimizer_tensors())),
-        "rng_sha256": _gathered(hashlib.sha256(json.dumps(generators()).encode()).hexdigest()),
+        "parameters_sha256": digest_of_lines(lines[name] for name in sorted(lines)),
+        "optimizer_sha256": [one.optimizer_sha256 for one in every],
+        "rng_sha256": [one.rng_sha256 for one in every],
     }
 
 
 def recorded_digests(run: RunDirectory, step: int) -> dict[str, Any]:
     """The digests that the checkpoint of `step` was saved with."""
     state = checkpoint.read_state(run, step)
-    return {part: state[part] for part in ("parameters_sha256", "optimizer_sha256", "rng_sha256")}
+    return {part: state[part] for part in DIGESTS}
 
 
 def parameters_digest(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes."""
-    digest = hashlib.sha256()
-    for name, tensor in parameters:
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(_bytes(tensor))
-    return digest.hexdigest()
+    """SHA-256 over names, dtypes, shapes and BLAKE3 of whole parameters, by name: as `digests` has it."""
+    lines = {name: line_of(name, tensor) for name, tensor in parameters}
+    return digest_of_lines(lines[name] for name in sorted(lines))
 
 
-def tensors_digest(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 over tensors in order."""
-    return parameters_digest((str(index), tensor) for index, tensor in enumerate(tensors))
+def tensors_digest(tensors: Iterable[Tensor], beat: Beat = silent) -> str:
+    """SHA-256 over tensors in order; equal to what a writer computes from the staged memory."""
+    return digest_of_lines(line_of(str(index), tensor, beat) for index, tensor in enumerate(tensors))
+
+
+def line_of(name: str, tensor: Tensor, beat: Beat = silent) -> str:
+    """The line of a tensor in a digest of several."""
+    digest, data = blake3(), _bytes(tensor)
+    for at in range(0, len(data), CHUNK_BYTES):
+        digest.update(data[at : at + CHUNK_BYTES])
+        beat()
+    return tensor_line(name, str(tensor.dtype), tensor.shape, digest.hexdigest())
 
 
 def generators() -> dict[str, Any]:
@@ -209,19 +249,15 @@ def _bytes(tensor: Tensor) -> Any:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
-def _gathered(value: str) -> list[str]:
-    """The value of every rank, in rank order, on every rank."""
+def _gathered(value: Any, joined: Callable[[list[Any]], Any]) -> Any:
+    """The values of all ranks, in rank order, put together on every rank."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
-    return values
+    return joined(values)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
-
-
-def _name_of(tensor: part.Tensor) -> str:
-    return tensor.name
 
 
 def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ Does not belong here: the form of the files (sharded_state).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from plinth.training.checkpoint.piece_index import Piece
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Shard, ShardedState, Share, key_of
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 
 #: Counters of DeepSpeed's engine.
-_COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 
 #: State of its loss scalers, of whichever class they are.
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -62,23 +63,53 @@ def capture(engine: TrainingEngine) -> Captured:
     scaler = vars(_scaler(outer.optimizer)).items()
     header = {
         "optimizer_step": _optimizer_step(outer.basic_optimizer),
-        "counters": {name: int(getattr(outer, name)) for name in _COUNTERS},
+        "counters": {name: int(getattr(outer, name)) for name in COUNTERS},
         "scaler": {name: value for name, value in scaler if name in _SCALER},
         "shapes": shapes,
+        "groups": _kinds_by_group(outer),
     }
     return Captured(tensors, header)
 
 
-def restore(engine: TrainingEngine, folder: Path) -> None:
+def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
+    """Kinds of state of every parameter whose group has memory here, also where this rank's range of it is empty."""
+    inner, found = outer.basic_optimizer, list[dict[str, list[str]]]()
+    for flat, group in _flats(outer):
+        kinds = sorted(_moments(inner, flat))
+        names = [plain_name(name) for name in group["names"]]
+        if {"names": names, "kinds": kinds} not in found:
+            found.append({"names": names, "kinds": kinds})
+    return found
+
+
+def pieces_of(engine: TrainingEngine, *, written: bool = False) -> dict[str, Piece]:
+    """The ranges of each parameter's state that this rank holds, or those of them that it writes."""
+    found = {}
+    for share in shares(engine):
+        first, last = _written_range(engine, share) if written else (0, share.state[MASTER].numel())
+        if first < last:
+            found[share.name] = Piece(*share.shard, share.start + first, share.start + last)
+    return found
+
+
+def restore(
+    engine: TrainingEngine, folder: Path, ranks: Iterable[int] | None = None, beat: Callable[[], object] = int
+) -> None:
     """Load a state that any layout has written into this engine; a collective.
+
+    Args:
+        engine: as it was opened.
+        folder: of the state's files.
+        ranks: those whose files this rank needs; by default it opens all.
+        beat: called after each piece.
 
     Raises:
         CheckpointError: a file cannot be read, or some of a parameter's state is missing.
     """
     outer = engine.deepspeed
     with ExitStack() as stack:
-        pieces = ShardedState(stack, folder)
-        _prepare(outer, int(pieces.header["optimizer_step"]), pieces.kinds - {MASTER})
+        pieces = ShardedState(stack, folder, ranks, beat)
+        _prepare(outer, int(pieces.header["optimizer_step"]), pieces)
         for share in shares(engine):
             for kind, values in share.state.items():
                 pieces.fill(values, share, kind)
@@ -125,9 +156,9 @@ def _slot(outer: Any, parameter: Any, masters: Mapping[int, Tensor]) -> _Slot | 
         mapping = parameter._hp_mapping
         if mapping is None:
             return None
-        flats = getattr(outer, "single_partition_of_fp32_groups", None) or outer.fp32_groups_flat_partition
         ours, master = mapping.lp_fragment_address, mapping.hp_fragment_address
-        return _Slot(ours.start, flats[mapping.param_group_index], master.start, master.numel)
+        flat = outer.single_partition_of_fp32_groups[mapping.param_group_index]
+        return _Slot(ours.start, flat, master.start, master.numel)
     return _Slot(0, masters.get(id(parameter), parameter), 0, parameter.numel())
 
 
@@ -161,25 +192,29 @@ def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
     return size * rank // world, size * (rank + 1) // world
 
 
-def _flats(outer: Any) -> list[Tensor]:
-    """The tensors that the optimizer steps; ZeRO-3 takes them from its groups between steps."""
-    three = getattr(outer.optimizer, "fp32_partitioned_groups_flat", None)
-    return three or [tensor for group in outer.basic_optimizer.param_groups for tensor in group["params"]]
+def _flats(outer: Any) -> list[tuple[Tensor, dict[str, Any]]]:
+    """The tensors that the optimizer steps, and their groups; ZeRO-3 takes them from the groups between steps."""
+    groups, three = outer.basic_optimizer.param_groups, getattr(outer.optimizer, "fp32_partitioned_groups_flat", None)
+    if three:
+        return [(flat, groups[outer.optimizer.sub_group_to_group_id[number]]) for number, flat in enumerate(three)]
+    return [(flat, group) for group in groups for flat in group["params"]]
 
 
 def _optimizer_step(inner: Any) -> int:
     return max((int(state["step"]) for state in inner.state.values() if "step" in state), default=0)
 
 
-def _prepare(outer: Any, step: int, moments: set[str]) -> None:
+def _prepare(outer: Any, step: int, pieces: ShardedState) -> None:
     """Give the optimizer the state it would have after `step` steps; the moments' numbers come later."""
     inner = outer.basic_optimizer
     counts_in_tensors = not type(inner).__module__.startswith("deepspeed")
-    for flat in _flats(outer):
-        state = inner.state[flat]
-        for name in sorted(moments):
+    for flat, group in _flats(outer):
+        state, moments = inner.state[flat], set[str]().union(*(pieces.kinds_of(plain_name(n)) for n in group["names"]))
+        for name in sorted(moments - {MASTER}):
             if name not in state:
                 state[name] = torch.zeros_like(flat, memory_format=torch.preserve_format)
+        if not group.get("counts_steps", True):
+            continue
         fused = inner.defaults.get("fused") or inner.defaults.get("capturable")
         count = torch.tensor(float(step), dtype=torch.float32, device=flat.device if fused else "cpu")
         state["step"] = count if counts_in_tensors else step

@@ -2,7 +2,8 @@
 
 `python -m plinth.training.checkpoint.upload CONFIG` follows the run's checkpoints and copies each, the newest first,
 with growing pauses after failures. The supervisor starts it, and at the end orders it (a line on standard input)
-to finish; it exits when its standard input closes. Training never waits for it: retention keeps checkpoints that are
+to finish; it exits when its standard input closes. With `--fetch STEP NODE NODES` it fetches that node's share of a
+checkpoint instead. Training never waits for it: retention keeps checkpoints that are
 not in the bucket yet, and the note `step-….uploaded.json` beside a checkpoint marks those that are.
 """
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from plinth.errors import CheckpointError, MissingError, PlinthError
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.remote import RemoteCheckpoints
+from plinth.training.checkpoint.remote import OtherNodes, RemoteCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Timeline
 
@@ -137,8 +138,8 @@ class Uploader:
         self._started = time.monotonic()
 
 
-def restore(config: RunConfig) -> int | None:
-    """Download the newest whole checkpoint of the bucket and commit it here; returns its step.
+def restore(config: RunConfig, others: OtherNodes | None = None) -> int | None:
+    """Download the newest whole checkpoint of the bucket and commit it here, with `others`; returns its step.
 
     Raises:
         StorageError: the bucket cannot be reached: the run may have begun, and it must not begin twice.
@@ -149,7 +150,7 @@ def restore(config: RunConfig) -> int | None:
     refused: list[CheckpointError] = []
     for step in reversed(remote.steps()):
         try:
-            remote.download(run, step)
+            remote.download(run, step, others)
         except CheckpointError as error:
             refused.append(error)
             Timeline(run.events).append("refused", step=step, checkpoint=checkpoint.name(step), reason=str(error))
@@ -160,14 +161,32 @@ def restore(config: RunConfig) -> int | None:
     return None
 
 
+def fetch_command(config_path: Path, step: int, node: int, nodes: int) -> list[str]:
+    """The command that fetches a node's share of a checkpoint."""
+    module = [sys.executable, "-m", "plinth.training.checkpoint.upload", str(config_path)]
+    return [*module, "--fetch", *map(str, (step, node, nodes))]
+
+
 def main() -> int:
-    """Follow the run named on the command line; returns 0 when everything is uploaded."""
+    """Follow the run named on the command line, or fetch a share; returns 0 when everything is there."""
     config = configuration.load(sys.argv[1])
     assert config.checkpoints.upload is not None
+    remote = RemoteCheckpoints(config.checkpoints.upload, config.run_id)
+    if "--fetch" in sys.argv:
+        return _fetch(config, remote, *map(int, sys.argv[3:]))
     os.nice(10)
-    following = UploadLoop(config, RemoteCheckpoints(config.checkpoints.upload, config.run_id))
+    following = UploadLoop(config, remote)
     threading.Thread(target=_read_orders, args=(following,), daemon=True).start()
     return 0 if following.follow() else 1
+
+
+def _fetch(config: RunConfig, remote: RemoteCheckpoints, step: int, node: int, nodes: int) -> int:
+    try:
+        remote.fetch(config.directory, step, node, nodes)
+    except PlinthError as error:
+        print(error, file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
 
 
 def _read_orders(following: UploadLoop) -> None:

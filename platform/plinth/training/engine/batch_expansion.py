@@ -70,4 +70,6 @@ def _cut(array: Tensor, length: int) -> Tensor:
 
 
 def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    """Without a wait: from pageable memory a copy of more than 64 KB may wait for the device."""
+    held = torch.from_numpy(array)
+    return (held.pin_memory() if device.type == "cuda" else held).to(device, non_blocking=True)

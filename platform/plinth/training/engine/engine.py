@@ -1,7 +1,7 @@
 """DeepSpeed behind a few methods: build, train one step, walk through the whole parameters.
 
-`torch.optim.AdamW` is used in every ZeRO stage, because DeepSpeed's own CPU Adam does not resume bit
-for bit.
+The optimizer is PyTorch's or ours (optimizers) in every ZeRO stage, because DeepSpeed's own CPU Adam does not
+resume bit for bit.
 
 Does not belong here: how ranks find each other (ranks).
 """
@@ -17,20 +17,31 @@ from torch import Tensor, nn
 
 from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
-from plinth.model.initialisation import Initial, initialise
+from plinth.model.initialisation import initialise
 from plinth.model.layout import Layout
+from plinth.model.parameters import AttentionPath
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
+from plinth.training.distillation.teacher import LoadedTeacher
 from plinth.training.engine.batch_expansion import ModelInput, expand_batch
-from plinth.training.engine.deepspeed_settings import deepspeed_config
+from plinth.training.engine.deepspeed_engine import initialize as initialize_deepspeed
+from plinth.training.engine.deepspeed_settings import deepspeed_config, sums_gradients
+from plinth.training.engine.device_gradients import DeviceGradients, keeps_back
 from plinth.training.engine.layer_statistics import LayerMonitor
+from plinth.training.engine.master_weights import MasterWeights, master_weights
+from plinth.training.engine.muon import Muon
+from plinth.training.engine.optimizers import Groups, make_optimizer
 from plinth.training.engine.parameter_groups import parameter_groups, set_rates
 from plinth.training.engine.ranks import Rank, join, leave, seed
+from plinth.training.engine.weight_average import WeightAverage
+from plinth.training.initial.weights import weight_source
 from plinth.training.parallel.block_wrapping import wrap_blocks
-from plinth.training.parallel.divided_decoder import divided_decoder, gathered, gradient_norm
+from plinth.training.parallel.divided_decoder import divided_decoder, gathered
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.parallel.zero3_initialisation import partition_initialised
+from plinth.training.telemetry import communication
+from plinth.training.telemetry.step_clock import StepClock
 
 __all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
 
@@ -83,6 +94,21 @@ def _require_device(precision: str, device: torch.device) -> None:
         )
 
 
+def _require_gradient(path: AttentionPath, device: torch.device) -> None:
+    """Refuse a path of attention that this device does not train with.
+
+    Raises:
+        TrainingError: FlexAttention on a CPU.
+    """
+    if path == "flex" and device.type == "cpu":
+        raise TrainingError(
+            "training.parallel.attention flex cannot train on this cpu",
+            found="no gradient of FlexAttention on CPUs (torch 2.13)",
+            expected="a GPU, or attention auto, sdpa or flash",
+            remedy="set training.parallel.attention: auto",
+        )
+
+
 class TrainingEngine:
     """The model, its optimizer and the ZeRO stage of the run, on this rank."""
 
@@ -92,44 +118,82 @@ class TrainingEngine:
         self.config, self.rank = config, rank
         self.precision = precision_of(config, rank.device)
         _require_device(self.precision, rank.device)
+        _require_gradient(config.parallel.attention, rank.device)
         self.topology = Topology(config.parallel, config.ranks, rank.index)
         self.on_gradient: Callable[[Tensor], None] | None = None
-        self._norm: Tensor | float = 0.0
+        self.clock = StepClock.of(rank.device)
+        communication.measure(self.clock)
         model = self._model()
         every, divided_by = config.telemetry.layers_every, config.parallel.tensor
         self.stats = LayerMonitor(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
-        settings = deepspeed_config(config, self.precision, sum(p.numel() for p in model.parameters()))
         mpu = self._unit()
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
-        self._initialise(model, settings, mpu)
-        self.deepspeed, _, _, _ = deepspeed.initialize(
-            model=model,
-            optimizer=torch.optim.AdamW(groups, fused=True),
-            config=settings,
-            mpu=mpu,
-            dist_init_required=False,
-        )
-        if config.parallel.zero_stage == 0 and self.precision != "fp32":
-            _forget_first_step(self.deepspeed)
+        self._open(model, groups, mpu)
+        #: The model that the run learns from, beside its own.
+        self.teacher = LoadedTeacher(config, rank.device, self.dtype) if config.distillation else None
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor
+
+    def _open(self, model: Decoder, groups: Groups, mpu: ModelParallelUnit | None) -> None:
+        """Give the model its weights and an optimizer, and hand both to DeepSpeed."""
+        config, stage = self.config, self.config.parallel.zero_stage
+        own_masters = self.precision == "bf16" and stage == 0
+        made = None if own_masters else self._optimizer(groups)
+        theirs = self.precision == "fp16" or (stage > 0 and made is not None and not keeps_back(made))
+        size, gpu = sum(p.numel() for p in model.parameters()), self.rank.device.type == "cuda"
+        settings = deepspeed_config(config, self.precision, size, theirs=theirs, gpu=gpu)
+        self._initialise(model, settings, mpu)
+        optimizer = self._optimizer(master_weights(groups)) if made is None else made
+        masters = MasterWeights(groups, optimizer) if own_masters else None
+        self.deepspeed = initialize_deepspeed(
+            model=model,
+            optimizer=optimizer,
+            config=settings,
+            mpu=mpu,
+            dist_init_required=False,
+            bucket=config.parallel.reduce_bucket_elements,
+            device_norm=not theirs,
+        )
+        #: The gradient of a step on the device; None where its norm is DeepSpeed's, in FP16 and with an optimizer that
+        #: cannot keep an update back.
+        self.gradients = None if theirs else self._device_gradients()
+        if isinstance(optimizer, Muon):
+            optimizer.division.follow(self.deepspeed.optimizer, optimizer.param_groups)
+        #: The mean of the weights, where the recipe keeps one.
+        self.average = WeightAverage(optimizer) if config.optimizer.ema_decay is not None else None
+        if masters is not None:
+            masters.follow()
+
+    def _optimizer(self, groups: Groups) -> torch.optim.Optimizer:
+        return make_optimizer(groups, self.config.optimizer, self.config.provenance.get("optimizer"))
+
+    def _device_gradients(self) -> DeviceGradients:
+        return DeviceGradients(
+            self.deepspeed,
+            self.config.optimizer.grad_clip,
+            stage=self.config.parallel.zero_stage,
+            counts_all=self.topology.place.tensor == 0,
+            replicas=len(self.topology.replica_ranks),
+            summed=sums_gradients(self.config, self.precision),
+        )
 
     def _model(self) -> Decoder:
         """This rank's part of the model, without its weights."""
         config = self.config
         model = divided_decoder(config.model, config.vocab_size, self.topology, self.rank.device, self.dtype)
+        model.attend_by(config.parallel.attention)
         wrap_blocks(model.blocks, config.parallel)
         return model
 
     def _initialise(self, model: Decoder, settings: dict[str, Any], mpu: ModelParallelUnit | None) -> None:
-        """Give this rank's part its weights: no rank makes more than its share and one parameter."""
-        initial = Initial(self.config.model, self.config.seed)
-        if self.config.parallel.zero_stage == 3:
-            partition_initialised(model, initial, settings, mpu)
-        else:
-            initialise(model, initial)
+        """Give this rank's part its weights: no rank makes or reads more than its share and one parameter."""
+        with weight_source(self.config) as initial:
+            if self.config.parallel.zero_stage == 3:
+                partition_initialised(model, initial, settings, mpu)
+            else:
+                initialise(model, initial)
 
     def _unit(self) -> ModelParallelUnit | None:
         """The process groups that DeepSpeed uses when others divide the model too."""
@@ -159,17 +223,22 @@ class TrainingEngine:
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         weights = batch.weights(self.config.data_ranks)
         for micro, rows in enumerate(batch.micro, 1):
+            self.clock.enter("forward")
             unbroken = rows.unbroken(batch.length)  # checked here, where it costs no wait
-            loss = self.deepspeed(*self._on_device(rows, batch.length), whole=unbroken)
+            inputs = self._on_device(rows, batch.length)
+            given = {} if self.teacher is None else {"teacher": self.teacher.of(inputs, unbroken)}
+            loss = self.deepspeed(*inputs, whole=unbroken, **given)
             if weights is not None:  # so that every scored target of the global batch counts the same
                 loss = loss * weights[micro - 1]
             total += loss.detach().double() / len(batch)
+            self.clock.enter("backward")
             self.deepspeed.backward(loss)
             if micro == len(batch):
-                if self._norm_is_ours:
-                    self._norm = gradient_norm(self.module, self.topology)
+                if self.gradients is not None:
+                    self.gradients.measure()
                 if self.on_gradient is not None:
                     self.on_gradient(total)
+            self.clock.enter("optimizer")
             self.deepspeed.step()
         return total
 
@@ -211,10 +280,12 @@ class TrainingEngine:
     def gradient_norm(self) -> Tensor:
         """Global norm of the gradient of this step, before clipping; known when the optimizer's step begins.
 
-        Infinite where DeepSpeed has found an overflow.
+        Infinite where DeepSpeed measures it and has found an overflow.
         """
-        norm = self._norm if self._norm_is_ours else self.deepspeed.optimizer._global_grad_norm
-        return torch.as_tensor(norm, device=self.rank.device).double()
+        if self.gradients is not None:
+            assert self.gradients.norm is not None
+            return self.gradients.norm
+        return torch.as_tensor(self.deepspeed.optimizer._global_grad_norm, device=self.rank.device).double()
 
     @property
     def module(self) -> nn.Module:
@@ -231,11 +302,6 @@ class TrainingEngine:
         """The FP16 factor that an overflow no longer makes smaller."""
         scale = self.config.parallel.loss_scale
         return scale.static or float(scale.minimum)
-
-    @property
-    def _norm_is_ours(self) -> bool:
-        """Without ZeRO and in FP32, DeepSpeed clips but does not return the norm."""
-        return self.config.parallel.zero_stage == 0 and self.precision == "fp32"
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters in order, one at a time, on the CPU; every rank must walk through them together."""
@@ -263,15 +329,6 @@ class TrainingEngine:
 
     def _on_device(self, rows: CompactBatch, length: int) -> ModelInput:
         return expand_batch(rows, length, self.rank.device, segments=self.config.model.document_mask)
-
-
-def _forget_first_step(engine: Any) -> None:
-    """Without ZeRO in reduced precision, DeepSpeed (0.19) makes the optimizer's state by a step at no gradient: masters
-    decay, and Adam takes its first step for its second, a quarter too small."""
-    for halves, masters in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True):
-        for half, master in zip(halves, masters, strict=True):
-            master.data.copy_(half.data)
-    engine.basic_optimizer.state.clear()
 
 
 def accumulate(engine: Any, micro_batches: int) -> None:

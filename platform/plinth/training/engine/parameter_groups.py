@@ -3,8 +3,13 @@
     matrices     of the blocks: weight decay; with muP, lr / m (Yang et al., arXiv:2203.03466, table 8, Adam)
     embeddings   input and output: their own factor and decay; muP leaves their rate
     gains        of norms: no decay; muP leaves their rate
+    hidden       matrices of the blocks, where the optimizer treats them apart: with muP, its own factor
 
 A group's rate is the schedule's times its `lr_factor`. Groups that would be alike are one.
+
+With muP the spectral norm of a hidden matrix's update is to stay as it is when both its sides grow by m (Yang, Simon
+and Bernstein, arXiv:2310.17813). Adam's update is of low rank: at a fixed size of its elements its norm grows as m. An
+orthogonal one is of full rank: with Muon's scale `rms` its norm grows as sqrt(m), with `spectral` it stays.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from typing import Any
 from torch import nn
 
 from plinth.model.parameters import Model
+from plinth.training.engine.optimizers import OPTIMIZERS, options_of
 from plinth.training.engine.parameters import Optimizer
 
 _EMBEDDINGS = ("embed_tokens", "lm_head")
@@ -23,14 +29,25 @@ _EMBEDDINGS = ("embed_tokens", "lm_head")
 def parameter_groups(
     optimizer: Optimizer, model: Model, parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> list[dict[str, Any]]:
-    """Groups for AdamW, in a fixed order, of named parameters as `Decoder` names them."""
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    """Groups for the optimizer, in a fixed order, of named parameters as `Decoder` names them."""
+    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
+    hidden_factor = _hidden_factor(optimizer, model)
     for name, parameter in parameters:
-        factor, decay = lr_factor(optimizer, model, name, parameter), weight_decay(optimizer, name, parameter)
+        hidden, factor = False, lr_factor(optimizer, model, name, parameter)
+        if hidden_factor is not None and parameter.dim() == 2 and not _is_embedding(name):
+            hidden, factor = True, hidden_factor
+        decay = weight_decay(optimizer, name, parameter)
         if optimizer.independent_weight_decay:
             decay /= optimizer.lr * factor
-        groups.setdefault((factor, decay), _group(optimizer, factor, decay))["params"].append(parameter)
+        group = groups.setdefault((factor, decay, hidden), _group(optimizer, factor, decay, hidden))
+        group["params"].append(parameter)
+        group["names"].append(name)
     return list(groups.values())
+
+
+def _hidden_factor(optimizer: Optimizer, model: Model) -> float | None:
+    kind = OPTIMIZERS.find(optimizer.kind)
+    return None if kind.hidden_factor is None else kind.hidden_factor(options_of(optimizer), model.width_multiplier)
 
 
 def lr_factor(optimizer: Optimizer, model: Model, name: str, parameter: nn.Parameter) -> float:
@@ -59,12 +76,14 @@ def _is_embedding(name: str) -> bool:
     return name.split(".")[-1] in _EMBEDDINGS
 
 
-def _group(optimizer: Optimizer, factor: float, decay: float) -> dict[str, Any]:
+def _group(optimizer: Optimizer, factor: float, decay: float, hidden: bool) -> dict[str, Any]:
     return {
         "params": [],
+        "names": [],
         "lr": optimizer.lr * factor,
         "lr_factor": factor,
         "betas": (optimizer.beta1, optimizer.beta2),
         "eps": optimizer.eps,
         "weight_decay": decay,
+        **({"hidden_matrices": True} if hidden else {}),
     }

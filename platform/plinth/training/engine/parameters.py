@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,11 +13,23 @@ ScheduleName = Literal["cosine", "linear", "wsd", "wsd-sqrt", "constant", "inver
 
 
 class Optimizer(Frozen):
-    """AdamW with warm-up, stable phase and decay by tokens."""
+    """Optimizer, and its rate with warm-up, stable phase and decay by tokens."""
 
+    kind: str = Field(
+        "adamw",
+        exclude_if=lambda kind: kind == "adamw",
+        description="`adamw`; `muon`: the matrices of blocks by Muon, embeddings and gains by AdamW; or one of an "
+        "installed package.",
+    )
+    options: Mapping[str, Any] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Parameters of the optimizer; of `muon`: `momentum` (0.95) and `scale` (`rms`: updates of AdamW's "
+        "size; or `spectral`).",
+    )
     lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
     min_lr: float = Field(0.0, ge=0, description="Learning rate at the end; the floor of `inverse-sqrt`.")
-    start_lr: float = internal(
+    start_lr: float = Field(
         0.0, ge=0, description="Learning rate where the warm-up begins; above 0 to warm a trained model up again."
     )
     schedule: ScheduleName = Field(
@@ -39,12 +52,27 @@ class Optimizer(Frozen):
         False, description="Decay by weight_decay x lr / peak lr, whatever the peak is, instead of weight_decay x lr."
     )
     embedding_lr_factor: float = internal(1.0, gt=0, description="Learning rate of embeddings, as a multiple.")
+    ema_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        exclude_if=lambda given: given is None,
+        description="Keep a mean of the weights, of which this share stays after a step (`plinth checkpoint average`).",
+    )
+    ema_tokens: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda given: given is None,
+        description="Tokens that `ema_decay` is for, instead of a step, whatever its size.",
+    )
     grad_clip: float = Field(1.0, gt=0, description="Global norm to which gradients are clipped.")
 
     @model_validator(mode="after")
     def _can_fall(self) -> Optimizer:
         if self.start_lr > self.lr:
             raise ValueError(f"start_lr {self.start_lr:g} is above lr = {self.lr:g}")
+        if self.ema_tokens is not None and self.ema_decay is None:
+            raise ValueError("ema_tokens are those of ema_decay, which is not set")
         if self.schedule == "inverse-sqrt" and not self.warmup_fraction:
             raise ValueError("inverse-sqrt falls with the length of the warm-up: expected one above 0")
         return self

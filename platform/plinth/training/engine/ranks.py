@@ -20,10 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from plinth.errors import TrainingError
 from plinth.training.config import RunConfig
+from plinth.training.telemetry import communication
 
 #: A collective that waits longer than this has lost a rank; the supervisor ends hanging ranks much earlier.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+#: Compute capability of the first GPUs with TF32.
+AMPERE = (8, 0)
 
 
 @dataclass(frozen=True)
@@ -43,24 +48,53 @@ class Rank:
 def join(config: RunConfig) -> Rank:
     """Join the process group named by RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 
-    Everything random is seeded and only deterministic kernels are allowed (on GPUs, warned about).
+    Everything random is seeded, and kernels are deterministic unless the run says otherwise.
     """
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     cuda = torch.cuda.is_available()
     os.environ["DS_ACCELERATOR"] = "cuda" if cuda else "cpu"
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     deepspeed = import_deepspeed(cuda)
     device = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.launch.ranks_per_node))
-    torch.use_deterministic_algorithms(True, warn_only=cuda)
+    _set_determinism(config.deterministic)
+    _set_matmul(config.fp32_matmul, device)
     seed(config.seed + rank)
+    communication.install()
     deepspeed.init_distributed(
         dist_backend="nccl" if cuda else "gloo", auto_mpi_discovery=False, timeout=COLLECTIVE_TIMEOUT, verbose=False
     )
     return Rank(rank, config.ranks, device)
+
+
+def _set_determinism(deterministic: bool) -> None:
+    """Deterministic kernels, or an error by the name of the operation that has none.
+
+    Not `warn_only`: with it, the gradients of flash and memory-efficient attention stay as they are, and cuDNN's
+    attention is chosen (ATen, transformers/cuda: attention_backward.cu, sdp_utils.cpp).
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS sums in a fixed order; read at its first use
+    torch.use_deterministic_algorithms(deterministic)
+    # every new tensor would be filled, which only what reads memory that nobody wrote could notice
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def _set_matmul(kind: str, device: torch.device) -> None:
+    """Products of FP32 matrices on this device.
+
+    Raises:
+        TrainingError: it has no TF32.
+    """
+    if kind == "tf32" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < AMPERE):
+        raise TrainingError(
+            f"training.fp32_matmul tf32 cannot run on this {device.type}",
+            found="no TF32 arithmetic",
+            expected="a GPU of compute capability 8.0 or more (Ampere), or ieee",
+            remedy="set training.fp32_matmul: ieee",
+        )
+    torch.backends.cuda.matmul.fp32_precision = kind
 
 
 def seed(value: int) -> None:

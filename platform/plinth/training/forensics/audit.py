@@ -7,6 +7,9 @@ compares with the original timeline and checkpoints
     what was left out         windows of rollbacks, and every other intervention of the guard
     every commit on the way   parameters, optimizer state and generators of every rank, monitor and guard
 
+Where anything differs, the same steps are replayed once more from the same checkpoint: two replays show how far kernels
+are apart on this hardware (tolerance).
+
 The result is evidence, not an assertion: differences are recorded as they are, and a gate decides. It holds no
 time and no path. `resume.json` is the newest; `audits/` keeps all.
 """
@@ -24,14 +27,17 @@ import torch
 from plinth.model.folder import SavedWeights
 from plinth.model.hugging_face import hf_name
 from plinth.storage.atomic import write_bytes
-from plinth.training.checkpoint import checkpoint, snapshot
+from plinth.training.checkpoint import checkpoint, model_share, snapshot
 from plinth.training.checkpoint.selection import rollbacks_of
+from plinth.training.checkpoint.shared_verification import SharedVerification
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import Rank, TrainingEngine
+from plinth.training.forensics import tolerance
 from plinth.training.forensics.audit_span import span
-from plinth.training.forensics.proof import COMPARED
+from plinth.training.forensics.proof import COMPARED, FACTOR, MEASURED
 from plinth.training.guard.records import Intervention
+from plinth.training.telemetry.pulse import Pulse
 from plinth.training.telemetry.timeline import History, Timeline, timeline
 from plinth.training.trainer import Measured, Trainer
 
@@ -45,6 +51,7 @@ class Replayed:
     interventions: list[dict[str, Any]] = field(default_factory=list)
     states: dict[int, dict[str, Any]] = field(default_factory=dict)
     difference: float = 0.0  # largest, to the parameters of the last commit
+    tolerance: dict[str, Any] | None = None  # of a second replay, where this one differs
 
 
 def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
@@ -56,19 +63,45 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
         CheckpointError, ResumeError: one of them cannot be trusted.
     """
     first, commits = span(config, start)
-    if rank.leads:
-        for step in (first, *commits):
-            checkpoint.verify(config.directory, step)
-    torch.distributed.barrier()
+    verification = SharedVerification(config, rank)
+    for step in (first, *commits):
+        verification.verify(step)
     trainer = Trainer(config, rank)
-    trainer.load(first)
-    trainer.guard.set_rollbacks(rollbacks_of(config))
     found = _replay(trainer, first, commits)
+    if _differs(config, rank, first, found):
+        found.tolerance = _measure(trainer, first, commits)
     if rank.leads:
         write(config, compare(config, first, found))
 
 
+def _differs(config: RunConfig, rank: Rank, first: int, found: Replayed) -> bool:
+    """Whether the leading rank finds a difference; a collective."""
+    differs = [rank.leads and not compare(config, first, found)["bit_exact"]]
+    torch.distributed.broadcast_object_list(differs, src=0)
+    return bool(differs[0])
+
+
+def _measure(trainer: Trainer, first: int, commits: list[int]) -> dict[str, Any]:
+    """Replay once more: the measured numbers of each step, and how far the state at the end is from that of the first
+    replay, beside the distance of the first replay to the original; a collective."""
+    engine = trainer.engine
+    before = tolerance.share_of(engine)
+    again = _replay(trainer, first, commits)
+    repeated = tolerance.distance(engine, before)
+    trainer.load(commits[-1])
+    return {
+        "method": tolerance.METHOD,
+        "factor": FACTOR,
+        "hardware": tolerance.hardware(engine),
+        "deterministic": trainer.config.deterministic,
+        "state": {"original": tolerance.distance(engine, before), "repeated": repeated},
+        "steps": {step: {name: row[name] for name in MEASURED} for step, row in again.steps.items()},
+    }
+
+
 def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
+    trainer.load(first)
+    trainer.guard.set_rollbacks(rollbacks_of(trainer.config))
     found, stream = Replayed(), trainer.batches(first + 1)
     for step in range(first + 1, commits[-1] + 1):
         os.utime(trainer.config.directory.events)  # no event is written, and the supervisor ends ranks that hang
@@ -104,6 +137,11 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
     acted = [_comparable(event) for event in _repeatable_interventions(history, first, last)]
     again = [_comparable(json.loads(json.dumps(event))) for event in found.interventions]
     commits = [_commit(config, step, state) for step, state in sorted(found.states.items())]
+    measured = dict(found.tolerance or {})
+    for row, again_measured in ((row, measured.get("steps", {}).get(row["step"], {})) for row in steps):
+        for name, value in again_measured.items():
+            row[name]["repeated"] = value
+    measured.pop("steps", None)
     same = {
         "steps": all(row["equal"] for row in steps),
         "skipped": skipped == found.skipped,
@@ -130,6 +168,7 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
             "grad_norm": _largest_difference(steps, "grad_norm"),
             "parameters": found.difference,
         },
+        "tolerance": measured or None,
         "same_batches": all(row["batch"]["original"] == row["batch"]["replayed"] for row in steps),
         "digests": commits[-1]["parts"],
         "commits": commits,
@@ -210,9 +249,14 @@ def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
 
 
 def _parameter_difference(engine: TrainingEngine, step: int) -> float:
-    """Largest absolute difference to the parameters of a checkpoint; a collective."""
-    with SavedWeights(checkpoint.path(engine.config.directory, step) / "model") as saved:
-        return max(
-            float((tensor.float() - saved.tensor(hf_name(name)).float()).abs().max())
-            for name, tensor in engine.parameters()
-        )
+    """Largest absolute difference to the parameters of a checkpoint, each compared by one rank; a collective."""
+    division = model_share.division_of(engine)
+    wanted = {hf_name(name) for name in division.share(engine.rank.index)}
+    found = torch.zeros((), dtype=torch.float64)
+    with SavedWeights(checkpoint.path(engine.config.directory, step) / "model", names=wanted) as saved:
+        for name, tensor in model_share.share(engine, division, Pulse(engine.config.directory.events)):
+            difference = (tensor.cpu().float() - saved.tensor(hf_name(name)).float()).abs().max()
+            found = torch.maximum(found, difference.double())
+    found = found.to(engine.rank.device)
+    torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
+    return float(found)

@@ -49,13 +49,13 @@ def _replay(config: RunConfig, start: int | None, held: int) -> None:
         ranks = []
         for rank in range(config.ranks):
             place = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
-            environment = {**os.environ, **place, "PLINTH_SUPERVISOR": str(os.getpid())}
+            environment = {**os.environ, **config.launch.environment, **place, "PLINTH_SUPERVISOR": str(os.getpid())}
             ranks.append(
                 subprocess.Popen(
                     command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(held,)
                 )
             )
-        hanging = watch(ranks, run.events, config.supervision, lambda: 0, lambda: None)
+        hanging = watch(ranks, run.events, config.supervision, lambda: 0, lambda: None, lambda: None)
         codes = [process.wait() for process in ranks]
     if any(codes):
         said = hanging or "; ".join(describe_exit(rank, code) for rank, code in enumerate(codes) if code)

@@ -2,30 +2,99 @@
 
 A file that only says so proves nothing. Every step and every committed state of the replay stands in the evidence
 beside the original; here they are compared once more, and tied to the parameters of the checkpoint to be released.
+
+Two classes of proof, of which the gate policy names those that it accepts:
+
+    bit-equal   every number of every step and every committed state is the same
+    measured    what is decided is the same (batches, rates, updates, interventions, generators), and numbers differ by
+                no more than `FACTOR` times the largest difference between two replays of the same steps from the same
+                checkpoint on the same hardware
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final, Literal
 
 from plinth.records import Frozen
 
 #: Fields of a step that must be equal in the replay.
 COMPARED = ("loss", "grad_norm", "lr", "loss_ema", "batch", "vetoed")
+#: Those of them that the arithmetic of kernels reaches; all others are decisions.
+MEASURED = ("loss", "grad_norm", "loss_ema")
 PARAMETERS = "parameters_sha256"
+GENERATORS = "rng_sha256"
+
+#: So many times the largest difference of two replays is the bound. Original and replay differ as two replays do; the
+#: largest of some dozens of such differences is seldom more than 3 times the largest of as many others.
+FACTOR: Final = 8.0
+
+#: Losses and norms are sums in FP32: two that differ at all differ by this share. A number that two replays share by
+#: chance, though they end in other states, counts as having differed by as much.
+RESOLUTION: Final = 2.0**-23
+
+#: The relative difference of two numbers of opposite sign and one size: there is no larger one.
+WHOLLY: Final = 2.0
+
+ToleranceClass = Literal["bit-equal", "measured"]
+
+
+class MeasuredBound(Frozen):
+    """One quantity: its largest relative difference between original and replay, between two replays, and the bound."""
+
+    difference: float
+    spread: float
+
+    @property
+    def bound(self) -> float:
+        return FACTOR * self.spread
+
+    @property
+    def holds(self) -> bool:
+        """A bound of a whole would allow anything, so it allows nothing."""
+        return self.difference <= self.bound < 1
+
+
+class Tolerance(Frozen):
+    """What a proof of the class `measured` rests on."""
+
+    bounds: Mapping[str, MeasuredBound]
+    hardware: tuple[str, ...]
+    method: str
+    faults: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Every bound holds, and what is decided is the same."""
+        return not self.faults
+
+    @property
+    def largest(self) -> float:
+        """The largest relative bound."""
+        return max(one.bound for one in self.bounds.values())
 
 
 class ResumeProof(Frozen):
-    """What the evidence shows: steps compared, and why it proves nothing, a sentence each."""
+    """What the evidence shows: steps compared, why they are not bit-equal, a sentence each, and the tolerance that was
+    measured where they are not."""
 
     compared_steps: int
     faults: tuple[str, ...]
+    tolerance: Tolerance | None = None
 
     @property
     def bit_exact(self) -> bool:
         """Something was compared, and all of it is equal and about this checkpoint."""
         return not self.faults and self.compared_steps > 0
+
+    @property
+    def classes(self) -> tuple[ToleranceClass, ...]:
+        """The classes of proof that the evidence gives."""
+        if self.bit_exact:
+            return ("bit-equal", "measured")
+        within = self.tolerance is not None and self.tolerance.holds and self.compared_steps > 0
+        return ("measured",) if within else ()
 
 
 def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) -> ResumeProof:
@@ -40,32 +109,122 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
         A proof with faults where the evidence lacks what it must list.
     """
     try:
-        return ResumeProof(
-            compared_steps=len(evidence["steps"]), faults=tuple(_faults(evidence, step, parameters_sha256))
-        )
+        skeleton = tuple(_skeleton(evidence, step))
+        faults = (*skeleton, *_differences(evidence), *_another(evidence, parameters_sha256, "replayed"))
+        compared = len(evidence["steps"])
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         return ResumeProof(compared_steps=0, faults=(f"it lists no replay: {error!r}",))
+    if not faults or not evidence.get("tolerance"):
+        return ResumeProof(compared_steps=compared, faults=faults)
+    try:
+        tolerance = _tolerance(evidence, (*skeleton, *_another(evidence, parameters_sha256, "original")))
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        return ResumeProof(compared_steps=compared, faults=(*faults, f"it lists no second replay: {error!r}"))
+    return ResumeProof(compared_steps=compared, faults=faults, tolerance=tolerance)
 
 
-def _faults(evidence: Mapping[str, Any], step: int, parameters: str) -> Iterator[str]:
+def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
+    """Faults of what no tolerance excuses: which steps were compared, left out, and acted upon."""
     skipped, acted = evidence["skipped_steps"], evidence["interventions"]
     listed = sorted({int(row["step"]) for row in evidence["steps"]} | set(skipped["replayed"]))
     expected = list(range(int(evidence["from_step"]) + 1, int(evidence["to_step"]) + 1))
     if listed != expected or not expected:
         yield f"it lists steps {listed[:1]} to {listed[-1:]}, not {expected[:1]} to {expected[-1:]} without a gap"
-    for name, pair in (("skipped steps", skipped), ("interventions", acted)):
-        if pair["original"] != pair["replayed"]:
-            yield f"{name} differ"
+    if skipped["original"] != skipped["replayed"]:
+        yield "skipped steps differ"
+    if _decisions(acted["original"]) != _decisions(acted["replayed"]):
+        yield "interventions differ"
+    ends = int(evidence["commits"][-1]["step"])
+    if ends != step:
+        yield f"the replay ends at step {ends}, not at that of the checkpoint, {step}"
+
+
+def _differences(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """Every number and every state that is not the same."""
+    acted = evidence["interventions"]
+    if _decisions(acted["original"]) == _decisions(acted["replayed"]) and acted["original"] != acted["replayed"]:
+        yield "values of interventions differ"
     for row in evidence["steps"]:
         if different := [name for name in COMPARED if row[name]["original"] != row[name]["replayed"]]:
             yield f"step {row['step']}: {', '.join(different)} differ"
     for commit in evidence["commits"]:
         if different := [name for name, part in commit["parts"].items() if not _equal(part)]:
             yield f"state at step {commit['step']}: {', '.join(different)} differ"
-    last = evidence["commits"][-1]
-    found = (int(last["step"]), last["parts"][PARAMETERS]["replayed"])
-    if found != (step, parameters):
-        yield f"the replay ends at step {found[0]} with other parameters than the checkpoint of step {step}"
+
+
+def _another(evidence: Mapping[str, Any], parameters: str, side: str) -> Iterator[str]:
+    if evidence["commits"][-1]["parts"][PARAMETERS][side] != parameters:
+        yield f"the replay ends with other parameters ({side}) than the checkpoint"
+
+
+def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Tolerance:
+    """The tolerance that the evidence measured, counted again from the steps of both replays."""
+    measured, rows = evidence["tolerance"], evidence["steps"]
+    state = MeasuredBound(difference=measured["state"]["original"], spread=measured["state"]["repeated"])
+    least = RESOLUTION if state.spread > 0 else 0.0
+    bounds = {**{name: _of_steps(rows, name, least) for name in MEASURED}, "state": state}
+    found = [*faults, *_undecided(evidence)]
+    found += [
+        f"{name} differs by {one.difference:.3g}; two replays by {one.spread:.3g}, {FACTOR:g} times that is the bound"
+        for name, one in bounds.items()
+        if not one.holds
+    ]
+    if not measured["hardware"]:
+        found.append("it does not name its hardware")
+    return Tolerance(
+        bounds=bounds, hardware=tuple(measured["hardware"]), method=measured["method"], faults=tuple(found)
+    )
+
+
+def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> MeasuredBound:
+    """The largest relative differences of a number over all steps; of two replays at least `least`."""
+    pairs = [row[name] for row in rows]
+    return MeasuredBound(
+        difference=max(relative(pair["original"], pair["replayed"]) for pair in pairs),
+        spread=max(least, *(relative(pair["repeated"], pair["replayed"]) for pair in pairs)),
+    )
+
+
+def relative(first: float, second: float) -> float:
+    """The difference of two numbers as a share of the larger, at most `WHOLLY`; that, where only one is finite."""
+    if first == second or (math.isnan(first) and math.isnan(second)):
+        return 0.0
+    found = abs(first - second) / max(abs(first), abs(second))
+    return found if math.isfinite(found) else WHOLLY
+
+
+def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """Decisions that are not the same."""
+    for row in evidence["steps"]:
+        exact = [name for name in COMPARED if name not in MEASURED]
+        if different := [name for name in exact if row[name]["original"] != row[name]["replayed"]]:
+            yield f"step {row['step']}: {', '.join(different)} differ, which no tolerance excuses"
+    for commit in evidence["commits"]:
+        parts = commit["parts"]
+        monitor = parts["monitor"]
+        same = _equal(monitor) or _decisions(monitor["original"]) == _decisions(monitor["replayed"])
+        different = [name for name, equal in ((GENERATORS, _equal(parts[GENERATORS])), ("monitor", same)) if not equal]
+        if different:
+            yield f"state at step {commit['step']}: {', '.join(different)} differ, which no tolerance excuses"
+
+
+def _decisions(value: Any) -> Any:
+    """A record without its measured numbers: fractions, also those that are written as text."""
+    if isinstance(value, Mapping):
+        return {name: _decisions(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_decisions(inner) for inner in value]
+    if isinstance(value, str):
+        return None if _fraction(value) else value
+    return None if isinstance(value, float) else value
+
+
+def _fraction(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return not text.isdigit()
 
 
 def _equal(part: Mapping[str, Any]) -> bool:

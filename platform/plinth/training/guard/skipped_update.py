@@ -4,12 +4,13 @@
                                                                                            │
     host, at the end of the step or while the next one runs ◄── one copy of all of it ◄────┘
 
-The update is kept back with `found_inf` of PyTorch's fused AdamW, the flag that loss scaling uses: where it is 1
-the kernel changes neither parameters nor moments nor the count of steps, and the host does not wait
+The update is kept back with `found_inf` of PyTorch's fused AdamW (our Muon has it too), the flag that loss scaling
+uses: where it is 1 the kernel changes neither parameters nor moments nor the count of steps, and the host does not wait
 (`torch.optim.Optimizer`; OLMo-core's SkipStepOptimizer multiplies by the same kind of factor). DeepSpeed's ZeRO
 stages 0 to 3 call that optimizer last, after reduction, norm and clipping, on every rank with the same loss and
-norm: so all ranks keep it back or none. What DeepSpeed skips itself (an overflow) never comes here and counts
-as kept back.
+norm: so all ranks keep it back or none. An offloaded optimizer runs on the host, which waits for the verdict there, as
+it does for the gradient: PyTorch's own copy of the flag would be read before it has come. What DeepSpeed skips itself
+(an overflow in FP16) never comes here and counts as kept back.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from plinth.training.engine.device_gradients import HostCopy, keeps_back, state_device
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.guard.records import Limits
 
@@ -38,7 +40,8 @@ SIGNALS = (SAVE_AGAIN, STOP_REQUESTED, int(signal.SIGINT), int(signal.SIGTERM))
 #: Places in the vector. Sums of 32-bit words over a million ranks stay exact in FP64.
 _LOSS, _FIRST, _SECOND, _SECONDS, _RANKS = range(5)
 _ASKED = slice(5, 5 + len(SIGNALS))
-_NORM, _SKIPPED = range(_ASKED.stop, _ASKED.stop + 2)
+_TRACE = _ASKED.stop
+_NORM, _SKIPPED = range(_TRACE + 1, _TRACE + 3)
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Shared:
     batch: str  # fingerprint of the batch, in 64 bits
     signal: int  # the most urgent signal that any rank has received
     step_s: float  # mean over ranks, of the step before
+    trace: int = 0  # the newest request for a trace that the leading rank knows
 
 
 class UpdateSkipper:
@@ -61,18 +65,20 @@ class UpdateSkipper:
         self._limits, self._words = Limits(), torch.zeros(_NORM, dtype=torch.float64)
         self._summed: Tensor | None = None
         self._bad: Tensor | None = None
+        self._flag: Tensor | None = None
         engine.on_gradient = self._share
         inner = engine.deepspeed.basic_optimizer
         #: Other optimizers cannot keep an update back; then only what DeepSpeed skips itself is not made.
-        self.able = inner is not None and all(group.get("fused") for group in inner.param_groups)
+        self.able = inner is not None and keeps_back(inner)
         if self.able:
             inner.register_step_pre_hook(self._judge)
 
-    def arm(self, limits: Limits, words: tuple[int, int], pending: int, seconds: float) -> None:
-        """Before a step: its limits, and this rank's fingerprint, signal and the seconds of its last step."""
-        self._limits, self._summed, self._bad = limits, None, None
+    def arm(self, limits: Limits, words: tuple[int, int], pending: int, seconds: float, trace: int = 0) -> None:
+        """Before a step: its limits, and this rank's fingerprint, signal, the seconds of its last step, and on the
+        leading rank the newest request for a trace."""
+        self._limits, self._summed, self._bad, self._flag = limits, None, None, None
         asked = [float(pending == number) for number in SIGNALS]
-        self._words = torch.tensor([0.0, *map(float, words), seconds, 1.0, *asked], dtype=torch.float64)
+        self._words = torch.tensor([0.0, *map(float, words), seconds, 1.0, *asked, trace], dtype=torch.float64)
 
     def result(self, loss: Tensor, norm: Tensor) -> PendingNumbers:
         """After a step: everything in one vector on its way to the host."""
@@ -98,27 +104,21 @@ class UpdateSkipper:
             limit = math.inf if summed is None else self._limits.loss
             fine = torch.isfinite(loss) & torch.isfinite(norm) & (loss <= limit) & (norm <= self._limits.grad_norm)
             self._bad = ~fine
-        optimizer.found_inf = self._bad.float()
+        if self._flag is None:
+            flag = self._bad.float()
+            self._flag = flag if flag.device == state_device(optimizer) else HostCopy(flag).read()
+        optimizer.found_inf = self._flag
 
 
 class PendingNumbers:
     """The numbers of a step on their way to the host; reading waits for them."""
 
     def __init__(self, values: Tensor) -> None:
-        self._event: Any = None
-        if values.is_cuda:
-            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self._values.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
-        else:
-            self._values = values
+        self._copy = HostCopy(values)
 
     def read(self) -> Shared:
         """The one read of a step."""
-        if self._event is not None:
-            self._event.synchronize()
-        values = self._values.tolist()
+        values = self._copy.read().tolist()
         ranks = values[_RANKS]
         return Shared(
             loss=values[_LOSS] / ranks,
@@ -127,4 +127,5 @@ class PendingNumbers:
             batch=f"{int(values[_FIRST]) % 2**32:08x}{int(values[_SECOND]) % 2**32:08x}",
             signal=max((number for number, count in zip(SIGNALS, values[_ASKED], strict=True) if count), default=0),
             step_s=values[_SECONDS] / ranks,
+            trace=int(values[_TRACE]),
         )

@@ -1,10 +1,11 @@
 """One model over several devices: process groups, collectives and schedules.
 
     parameters             the `parallel:` block, and the reasons for which one cannot run
+    gradient_path          dtype, moment and overlap of the reduction of gradients, by ZeRO stage
     topology               rank -> place (data, pipeline, sequence, tensor), and the process groups
     collectives            collectives that gradients flow through
     groups                 tensor and sequence ranks that exchange over process groups
-    divided_decoder        the part of the decoder that a rank trains; whole parameters, gradient norms
+    divided_decoder        the part of the decoder that a rank trains; whole parameters
     block_wrapping         compilation and activation recomputation of blocks
     zero3_initialisation   initial weights under ZeRO-3, each rank its own range
     pipeline               the engine of one stage, one-forward-one-backward

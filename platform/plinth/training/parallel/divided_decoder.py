@@ -1,4 +1,4 @@
-"""The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it; whole parameters and their norms.
+"""The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it; whole parameters.
 
 Every rank is given whole sequences and returns its share of the loss, so that the mean over all ranks is the loss of
 the global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided while it
@@ -8,16 +8,17 @@ process and no rank ever holds them whole.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from plinth.model.decoder import Decoder, empty
-from plinth.model.division import declarations
+from plinth.model.division import TensorRanks, declarations
 from plinth.model.parameters import Model
-from plinth.training.parallel.collectives import summed
 from plinth.training.parallel.groups import division_of
 from plinth.training.parallel.topology import Topology
 
@@ -34,8 +35,13 @@ def divided_decoder(
             parameter.model_parallel = True  # type: ignore[attr-defined]
             parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         elif declared[name].partial and ranks.size > 1:
-            parameter.register_hook(ranks.total)  # type: ignore[no-untyped-call]
+            parameter.register_hook(partial(_total, ranks=ranks))  # type: ignore[no-untyped-call]
     return model
+
+
+def _total(gradient: Tensor, ranks: TensorRanks) -> Tensor:
+    """The sum over tensor ranks, in FP32: rounded once."""
+    return ranks.total(gradient.float()).to(gradient.dtype)
 
 
 def gathered(parameter: Tensor, topology: Topology) -> Tensor:
@@ -55,13 +61,3 @@ def _gathered(part: Tensor, axis: int, group: ProcessGroup) -> Tensor:
     dist.all_gather(parts, padded, group=group)
     kept = [each[: int(size)] for each, size in zip(parts, sizes, strict=True)]
     return torch.cat(kept).transpose(0, axis).contiguous()
-
-
-def gradient_norm(module: nn.Module, topology: Topology) -> Tensor:
-    """Norm of the averaged gradients of the whole model, FP32, on the device; replicated parameters count once."""
-    group = topology.tensor
-    counts_all = group is None or dist.get_rank(group) == 0
-    with_gradients = [parameter for parameter in module.parameters() if parameter.grad is not None]
-    kept = [p.grad for p in with_gradients if counts_all or getattr(p, "model_parallel", False)]
-    total = nn.utils.get_total_norm([g for g in kept if g is not None]).square()
-    return (total if group is None else summed(total, group)).sqrt()

@@ -13,11 +13,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from plinth.model.parameters import Model
+from plinth.model.parameters import AttentionPath, Model
 from plinth.records import Frozen, internal
 
 #: A key of the block, and the reason for which its value is refused: found, expected.
 Refusal = tuple[str, str]
+
+
+#: Elements of a bucket: long enough for a network's full speed, small beside a model.
+BUCKET = 2**25
 
 
 class LossScale(Frozen):
@@ -46,15 +50,23 @@ class Parallel(Frozen):
         0, ge=0, description="Blocks computed again in the backward pass: 0 none, 1 all, n every n-th."
     )
     compile: bool = Field(False, description="`torch.compile` each block.")
+    attention: AttentionPath = Field(
+        "auto",
+        description="Kernel of attention: `sdpa`, `flex` (block masks), `flash` (no documents), or `auto`: "
+        "`flex` on GPUs where documents end within rows, else `sdpa`.",
+        exclude_if=lambda path: path == "auto",
+    )
     loss_scale: LossScale = internal(LossScale(), description="FP16: factor of the loss.")
     communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = internal(
-        "auto", description="Of gradients on the wire; `auto` is the dtype they are accumulated in."
+        "auto", description="Of gradients on the wire; `auto` is fp32, in which they are accumulated."
     )
-    overlap_communication: bool = internal(
-        False, description="Reduce gradients while the backward pass goes on (GPUs)."
+    overlap_communication: bool | None = internal(
+        None, description="Reduce gradients while the backward pass goes on; by default on GPUs, where the stage can."
     )
-    reduce_bucket_elements: int = internal(2**25, ge=1, description="Gradients reduced at once.")
-    gather_bucket_elements: int = internal(2**25, ge=1, description="Parameters gathered at once.")
+    reduce_bucket_elements: int = internal(BUCKET, ge=1, description="Gradients reduced at once.")
+    gather_bucket_elements: int = internal(
+        BUCKET, ge=1, description="Parameters gathered at once after an update, ZeRO-1 and ZeRO-2."
+    )
 
     @property
     def model_ranks(self) -> int:
@@ -85,11 +97,36 @@ def problems(
             "ZeRO-3 gathers parameters from within the blocks, which sends the compiler back to plain PyTorch after "
             "eight attempts; expected false, or zero_stage 0, 1 or 2",
         )
-    if precision == "fp32" and parallel.communication_dtype not in ("auto", "fp32"):
+    if parallel.attention == "flash" and model.document_mask:
+        yield (
+            "attention",
+            "flash takes no mask, and model.document_mask keeps attention within documents; expected auto or flex, or "
+            "model.document_mask: false",
+        )
+    yield from _communication(parallel, precision)
+
+
+def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
+    """Settings of the exchange of gradients that would round them, or would do nothing."""
+    if precision != "auto" and parallel.communication_dtype not in ("auto", "fp32", precision):
         yield (
             "communication_dtype",
-            f"{parallel.communication_dtype} would round the gradients of an FP32 run; expected auto or fp32, "
-            f"or training.precision: {parallel.communication_dtype}",
+            f"{parallel.communication_dtype} would round the gradients of a {precision.upper()} run; expected auto or "
+            f"fp32, or training.precision: {parallel.communication_dtype}",
+        )
+    stage = parallel.zero_stage
+    if parallel.overlap_communication and (stage == 0 or parallel.pipeline > 1):
+        against = "pipeline" if parallel.pipeline > 1 else "zero_stage 0"
+        yield (
+            "overlap_communication",
+            f"with {against}, gradients are reduced after the last backward pass, so that it would do nothing; "
+            "expected false, or zero_stage 1, 2 or 3 without a pipeline",
+        )
+    if parallel.gather_bucket_elements != BUCKET and stage not in (1, 2):
+        yield (
+            "gather_bucket_elements",
+            f"ZeRO-{stage} gathers no parameters in buckets after an update, so that it would do nothing; expected "
+            f"{BUCKET}, or zero_stage 1 or 2",
         )
 
 
@@ -122,12 +159,6 @@ def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
         yield (
             "zero_stage",
             "FP16 without ZeRO: DeepSpeed divides a gradient by the loss factor of the next step; expected 1, 2 or 3",
-        )
-    if parallel.zero_stage == 0 and parallel.tensor > 1 and precision != "fp32":
-        yield (
-            "zero_stage",
-            f"precision {precision} with tensor {parallel.tensor}: without ZeRO, DeepSpeed's gradient norm in reduced "
-            "precision leaves out what other tensor ranks hold; expected 1 or 2, or precision fp32",
         )
     if parallel.pipeline > 1 and parallel.zero_stage > 1:
         yield (

@@ -29,7 +29,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from plinth.model.decoder import Decoder
 from plinth.model.layout import Layout
@@ -72,10 +72,11 @@ class PipelineEngine(TrainingEngine):
         if self._tied is not None:
             self._tied.send_gradient(engine.optimizer)
         engine.allreduce_gradients()
-        if self._norm_is_ours:
-            self._norm = self._gradient_norm()
+        if self.gradients is not None:
+            self.gradients.measure()
         if self.on_gradient is not None:
             self.on_gradient(total)
+        self.clock.enter("optimizer")
         engine.step()
         return total
 
@@ -89,6 +90,7 @@ class PipelineEngine(TrainingEngine):
         exchange = StageExchange(self._stage, self._ranks, self._activations(batch.shape), self.rank.device)
 
         def forward(x: Tensor | None) -> Tensor:
+            self.clock.enter("forward")
             micro = next(numbers)
             rows = batch.micro[micro]
             whole = rows.unbroken(batch.length)  # checked here, where it costs no wait
@@ -100,6 +102,7 @@ class PipelineEngine(TrainingEngine):
             return y.detach()
 
         def backward(gradient: Tensor | None) -> Tensor | None:
+            self.clock.enter("backward")
             x, y = waiting.popleft()
             if gradient is None:
                 self.deepspeed.backward(y)
@@ -149,12 +152,6 @@ class PipelineEngine(TrainingEngine):
         *_, micro, length = shape_of_tokens
         shape = micro, (length - 1) // self.config.parallel.sequence, self.config.model.dim
         return torch.empty(shape, dtype=self._dtype, device="meta")
-
-    def _gradient_norm(self) -> Tensor:
-        kept = [p.grad for p in self.module.parameters() if p.grad is not None and getattr(p, "model_parallel", False)]
-        total = nn.utils.get_total_norm(kept).square().to(self.rank.device)
-        dist.all_reduce(total, group=self.deepspeed.mpu.get_model_parallel_group())
-        return total.sqrt()
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters in the order of the undivided model, one at a time, on the CPU; a collective."""

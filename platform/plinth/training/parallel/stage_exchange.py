@@ -121,8 +121,6 @@ def _wait(operations: list[dist.P2POp]) -> None:
 
 def _accumulated(outer: Any, parameter: Any) -> Tensor:
     """The tensor in which DeepSpeed has added up the gradient of a parameter."""
-    if hasattr(parameter, "_hp_grad"):  # BF16 with ZeRO-1
-        return cast(Tensor, parameter._hp_grad)
     if hasattr(outer, "get_gradient_for_reduction"):
         return cast(Tensor, outer.get_gradient_for_reduction(parameter))
     return cast(Tensor, parameter.grad)

@@ -1,4 +1,4 @@
-"""Initial weights under ZeRO-3: every rank computes its own range of each parameter; nothing is sent.
+"""Initial weights under ZeRO-3: every rank computes or reads its own range of each parameter; nothing is sent.
 
 DeepSpeed's `zero.Init` (0.19) would take whole parameters, send rank 0's to all and keep a range of each: of the work
 of drawing 70B numbers no rank would be spared any. Here a parameter is whole only as an address range: a rank writes
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from plinth.model.division import Placement, Role, declarations
-from plinth.model.initialisation import Initial
+from plinth.model.initialisation import WeightSource
 
 
-def partition_initialised(model: nn.Module, initial: Initial, settings: dict[str, Any], mpu: Any) -> None:
+def partition_initialised(model: nn.Module, initial: WeightSource, settings: dict[str, Any], mpu: Any) -> None:
     """Divide an empty, undivided model over the ranks of ZeRO-3, each range with its values; a collective.
 
     Args:
@@ -44,7 +44,7 @@ def partition_initialised(model: nn.Module, initial: Initial, settings: dict[str
     OwnRange(module=model, data_parallel_group=group, config_dict_or_path=settings, mpu=mpu)
 
 
-def fill_range(whole: Tensor, initial: Initial, name: str, role: Role, start: int, count: int) -> None:
+def fill_range(whole: Tensor, initial: WeightSource, name: str, role: Role, start: int, count: int) -> None:
     """Write elements `start` … `start + count` of the flattened parameter, and the others in their rows."""
     if whole.dim() < 2:
         initial.fill(whole, name, role, Placement(tuple(whole.shape)))

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from plinth.training.telemetry.timeline import Event
+from plinth.training.telemetry.timeline import Event, saved_s
 from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook
 
 
@@ -60,7 +60,7 @@ class Gatherer:
 
     def _step(self, event: Event) -> None:
         signals, tokens = self.signals, int(event["tokens"])
-        self._spend(float(event["step_s"]))
+        self._spend(float(event["step_s"]) - saved_s(event))
         if self._ends and tokens <= self._ends[-1]:  # steps trained again: their earlier values do not count
             del self._ends[bisect_left(self._ends, tokens) :]
             for points in (signals.losses, *signals.slices.values()):

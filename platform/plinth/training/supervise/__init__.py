@@ -7,6 +7,7 @@
     supervisor    one job: train, audit, restart within bounds
     result        how a job ended: `result.json`
     watch         wait for the ranks of one attempt; end those that hang, and those whose sibling has died
+    hang          who waits for whom in ranks that hang; hang_dump is their part of it
     leader        node 0's side of several nodes: orders, and the state of the remote ranks
     follower      the supervisor of every other node
     nodes         the files by which nodes agree: orders, reports, heartbeats

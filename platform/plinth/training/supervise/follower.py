@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plinth.training.attempts.host import this_host
+from plinth.training.checkpoint.upload import fetch_command
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
 from plinth.training.supervise.nodes import (
@@ -65,11 +66,17 @@ class Follower:
         """One rank of this node."""
         return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
 
+    def fetch(self, step: int) -> subprocess.Popen[bytes]:
+        """The process that fetches this node's share of a checkpoint; it is reported on as a rank is."""
+        return subprocess.Popen(fetch_command(self._path, step, self.place.node, self.place.nodes))
+
     def _execute(self, order: NodeOrder) -> None:
         if order.id != self._order.id:
             self._end_ranks()
             self._order, self._signals = order, 0
-            if order.port:
+            if order.fetch is not None:
+                self._ranks = [self.fetch(order.fetch)]
+            elif order.port:
                 here = self.place.ranks(self.config)
                 for rank in here:
                     writer_process.end(self.config.directory, rank)  # node 0 has stopped waiting for it

@@ -50,11 +50,30 @@ class Leader:
             address=self._place.address,
             port=port,
             signals=(),
+            fetch=None,
         )
         for node in self._nodes:
             node.follow(self._order.id)
         count = self._config.launch.ranks_per_node
         return [RemoteRank(node, index) for node in self._nodes for index in range(count)]
+
+    @property
+    def count(self) -> int:
+        """Nodes of the job."""
+        return self._place.nodes
+
+    def begin(self, step: int) -> None:
+        """Order the other nodes to fetch their share of a checkpoint from the bucket."""
+        if self._away:
+            self._publish(id=uuid.uuid4().hex, fetch=step, port=0, signals=())
+            for node in self._nodes:
+                node.follow(self._order.id)
+
+    def failed(self) -> list[int]:
+        """The nodes whose share of the checkpoint has not come, once each has ended or is lost."""
+        nodes = self._nodes if self._away else []
+        codes = {node.node: RemoteRank(node, 0).wait() for node in nodes}
+        return [number for number, code in codes.items() if code != 0]
 
     def hosts(self) -> tuple[HostFacts, ...]:
         """The machines of the other nodes, in their order, as they have said; those that are silent are left out."""
@@ -79,7 +98,7 @@ class Leader:
         """Order the others to exit with a status, and wait until each has read the order or is lost."""
         if not self._away:
             return
-        self._publish(id=uuid.uuid4().hex, status=status)
+        self._publish(id=uuid.uuid4().hex, status=status, fetch=None)
         for node in self._nodes:
             node.follow(self._order.id)
         while not all(node.acknowledged for node in self._nodes):

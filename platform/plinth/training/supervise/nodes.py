@@ -32,6 +32,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.training.attempts.host import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
+from plinth.training.supervise import hang
 
 BEAT_S = 1.0
 
@@ -88,6 +89,7 @@ class NodeOrder(Frozen):
     address: str = ""
     port: int = 0
     signals: tuple[int, ...] = ()
+    fetch: int | None = None  # the step of a checkpoint in the bucket, of which each node fetches a share
     status: int | None = None
 
 
@@ -176,7 +178,9 @@ def start_rank(
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
     here = place.ranks(config)
     environment = {
+        **hang.environment(config.directory),
         **os.environ,
+        **config.launch.environment,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank - here.start),
         "WORLD_SIZE": str(config.ranks),

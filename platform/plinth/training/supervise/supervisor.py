@@ -36,7 +36,9 @@ from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.upload import Uploader, restore
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
+from plinth.training.sinks import relay as sinks
 from plinth.training.stopping.stopping import last_step
+from plinth.training.supervise import hang
 from plinth.training.supervise.follower import follow
 from plinth.training.supervise.leader import Leader
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
@@ -52,6 +54,7 @@ from plinth.training.supervise.watch import (
     describe_exit,
     watch,
 )
+from plinth.training.telemetry import devices
 from plinth.training.telemetry.lost_work import LostWork
 from plinth.training.telemetry.timeline import Timeline
 
@@ -106,7 +109,7 @@ class Supervisor:
 
     def _until_done(self, audit: bool) -> tuple[Ending, str]:
         while True:
-            code, reason = self._attempt(audit)
+            code, reason = (EXIT_PREEMPTED, "") if self.asked_to_stop else self._attempt(audit)
             if code == 0:
                 return "finished", ""
             asked = f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
@@ -129,13 +132,19 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
         self.lost.begin()
+        hang.prepare(self.run)
         self.first_failed = []
         self._state(audit)
         port = free_port()
         ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
         ranks += self.leader.start(port, self.restarts, audit)
         reason = watch(
-            ranks, self.run.events, self.config.supervision, lambda: self.asked_to_stop, lambda: self._on_poll(ranks)
+            ranks,
+            self.run.events,
+            self.config.supervision,
+            lambda: self.asked_to_stop,
+            lambda: self._on_poll(ranks),
+            self._on_hang,
         )
         codes = [process.wait() for process in ranks]
         self._clean()
@@ -162,6 +171,13 @@ class Supervisor:
         if self.uploader is not None:
             self.uploader.keep_alive()
 
+    def _on_hang(self) -> None:
+        """Put on the timeline who waits for whom; a disk that is full is no reason to leave the ranks hanging."""
+        try:
+            self.events.append("hang", **hang.collect(self.run, self.config.ranks), durable=True)
+        except (OSError, PlinthError) as error:
+            print(f"the ranks hang, and what they wait for is not known: {error}", file=sys.stderr, flush=True)
+
     def _take_over(self) -> None:
         """Clean up after a killed supervisor, report its lost work, download a checkpoint that only the bucket has."""
         self._clean()
@@ -170,7 +186,7 @@ class Supervisor:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
         self.events.append("job_started", ranks=self.config.ranks, nodes=self.place.nodes)
         if self.config.checkpoints.upload and not checkpoint.committed(self.run):
-            restored = restore(self.config)
+            restored = restore(self.config, self.leader)
             if restored is not None:
                 self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
 
@@ -253,12 +269,15 @@ def main() -> int:
     path = Path(sys.argv[1])
     config = configuration.load(path)
     place = NodePlace.of(os.environ, config)
+    devices.start(config.directory, place.node, config.telemetry.devices_s)
     if place.node > 0:
         return follow(config, path, place)
     supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)
     config.directory.result.unlink(missing_ok=True)  # of a job that the scheduler has started again
+    relaying = sinks.start(config, path)
     result = supervisor.supervise()
     supervisor.events.append(result.status, durable=True, **result.model_dump(exclude={"status", "failure"}))
+    sinks.end(relaying)
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
     status = {"finished": 0, "stopped": EXIT_PREEMPTED, "failed": 7}[result.status]

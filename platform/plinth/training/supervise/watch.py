@@ -62,6 +62,7 @@ def watch(
     supervision: Supervision,
     asked_to_stop: Callable[[], int],
     on_poll: Callable[[], None],
+    on_hang: Callable[[], None],
 ) -> str:
     """Wait until every rank has ended; returns why they were ended, or an empty string.
 
@@ -71,6 +72,7 @@ def watch(
         supervision: how long to wait for what.
         asked_to_stop: the signal to forward, or 0.
         on_poll: called several times a second.
+        on_hang: called before ranks that hang are ended, when each has been asked what it waits for.
     """
     deadline = float("inf")  # when the remaining ranks are killed
     signalled, pulse = False, LastChange(timeline)
@@ -85,8 +87,9 @@ def watch(
         if now > deadline:
             _send(ranks, signal.SIGKILL)
         elif pulse.age_s() > supervision.hang_s:
-            _send(ranks, signal.SIGUSR1)  # each rank writes its stack to the log
+            _send(ranks, signal.SIGUSR1)  # each rank writes its stacks and the collectives that it is in
             time.sleep(1.0)
+            on_hang()
             _send(ranks, signal.SIGKILL)
             return f"no event for {supervision.hang_s:g} s: the ranks hang"
         time.sleep(POLL_S)

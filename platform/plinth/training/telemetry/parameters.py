@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Telemetry(Frozen):
@@ -13,3 +13,15 @@ class Telemetry(Frozen):
     layers_every: int = Field(
         10, ge=0, description="Steps between measurements of gradient norm and activations by layer; 0: never."
     )
+    stragglers_every: int = Field(
+        50, ge=0, description="Steps between comparisons of the ranks' own time, each over as many steps; 0: never."
+    )
+    straggler_score: float = internal(
+        0.75, gt=0, le=1, description="A rank is a straggler below this share of the fastest rank's speed."
+    )
+    profile_steps: tuple[int, int] | None = Field(
+        None,
+        description="First and last step of which rank 0 writes a `torch.profiler` trace; a run that is under way is "
+        "asked by `plinth profile`.",
+    )
+    devices_s: float = internal(30.0, ge=0, description="Seconds between samples of a node's GPUs; 0: errors only.")

@@ -9,8 +9,12 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     resumed      from a committed checkpoint (step, attempt)
     reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); from here on exact
                  in what is seen and loaded, equal in rounding only
-    step         loss, grad_norm, lr, tokens, tokens_per_s, data_wait_s, step_s; `redone` after a resume or a
-                 rollback, `vetoed` when the guard kept its update from being made
+    step         loss, grad_norm, lr, tokens, tokens_per_s, step_s, its `parts` and what lay `besides` it in seconds
+                 (step_clock.py), data_wait_s of the host, host_memory_bytes, device_memory (memory.py); `redone` after
+                 a resume or a rollback, `vetoed` when the guard kept its update from being made, the `slowest` rank and
+                 its score where ranks were compared
+    stragglers   other ranks are slower than their like than before, or none any more (step, ranks: rank, node, host,
+                 score, own_s; fastest_s, median_s, over_steps; stragglers.py)
     skipped      a step that a rollback leaves out: its batch is not trained (step, rule, window)
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
@@ -29,6 +33,10 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
                  up (reason, from_step, lost_steps, lost_s)
     signal       a request to stop was seen (signal, step)
     rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)
+    hang         ranks hang and are ended (waiting: ranks, collective, number, group; behind, silent, at, files;
+                 hang.py)
+    profiled     traces of steps were written, or missed: no files (step, number, first, last, files, seconds)
+    device_error a GPU's XID, or an ECC error that was not corrected (kind, xid, node, host, gpu, uuid; devices.py)
     evaluated    slices and probes of the model after so many tokens (step, tokens, slices: bits per byte, probes,
                  seconds, not_finite); see validation.py, signals.py
     stopped_by_rule   the stopping rules ended the run (step, reasons, signals: every rule's state)
@@ -45,7 +53,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,6 +155,21 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
                 ) from error
             if seq > after_seq:
                 yield event
+
+
+def waited_s(step: Mapping[str, Any]) -> float:
+    """Seconds of a step that waited for its batch; of the host where an earlier version wrote no parts."""
+    return float(step["parts"].get("data", 0.0) if "parts" in step else step.get("data_wait_s", 0.0))
+
+
+def saved_s(step: Mapping[str, Any]) -> float:
+    """Seconds of a step that waited for the copy of a checkpoint, which that checkpoint's stall has too."""
+    return float(step.get("parts", {}).get("checkpoint", 0.0))
+
+
+def host_memory_bytes(step: Mapping[str, Any]) -> int:
+    """The most memory that the leading rank's process has held; earlier versions named it otherwise."""
+    return int(step["host_memory_bytes"] if "host_memory_bytes" in step else step.get("memory_bytes", 0))
 
 
 def put_before(path: Path, earlier: bytes) -> None:

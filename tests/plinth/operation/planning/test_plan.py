@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from plinth.model import flops
-from plinth.model.parameters import Model
+from plinth.model.parameters import AttentionPath, Model
 from plinth.operation.planning import memory
-from plinth.operation.planning.plan import plan
+from plinth.operation.planning.plan import _attention, plan
 from plinth.recipe.recipe import Recipe
 from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters import Training
 
 LLAMA_7B = Model(layers=32, dim=4096, heads=32, kv_heads=32, ffn_dim=11008, tied_embeddings=False)
 LLAMA_3_8B = Model(layers=32, dim=4096, heads=32, kv_heads=8, ffn_dim=14336, tied_embeddings=False)
@@ -85,21 +86,35 @@ def test_flops_by_hand() -> None:
     assert flops.flops_exact(tiny, 1000, 100) == 6 * (384 + 768 + 8000) + 12 * 2 * 8 * 100
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_zero_divides_sixteen_bytes_per_parameter(precision: str) -> None:
-    """The worked example of the ZeRO paper (figure 1): 7.5B parameters, 64 devices: 120, 31.4, 16.6, 1.9 GB."""
-    found = []
-    for stage in range(4):
-        used = memory.states(
-            7_500_000_000,
-            ranks=64,
-            zero_stage=stage,
-            precision=precision,  # type: ignore[arg-type]
-            gradient_bytes=2 if precision == "bf16" else 4,
-        )
-        found.append(round(sum(used) / 1e9, 1))
-    expected = {"bf16": [120.0, 31.4, 16.6, 1.9], "fp32": [120.0, 60.9, 31.4, 1.9]}
-    assert found == expected[precision]
+def test_zero_divides_the_states() -> None:
+    """The worked example of the ZeRO paper (figure 1), 7.5B parameters on 64 devices, with gradients in FP32."""
+    found = {}
+    for precision in ("bf16", "fp32"):
+        for stage in range(4):
+            used = memory.states(7_500_000_000, ranks=64, zero_stage=stage, precision=precision)  # type: ignore[arg-type]
+            found[precision, stage] = tuple(round(each / 1e9, 1) for each in used)
+    assert found == {
+        ("bf16", 0): (15.0, 30.0, 90.0),
+        ("bf16", 1): (15.0, 30.5, 1.4),  # whole gradients until they are reduced, and this rank's part
+        ("bf16", 2): (15.0, 0.5, 1.4),
+        ("bf16", 3): (0.2, 0.5, 1.4),
+        ("fp32", 0): (30.0, 30.0, 60.0),  # parameters are their own masters
+        ("fp32", 1): (30.0, 30.5, 1.4),
+        ("fp32", 2): (30.0, 0.5, 1.4),
+        ("fp32", 3): (0.5, 0.5, 1.4),
+    }
+    at_once = memory.states(7_500_000_000, ranks=64, zero_stage=1, precision="bf16", at_once=True)
+    assert round(at_once.gradients / 1e9, 1) == 0.5
+
+
+def test_the_plan_tells_the_way_of_gradients() -> None:
+    assert plan(_recipe()).gradients.text() == (
+        "accumulated in fp32, sent in fp32, reduced once a step, while the backward pass goes on"
+    )
+    cheap = plan(_recipe(precision="bf16", parallel={"zero_stage": 3, "communication_dtype": "bf16"}))
+    assert cheap.gradients.text().startswith("accumulated in fp32, sent in bf16, reduced each micro batch")
+    alone = plan(_recipe(parallel={"zero_stage": 0}))
+    assert alone.gradients.text().endswith("reduced once a step, after the backward pass")
 
 
 def test_plan_by_hand() -> None:
@@ -113,6 +128,21 @@ def test_plan_by_hand() -> None:
     assert sorted(made.memory_by_zero_stage) == [0, 1, 2, 3]
     assert made.fits is None
     assert "1,200 tokens/s over all ranks, without start-up, checkpoints and restarts" in made.assumptions
+
+
+@pytest.mark.parametrize(
+    ("path", "documents", "says"),
+    [
+        ("auto", True, "flex with block masks on GPUs where documents end within rows, else sdpa"),
+        ("auto", False, "sdpa"),
+        ("sdpa", True, "sdpa with dense masks"),
+        ("flex", True, "flex with block masks"),
+        ("flash", False, "flash"),
+    ],
+)
+def test_the_path_of_attention_is_stated(path: AttentionPath, documents: bool, says: str) -> None:
+    model, block = Model(document_mask=documents), Parallel(attention=path)
+    assert _attention(Training(model=model, parallel=block)) == says
 
 
 def test_assumptions_say_what_was_not_known() -> None:
@@ -160,7 +190,7 @@ def test_memory_of_a_divided_model_by_hand() -> None:
     # ZeRO-1 divides twelve bytes by the ranks that hold the same parameters
     assert (plain.optimizer, sequence.optimizer) == (whole * 12 // 4, whole * 12 // 4)
     assert tensor.optimizer == halved * 12 // 2
-    assert plain.gradients == whole * 4
+    assert plain.gradients == (whole + whole // 4) * 4
 
 
 def test_recomputation_keeps_the_inputs_of_blocks_and_one_block() -> None:
@@ -171,7 +201,12 @@ def test_recomputation_keeps_the_inputs_of_blocks_and_one_block() -> None:
 def test_offload_moves_to_the_host() -> None:
     kept, moved = _used(zero_stage=3), _used(zero_stage=3, offload="parameters")
     assert (moved.parameters, moved.gradients, moved.optimizer) == (0, 0, 0)
-    assert moved.host == kept.parameters + kept.gradients + kept.optimizer
+    whole = 4 * (192 + 384 + 16) + 800 + 8
+    # gradients are accumulated on the host, and lent to the optimizer in a second buffer
+    assert moved.host == kept.parameters + 2 * kept.gradients + kept.optimizer
+    assert moved.host == kept.parameters + whole // 4 * (8 + 12)
+    reduced = _used(zero_stage=2, offload="optimizer")
+    assert reduced.gradients == _used(zero_stage=2).gradients  # they are accumulated on the device
     assert _used(zero_stage=2, offload="optimizer").parameters == _used(zero_stage=2).parameters
 
 

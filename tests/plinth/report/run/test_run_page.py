@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.report.run import metrics, panels, probes, run_page
+from plinth.report.run import metrics, panels, probes, run_page, step_parts
 from plinth.report.run.metrics import Series, run_metrics
 from plinth.report.run.panels import Panel, PanelLine, TimeAxis
 
@@ -353,3 +353,41 @@ def test_a_band_lies_about_its_line() -> None:
     places = [float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", corners[1])]
     # from 0 to 2 at the first and from 2 to 4 at the last; a gap is left out; 4.4 units with margins are 88 high
     assert places == pytest.approx([90, 50, 10, 50])
+
+
+def test_parts_of_a_step_and_the_devices_are_drawn() -> None:
+    """Two steps of which a quarter and three quarters were communication; a page of an old timeline has no parts."""
+    story = History()
+    story.add("run_started", ranks=2)
+    for step, waited in ((1, 0.25), (2, 0.75)):
+        story.step(step, parts={"forward": 1 - waited, "communication": waited}, device_memory={"peak": 2**30})
+        gpus = [{"gpu": 0, "utilisation": 90, "power_w": None}, {"gpu": 1, "utilisation": 50, "power_w": 600.0}]
+        story.add("devices", node=0, gpus=gpus)
+    measured = run_metrics(story.events)
+    found = step_parts.stretches(measured, TimeAxis("step", measured))
+    assert [row["realised"]["communication"] for row, _ in found] == [0.25, 0.75]
+    assert all(panels.LEFT <= left < right <= panels.LEFT + panels.INNER for _, (left, right) in found)
+    assert all(sum(row["realised"].values()) == 1.0 for row, _ in found)
+    assert measured.series["device_peak_bytes"].values == [2**30] * 2
+    assert (measured.series["gpu_utilisation"].values, measured.series["gpu_power_w"].values) == ([70] * 2, [600] * 2)
+    assert measured.series["data_wait_share"].values == [0.0, 0.0]  # by the device, whatever the host waited
+    page = run_page.page(story.events, ABOUT)
+    assert "parts of a step" in page
+    assert "memory of the leading rank's device" in page.replace("&#39;", "'")
+
+
+def test_a_timeline_without_parts_has_no_panel_of_them(timeline: list[dict[str, Any]]) -> None:
+    measured = run_metrics(timeline)
+    assert step_parts.stretches(measured, TimeAxis("step", measured)) == []
+    assert measured.series["host_memory_bytes"].values[0] == 10**6
+    assert "parts of a step" not in run_page.page(timeline, ABOUT)
+
+
+def test_the_wait_for_a_copy_is_the_checkpoints_and_counted_once() -> None:
+    story = History()
+    story.add("job_started", ranks=1)
+    story.step(1)
+    story.step(2, parts={"forward": 0.6, "data": 0.1, "checkpoint": 0.3})
+    story.add("checkpoint", step=1, stall_s=0.5, wait_s=0.0, seconds=1.0, bytes=1)
+    cost = metrics.cost(story.events)
+    assert (cost.useful_s, cost.wait_s, cost.save_s) == pytest.approx((0.9 + 0.6, 0.1 + 0.1, 0.5))

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.launch.parameters import Launch
-from plinth.records import Blob, Manifest
+from plinth.records import Blob, Manifest, Part
 from plinth.storage import dvc, verified
 from plinth.storage.blob_cache import CachedStore
 from plinth.storage.remote_blobs import RemoteBlobs
@@ -27,12 +29,12 @@ from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.parameters import Reading
 from plinth.tokens.reading.shard_sources import (
     ShardSource,
-    fetches_whole,
     needed_shards,
     open_shards,
     prefetching_shards,
 )
 from plinth.tokens.reading.span_reader import SpanReader
+from plinth.tokens.shards import blocks
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.training import config
 from plinth.training.data import open_batches
@@ -55,6 +57,7 @@ class Pushed:
         self.mixture = mixture.run(ctx, params, self.shards)
         for manifest in (*self.shards.values(), self.mixture):
             ctx.refs.save(manifest)
+        self.blocks = blocks.prepare(ctx, self.shards)
         dvc.push(ctx, list(self.shards.values()), bucket.uri("store"), {"endpointurl": f"http://{bucket.endpoint}"})
         for made_ in self.shards.values():
             for part in made_.parts:
@@ -68,7 +71,7 @@ class Pushed:
         return Reading(**{"remote": self.bucket.uri("store"), "cache": str(root / "cache"), **more})
 
     def open(self, root: Path, **more: Any) -> ShardSource:
-        return open_shards(Store(root / "nothing"), self.shards.values(), self.reading(root, **more))
+        return open_shards(self.ctx.store, self.shards.values(), self.reading(root, **more), self.blocks)
 
     def loader(self, readers: Any, rank: int = 0, world: int = 1) -> Loader:
         places = {"rank": rank, "world": world, "prefetch": 0}
@@ -106,11 +109,11 @@ def test_whole_shards_come_once_and_are_the_same(pushed: Pushed, tmp_path: Path,
     assert spans == local.index.within(first, stop)[1].records() != []
 
 
-def _rank(readings: list[Reading], shards: list[Manifest], mixed: Manifest) -> dict[str, dict[str, Any]]:
+def _rank(local: Store, readings: list[Reading], shards: list[Manifest], *made: Manifest) -> dict[str, dict[str, Any]]:
     """The first steps of a rank, whole shards and spans: what it read and what that cost."""
-    rank, found = int(os.environ["RANK"]), {}
+    (rank, found), (mixed, listed) = (int(os.environ["RANK"]), {}), made
     for reading in readings:
-        opened = open_shards(Store("/nothing"), shards, reading)
+        opened = open_shards(local, shards, reading, listed)
         loader = Loader(
             Order(mixed), opened.readers, global_batch=GLOBAL, micro_batch=4, rank=rank, world=4, prefetch=2
         )
@@ -128,16 +131,23 @@ def _rank(readings: list[Reading], shards: list[Manifest], mixed: Manifest) -> d
 @pytest.mark.slow
 def test_no_rank_reads_what_another_reads(pushed: Pushed, tmp_path: Path) -> None:
     readings = [pushed.reading(tmp_path, fetch=fetch) for fetch in ("shard", "span")]
-    ranks = run_ranks(4, _rank, readings, list(pushed.shards.values()), pushed.mixture)
+    made = (list(pushed.shards.values()), pushed.mixture, pushed.blocks)
+    ranks = run_ranks(4, _rank, pushed.ctx.store, readings, *made)
     for fetch in ("shard", "span"):
         for step in range(STEPS):
             together = np.concatenate([rank[fetch]["tokens"][step] for rank in ranks])
             assert np.array_equal(together, pushed.expected(step))
         rows = [row for rank in ranks for row in rank[fetch]["rows"]]
         assert len(set(rows)) == len(rows) == STEPS * GLOBAL  # within an epoch no sequence comes twice
-    # One node's ranks bring each shard once between them; by spans, exactly the tokens of their rows, two bytes each.
+    # One node's ranks bring each shard once between them; by spans, the blocks of their rows: here whole, small shards.
     assert sum(rank["shard"]["bytes"] for rank in ranks) == pushed.shard_bytes
-    assert sum(rank["span"]["bytes"] for rank in ranks) == STEPS * GLOBAL * 25 * 2
+    sizes = {one.stream.name: one for one in open_streams(pushed.ctx.store, pushed.shards).values()}
+    touched = 0
+    for name, start in (row for rank in ranks for row in rank["span"]["rows"]):
+        reader = sizes[name]
+        shards = {bisect_right(reader.shard_starts, at) - 1 for at in (start, start + 24)}
+        touched += sum(reader.shards[shard].blob.bytes for shard in shards)
+    assert sum(rank["span"]["bytes"] for rank in ranks) == touched
 
 
 def test_the_cache_keeps_its_bound_and_what_is_in_use(pushed: Pushed, tmp_path: Path) -> None:
@@ -166,9 +176,9 @@ def test_the_cache_keeps_its_bound_and_what_is_in_use(pushed: Pushed, tmp_path: 
 
 def test_auto_reads_by_spans_what_does_not_fit(pushed: Pushed, tmp_path: Path) -> None:
     total = sum(made.bytes for made in pushed.shards.values())
-    shards = list(pushed.shards.values())
-    assert fetches_whole(shards, pushed.reading(tmp_path, cache_bytes=2 * total))
-    assert not fetches_whole(shards, pushed.reading(tmp_path, cache_bytes=2 * total - 1))
+    assert not pushed.reading(tmp_path, cache_bytes=2 * total).by_spans(total)
+    assert pushed.reading(tmp_path, cache_bytes=2 * total - 1).by_spans(total)
+    assert not Reading(fetch="span").by_spans(total)  # there is no remote
     opened = pushed.open(tmp_path, cache_bytes=total)
     assert all(isinstance(reader, SpanReader) for reader in opened.readers.values())
     reader, here = opened.readers["web"], ShardReader(pushed.ctx.store, pushed.shards["web"])
@@ -190,6 +200,48 @@ def test_what_was_changed_on_the_remote_is_not_kept(pushed: Pushed, tmp_path: Pa
         CachedStore(tmp_path, RemoteBlobs(pushed.bucket.uri("bad"), backoff_s=0.0), 10**9).open_path(blob)
     with pytest.raises(MissingError, match="there is no s3://"):
         CachedStore(tmp_path, RemoteBlobs(pushed.bucket.uri("none")), 10**9).open_path(blob)
+
+
+def test_a_span_is_compared_with_the_digests_of_its_blocks(ctx: Context, tmp_path: Path) -> None:
+    """Blocks that lie whole or partly in a span; a flipped byte in any of them is named before a token is returned."""
+    size = blocks.BLOCK_BYTES
+    tokens = np.random.default_rng(1).integers(0, 60_000, 5 * size // 4).astype("<u2")  # two blocks and a half
+    facts = {"start": 0, "tokens": len(tokens)}
+    part = Part(name="shard-00000.bin", blob=ctx.store.put_bytes(tokens.tobytes()), stats=facts)
+    stats = {"documents": 1, "tokens": len(tokens), "end_of_text": 0, "dtype": "<u2"}
+    made = Manifest(asset="web/shards", step="s", version="1", params={}, inputs={}, parts=(part,), stats=stats)
+    listed = blocks.prepare(ctx, {"web": made})
+    (row,) = listed.parts
+    digests = ctx.store.read_bytes(row.blob)
+    data = tokens.tobytes()
+    assert digests == b"".join(hashlib.sha256(data[at : at + size]).digest() for at in range(0, len(data), size))
+
+    remote = tmp_path / "remote" / "files" / "md5" / part.blob.md5[:2] / part.blob.md5[2:]
+    remote.parent.mkdir(parents=True)
+    remote.write_bytes(data)
+    reading = Reading(remote=str(tmp_path / "remote"), cache=str(tmp_path / "cache"), fetch="span")
+    reader = open_shards(ctx.store, [made], reading, listed).readers["web"]
+    for start, count in ((0, 1), (size // 2 - 3, 5), (17, len(tokens) - 17), (len(tokens) - 1, 1)):
+        assert np.array_equal(reader.read(start, count), tokens[start : start + count])
+    for at in (0, size - 1, 2 * size, len(data) - 1):
+        flipped = bytearray(data)
+        flipped[at] ^= 4
+        remote.write_bytes(bytes(flipped))
+        block = at // size
+        name = f"bytes {block * size} to {min(len(data), (block + 1) * size)} of .*{part.blob.md5[2:]} are not those"
+        with pytest.raises(IntegrityError, match=name):
+            reader.read(block * size // 2 + 8, 3)  # another token of that block
+        elsewhere = (block + 1) % 3 * size // 2
+        assert np.array_equal(reader.read(elsewhere, 2), tokens[elsewhere : elsewhere + 2])
+
+
+def test_spans_without_digests_are_refused_by_name(pushed: Pushed, tmp_path: Path) -> None:
+    reading, sets = pushed.reading(tmp_path, fetch="span"), list(pushed.shards.values())
+    with pytest.raises(MissingError, match="no list of block digests"):
+        open_shards(pushed.ctx.store, sets, reading)
+    without = pushed.blocks.model_copy(update={"parts": pushed.blocks.parts[1:]})
+    with pytest.raises(MissingError, match=f"shard {pushed.blocks.parts[0].name} cannot be read by spans"):
+        open_shards(pushed.ctx.store, sets, reading, without)
 
 
 def test_a_bad_line_is_tried_again(pushed: Pushed, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from plinth import fingerprint
 from plinth.errors import CheckpointError, SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.training.checkpoint import checkpoint, commit_record, upload
+from plinth.training.checkpoint import checkpoint, commit_record, digest_tree, upload
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
@@ -42,7 +42,7 @@ def forge(config: RunConfig, bucket: Bucket, names: list[str], step: int = 7) ->
     folder = f"{prefix}/{checkpoint.name(step)}"
     digest = hashlib.sha256(PAYLOAD).hexdigest()
     files = [{"path": name, "bytes": len(PAYLOAD), "sha256": digest} for name in names]
-    manifest = fingerprint.canonical({"step": step, "files": files})
+    manifest = fingerprint.canonical({"form": digest_tree.FORM, "step": step, "files": files})
     for name in names:
         bucket.put(f"{folder}/{name}", PAYLOAD)
     bucket.put(f"{folder}/manifest.json", manifest)

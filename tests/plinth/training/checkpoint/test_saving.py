@@ -7,10 +7,11 @@ from collections.abc import Callable
 import delayed_copy
 import failed_save
 import pytest
+import torch
 
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
-from plinth.training.checkpoint.writer.staging import GROWTH, Arena
+from plinth.training.checkpoint.writer.staging import ALIGN, GROWTH, Arena, StagingLayout
 from plinth.training.config import RunConfig
 from plinth.training.parallel.parameters import Parallel
 from tests.ranks import run_ranks
@@ -42,6 +43,19 @@ def test_the_copy_is_of_the_step_that_was_saved_while_the_next_is_trained(make: 
             assert one["told"] == one["saved"] == one["loaded"], kind
             for part in ("parameters_sha256", "optimizer_sha256"):
                 assert one["end"][part] != one["saved"][part], (kind, part)
+
+
+def test_of_one_storage_only_what_is_needed_is_copied_and_that_once() -> None:
+    flat, other = torch.arange(1000.0), torch.ones(3)
+    tensors = [flat[10:20], flat[15:30], flat[500:600], other, flat[600:601], flat[5:5]]
+    layout = StagingLayout(tensors)
+    assert layout.bytes <= 4 * (20 + 101 + 3) + 4 * ALIGN
+    block = torch.zeros(layout.bytes, dtype=torch.uint8)
+    layout.copy(block)
+    for index, tensor in enumerate(tensors):
+        place = layout.describe(index, "t")
+        found = block[place.at : place.at + place.bytes]
+        assert found.tolist() == list(tensor.numpy().tobytes()), index
 
 
 def test_a_state_that_grows_a_little_finds_its_block_mapped() -> None:

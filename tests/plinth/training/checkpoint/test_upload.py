@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ranked_files
+from blake3 import blake3
 
 from plinth.errors import CheckpointError, IntegrityError, StorageError
 from plinth.launch.parameters import Launch
@@ -19,7 +21,7 @@ from plinth.training.checkpoint.remote import RemoteCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import Timeline, timeline
-from tests.s3_server import Bucket, serving
+from tests.s3_server import Bucket, bad_line, serving
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +114,7 @@ def test_what_changed_on_either_side_is_found(config: RunConfig, bucket: Bucket,
     moved = elsewhere(config, tmp_path / "other")
     with pytest.raises(CheckpointError, match="differs from its manifest") as error:
         here.download(moved.directory, 2)
-    assert hashlib.sha256(BIG + b"\x07").hexdigest() in str(error.value.found)
+    assert blake3(BIG + b"\x07").hexdigest() in str(error.value.found)
     assert checkpoint.committed(moved.directory) == []
     assert upload.restore(moved) == 1  # the one before is whole
     assert [event["step"] for event in timeline(moved.directory.events).of("refused")] == [2]
@@ -123,6 +125,84 @@ def test_what_changed_on_either_side_is_found(config: RunConfig, bucket: Bucket,
     with pytest.raises(IntegrityError, match="has changed since it was committed"):
         here.upload(run, 3)
     assert here.steps() == [1, 2]  # without a record it does not count
+
+
+class Nodes:
+    """The other nodes of a job, as threads; those in `broken` fetch nothing."""
+
+    def __init__(self, config: RunConfig, count: int, broken: set[int]) -> None:
+        self.config, self.count, self.broken = config, count, broken
+        self.threads: list[threading.Thread] = []
+
+    def begin(self, step: int) -> None:
+        for node in sorted({*range(1, self.count)} - self.broken):
+            arguments = (self.config.directory, step, node, self.count)
+            self.threads.append(threading.Thread(target=remote_of(self.config).fetch, args=arguments))
+            self.threads[-1].start()
+
+    def failed(self) -> list[int]:
+        for thread in self.threads:
+            thread.join()
+        return sorted(self.broken)
+
+
+@pytest.mark.parametrize("broken", [set[int](), {2}])
+def test_nodes_fetch_a_share_each(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: set[int]
+) -> None:
+    """Three nodes, eight ranks: no file twice; the share of a node that failed is fetched by the first."""
+    ranked_files.committed(config.directory, 1, 2, ranks=8, times=2000)
+    assert followed(config)
+    moved = elsewhere(config, tmp_path / "other")
+    fetched: list[tuple[int, str]] = []
+    received = RemoteCheckpoints._received
+
+    def counted(self: RemoteCheckpoints, key: str, *rest: Any) -> tuple[int, str]:
+        fetched.append((threading.get_ident(), key))
+        return received(self, key, *rest)
+
+    monkeypatch.setattr(RemoteCheckpoints, "_received", counted)
+    assert upload.restore(moved, Nodes(moved, 3, broken)) == 2
+    checkpoint.verify(moved.directory, 2)
+    keys = [key.partition("/")[2] for _, key in fetched]
+    ranks = {file.path for file in checkpoint.listed_files(moved.directory, 2)}
+    assert sorted(keys) == sorted(path for path in ranks if not path.startswith("ranks/"))
+
+
+def test_lines_that_break_and_stall(
+    config: RunConfig, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose connection is cut, or brings nothing for long, is asked for again; one of many is not hopeless."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(remote, "STALL_S", 1)
+    committed(config, 1)
+    assert followed(config)
+    for number, stalls in enumerate((False, True)):
+        moved = elsewhere(config, tmp_path / f"other-{number}")
+        with bad_line(bucket.endpoint, 1 << 20, failures=2, stalls=stalls) as line:
+            assert upload.restore(moved) == 1
+            assert line.cuts == 2
+        checkpoint.verify(moved.directory, 1)
+    moved = elsewhere(config, tmp_path / "never")
+    with bad_line(bucket.endpoint, 1 << 20, failures=99), pytest.raises(StorageError, match="cannot be used"):
+        upload.restore(moved)
+    assert checkpoint.committed(moved.directory) == []
+
+
+def test_a_truncated_object_is_refused(config: RunConfig, bucket: Bucket, tmp_path: Path) -> None:
+    """Of any kind: a file, a rank's manifest, one of another step; the checkpoint before is taken."""
+    ranked_files.committed(config.directory, 1, 2, ranks=3)
+    assert followed(config)
+    at = f"{remote_of(config).prefix}/step-0000000"
+    for number, name in enumerate(("engine/rank-00001.safetensors", "ranks/rank-00002.json", "rng/rank-00000.json")):
+        whole = bucket.get(f"{at}2/{name}")
+        for data in (whole[:-1], bucket.get(f"{at}1/{name}"), b""):
+            bucket.put(f"{at}2/{name}", data)
+            moved = elsewhere(config, tmp_path / f"{number}-{len(data)}")
+            assert upload.restore(moved) == 1, (name, len(data))
+            shutil.rmtree(moved.directory.root)
+        bucket.put(f"{at}2/{name}", whole)
+    assert upload.restore(elsewhere(config, tmp_path / "whole")) == 2
 
 
 def test_bucket_that_is_away(

@@ -65,7 +65,7 @@ def test_the_signal_of_a_rank_is_what_it_has_received(pending: int) -> None:
 
 def test_sums_over_ranks_by_hand() -> None:
     """Two ranks: losses 1 and 4, one of them was asked to save again and one to end."""
-    values = [5.0, 2.0**33, 3.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.25, 1.0]
+    values = [5.0, 2.0**33, 3.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 7.0, 0.25, 1.0]
     seen = PendingNumbers(torch.tensor(values, dtype=torch.float64)).read()
     assert (seen.loss, seen.grad_norm, seen.step_s, seen.vetoed) == (2.5, 0.25, 0.5, True)
-    assert (seen.batch, seen.signal) == ("0000000000000003", int(signal.SIGTERM))
+    assert (seen.batch, seen.signal, seen.trace) == ("0000000000000003", int(signal.SIGTERM), 7)

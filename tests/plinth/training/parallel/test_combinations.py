@@ -38,6 +38,7 @@ TWO: list[Combination] = [
     ("olmo2, sequence", {"zero_stage": 1, "sequence": 2}, {"model": OLMO2}),
     ("olmo2, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": OLMO2}),
     ("olmo2, zero 3", {"zero_stage": 3}, {"model": OLMO2 | UNTIED}),
+    ("qwen2, tensor", {"zero_stage": 1, "tensor": 2}, {"model": {"qk_norm": False, "qkv_bias": True}}),
     ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
     ("fp16, zero 2", {"zero_stage": 2, "loss_scale": LossScale(static=128)}, {"precision": "fp16"}),
     ("fp16, zero 3", {"zero_stage": 3, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),

@@ -30,6 +30,8 @@ def refusals(ranks: int = 8, precision: str = "fp32", sequence_tokens: int = 64,
         {"pipeline": 4, "zero_stage": 1, "offload": "optimizer"},
         {"sequence": 8, "zero_stage": 3, "offload": "parameters", "activation_checkpointing": 4},
         {"zero_stage": 1, "offload": "optimizer", "compile": True, "communication_dtype": "fp32"},
+        {"zero_stage": 3, "precision": "bf16", "communication_dtype": "bf16", "overlap_communication": True},
+        {"zero_stage": 0, "tensor": 2, "precision": "bf16", "overlap_communication": False},
     ],
 )
 def test_what_can_run_is_not_refused(block: dict[str, Any]) -> None:
@@ -52,7 +54,6 @@ def test_what_can_run_is_not_refused(block: dict[str, Any]) -> None:
         ({"pipeline": 2, "zero_stage": 3}, "zero_stage", "expected zero_stage 0 or 1 with pipeline"),
         ({"tensor": 2, "zero_stage": 3}, "zero_stage", "expected zero_stage 0, 1 or 2"),
         ({"precision": "fp16", "zero_stage": 0}, "zero_stage", "expected 1, 2 or 3"),
-        ({"precision": "bf16", "zero_stage": 0, "tensor": 2}, "zero_stage", "expected 1 or 2, or precision fp32"),
         ({"offload": "parameters", "zero_stage": 2}, "offload", "ZeRO-3 only; found zero_stage 2"),
         ({"offload": "optimizer", "zero_stage": 0}, "offload", "expected zero_stage 1, 2 or 3"),
         (
@@ -64,11 +65,21 @@ def test_what_can_run_is_not_refused(block: dict[str, Any]) -> None:
         ({"activation_checkpointing": 5}, "activation_checkpointing", "every 5th of 4 layers is none"),
         ({"compile": True, "zero_stage": 3}, "compile", "expected false, or zero_stage 0, 1 or 2"),
         ({"communication_dtype": "bf16"}, "communication_dtype", "expected auto or fp32"),
+        ({"communication_dtype": "fp16", "precision": "bf16"}, "communication_dtype", "expected auto or fp32"),
+        ({"overlap_communication": True, "zero_stage": 0}, "overlap_communication", "with zero_stage 0"),
+        ({"overlap_communication": True, "pipeline": 2}, "overlap_communication", "with pipeline"),
+        ({"gather_bucket_elements": 1000, "zero_stage": 3}, "gather_bucket_elements", "expected 33554432, or"),
     ],
 )
 def test_each_rule_gives_its_reason(block: dict[str, Any], key: str, reason: str) -> None:
     found = [message for name, message in refusals(**block) if name == key]
     assert any(reason in message for message in found), refusals(**block)
+
+
+def test_flash_takes_no_documents() -> None:
+    block, places = Parallel(attention="flash"), {"ranks": 1, "sequence_tokens": 64, "precision": "fp32"}
+    assert [key for key, _ in problems(block, MODEL, **places)] == ["attention"]
+    assert not list(problems(block, MODEL.model_copy(update={"document_mask": False}), **places))
 
 
 def test_deepspeed_refuses_the_same_pipeline() -> None:

@@ -128,6 +128,32 @@ def test_a_node_that_is_silent_is_left_out_of_the_statement(pair: RunConfig) -> 
     assert Leader(pair, place).hosts() == ()
 
 
+@pytest.mark.parametrize("status", [0, 5])
+def test_a_node_fetches_its_share_before_its_ranks_start(pair: RunConfig, status: int) -> None:
+    """What it reports of the fetch is not taken for a rank's end, nor the order to fetch for one of a later attempt."""
+    seen: list[list[int]] = []
+
+    class Fetching(Rehearsal):
+        def fetch(self, step: int) -> subprocess.Popen[bytes]:
+            assert step == 7
+            return subprocess.Popen([sys.executable, "-S", "-c", f"raise SystemExit({status})"])
+
+    def lead() -> None:
+        first = leader(pair)
+        assert first.count == 2
+        first.begin(7)
+        seen.append(first.failed())
+        seen.append(waited(first.start(1, 0, False)))
+        first.end(0)
+
+    thread = beside(lead)
+    made = Fetching(pair, pair.directory.config, NodePlace(node=1, nodes=2, lease_s=LEASE_S))
+    made.plan = ("raise SystemExit({rank})",)
+    assert made.follow() == 0
+    thread.join()
+    assert seen == [[1] if status else [], [2, 3]]
+
+
 def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
     """SIGTERM of one node alone reaches node 0, which stops all; SIGKILL reaches ranks that do not mind."""
     seen: list[object] = []

@@ -16,9 +16,9 @@ import pytest
 from plinth.errors import DiskFullError, LaunchError
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.supervise import hang, watch
 from plinth.training.supervise import run_lock as locks
 from plinth.training.supervise import supervisor as supervise
-from plinth.training.supervise import watch
 from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.supervise.result import JobResult
 from plinth.training.supervise.supervisor import Supervisor
@@ -42,6 +42,12 @@ SCRIPTS = {
 
 #: For those that a signal must find prepared: they say so by a file, and wait.
 READY = "import pathlib, sys, time\ndef ready(): pathlib.Path(sys.argv[1]).touch(); time.sleep(600)\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins answer no question."""
+    monkeypatch.setattr(hang, "ANSWER_S", 0.2)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """One rank's part of a checkpoint, written from memory, and the commit when the parts of all ranks are there.
 
-    staging/step-00000100/            the files of all ranks
-    staging/step-00000100.parts/      rank-00000.json: the files of a rank, their SHA-256, its digests
+    staging/step-00000100/            the files of all ranks; ranks/rank-00000.json lists those of one, with digests
+    staging/step-00000100.parts/      rank-00000.json: the digest of that list, and of what the engine holds
 
 A part is described by a `WritePlan`, plain JSON over one block of memory, so that the same function writes it in
 the rank itself (`mode: sync`) or in another process (`mode: async`), without torch.
@@ -14,19 +14,22 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from blake3 import blake3
 
 from plinth import fingerprint
 from plinth.records import Frozen
 from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.tensor_file import Do, at_once
-from plinth.training.checkpoint import checkpoint, retention
+from plinth.training.checkpoint import checkpoint, digest_tree, retention
 from plinth.training.checkpoint.commit_record import Commit
-from plinth.training.checkpoint.file_digests import File
+from plinth.training.checkpoint.digest_tree import RankFiles, RankManifest
+from plinth.training.checkpoint.file_digests import File, hasher_of, made
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import Timeline
@@ -56,6 +59,7 @@ class Lead(Frozen):
 
     ranks: int
     state: Mapping[str, Any]  # of `state.json`, without digests
+    texts: Mapping[str, str] = {}  # other files of the run, by path
     checkpoints: Checkpoints
     always: tuple[int, ...]  # steps that retention keeps
 
@@ -69,7 +73,8 @@ class WritePlan(Frozen):
     mode: str
     tensor_files: tuple[TensorsFile, ...]
     texts: Mapping[str, str]
-    parameters: tuple[Tensor, ...] | None = None  # whole, on the leading rank
+    pieces: Mapping[str, tuple[int, int, int, int, int]] = {}  # of the state, by parameter (piece_index)
+    parameters: tuple[Tensor, ...] = ()  # whole, of this rank's share of the model
     optimizer: tuple[Tensor, ...]
     rng_sha256: str
     lead: Lead | None = None
@@ -80,11 +85,10 @@ class WritePlan(Frozen):
 
 
 class RankPart(Frozen):
-    """The files that one rank has written, with digests."""
+    """What the leading writer needs of a rank: the digest of its list of files, and of what its engine holds."""
 
-    rank: int
-    files: tuple[File, ...]
-    parameters_sha256: str | None
+    files: RankFiles
+    parameters: Mapping[str, str]  # line of each parameter of its share (`tensor_line`)
     optimizer_sha256: str
     rng_sha256: str
 
@@ -115,16 +119,23 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
                 )
                 for tensor in one.tensors
             }
-            done = tensor_file.write(folder / one.path, entries, one.metadata, do)
-            files.append(File(path=one.path, bytes=done.bytes, sha256=done.sha256))
-        for name, text in plan.texts.items():
-            done = tensor_file.write_chunks(folder / name, [memoryview(text.encode())])
-            files.append(File(path=name, bytes=done.bytes, sha256=done.sha256))
+            done = tensor_file.write(folder / one.path, entries, one.metadata, do, hasher_of(one.path))
+            files.append(made(one.path, done.bytes, done.digest))
+        files += [_write_text(folder, name, text) for name, text in plan.texts.items()]
+        files = sorted(files, key=_path_of)
+        listed = digest_tree.manifest_bytes(RankManifest(rank=plan.rank, files=tuple(files), pieces=plan.pieces))
+        stated = _write_text(folder, digest_tree.manifest_path(plan.rank), listed)
     part = RankPart(
-        rank=plan.rank,
-        files=tuple(files),
-        parameters_sha256=None if plan.parameters is None else digest(plan.parameters, block, do),
-        optimizer_sha256=digest(plan.optimizer, block, do),
+        files=RankFiles(
+            rank=plan.rank,
+            bytes=stated.bytes,
+            sha256=stated.digest,
+            files=len(files),
+            file_bytes=sum(file.bytes for file in files),
+            model=digest_tree.of_model(files),
+        ),
+        parameters={tensor.name: _line(tensor, block, do) for tensor in plan.parameters},
+        optimizer_sha256=digest_of_lines(_line(tensor, block, do) for tensor in plan.optimizer),
         rng_sha256=plan.rng_sha256,
     )
     write_bytes(part_path(plan.directory, plan.step, plan.rank), fingerprint.canonical(part))
@@ -154,8 +165,11 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
     run, step = plan.directory, plan.step
     ranks = range(lead.ranks)
     parts = [RankPart.model_validate_json(part_path(run, step, rank).read_bytes()) for rank in ranks]
-    files = sorted([_write_state(plan, lead, parts), *(file for part in parts for file in part.files)], key=_path_of)
-    record = checkpoint.commit(run, step, files)
+    folder = run.staging / checkpoint.name(step)
+    with named_failures(folder):
+        texts = {checkpoint.STATE: _state_text(lead, parts), **lead.texts}
+        files = [_write_text(folder, name, text) for name, text in texts.items()]
+    record = checkpoint.commit(run, step, files, [part.files for part in parts])
     events = Timeline(run.events)
     events.append(
         "checkpoint",
@@ -175,29 +189,43 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
     return record
 
 
-def _write_state(plan: WritePlan, lead: Lead, parts: Sequence[RankPart]) -> File:
+def _state_text(lead: Lead, parts: Sequence[RankPart]) -> str:
     """`state.json`, with the digests of the parts."""
+    lines = {name: line for part in parts for name, line in part.parameters.items()}
     proof = {
-        "parameters_sha256": parts[0].parameters_sha256,
+        "parameters_sha256": digest_of_lines(lines[name] for name in sorted(lines)),
         "optimizer_sha256": [part.optimizer_sha256 for part in parts],
         "rng_sha256": [part.rng_sha256 for part in parts],
     }
-    path = plan.directory.staging / checkpoint.name(plan.step) / "state.json"
-    text = json.dumps({**lead.state, **proof}, indent=1, sort_keys=True) + "\n"
-    with named_failures(path):
-        done = tensor_file.write_chunks(path, [memoryview(text.encode())])
-    return File(path=path.name, bytes=done.bytes, sha256=done.sha256)
+    return json.dumps({**lead.state, **proof}, indent=1, sort_keys=True) + "\n"
+
+
+def _write_text(folder: Path, name: str, text: str | bytes) -> File:
+    data = text if isinstance(text, bytes) else text.encode()
+    done = tensor_file.write_chunks(folder / name, [memoryview(data)], digest=hasher_of(name))
+    return made(name, done.bytes, done.digest)
 
 
 def _path_of(file: File) -> str:
     return file.path
 
 
-def digest(tensors: Sequence[Tensor], block: memoryview, do: Do) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes; equal to `snapshot.parameters_digest` of the same tensors."""
+def _line(tensor: Tensor, block: memoryview, do: Do) -> str:
+    """`tensor_line` of a tensor in the block."""
+    digest, end = blake3(), tensor.at + tensor.bytes
+    for at in range(tensor.at, end, tensor_file.CHUNK_BYTES):
+        do(partial(digest.update, block[at : min(at + tensor_file.CHUNK_BYTES, end)]))
+    return tensor_line(tensor.name, tensor.torch_dtype, tensor.shape, digest.hexdigest())
+
+
+def tensor_line(name: str, dtype: str, shape: Sequence[int], digest: str) -> str:
+    """What stands for a tensor in a digest of several: its name, dtype, shape, and the BLAKE3 of its bytes."""
+    return f"{name} {dtype} {tuple(shape)} {digest}\n"
+
+
+def digest_of_lines(lines: Iterable[str]) -> str:
+    """SHA-256 over the lines of tensors, in order."""
     total = hashlib.sha256()
-    for tensor in tensors:
-        total.update(f"{tensor.name} {tensor.torch_dtype} {tensor.shape}\n".encode())
-        for at in range(tensor.at, tensor.at + tensor.bytes, tensor_file.CHUNK_BYTES):
-            do(partial(total.update, block[at : min(at + tensor_file.CHUNK_BYTES, tensor.at + tensor.bytes)]))
+    for line in lines:
+        total.update(line.encode())
     return total.hexdigest()

@@ -5,10 +5,11 @@
     │ tensors  │ ────────────────────────▶ │ bytes     │ plan │
     └──────────┘                           └───────────┴──────┘
 
-Tensors that are views of one buffer, as DeepSpeed's flat partitions are, are copied once. From one update of the
-optimizer to the next nothing of the state changes, so the copy may run beside forward and backward
-(`BackgroundCopy`). On GPUs the block is page-locked, so that copies run at the speed of the bus. The block is
-anonymous memory with a descriptor: it is gone when rank and writer are, and nothing stays in /dev/shm after a kill.
+Of tensors that are views of one buffer, as DeepSpeed's flat partitions are, every byte is copied once, and none that
+lies between them. From one update of the optimizer to the next nothing of the state changes, so the copy may run beside
+forward and backward (`BackgroundCopy`). On GPUs the block is page-locked, so that copies run at the speed of the bus.
+The block is anonymous memory with a descriptor: it is gone when rank and writer are, and a kill leaves nothing in
+/dev/shm.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from threading import Thread
 from typing import Any, NamedTuple
@@ -35,7 +37,7 @@ GROWTH = 1 << 20
 
 
 class Span(NamedTuple):
-    """Bytes of one storage that are needed, and the storage itself."""
+    """Bytes of one storage that are needed, and a tensor that has the storage."""
 
     begin: int
     end: int
@@ -43,46 +45,50 @@ class Span(NamedTuple):
 
 
 class StagingLayout:
-    """The place of every tensor in the block: views of the same storage keep their distance."""
+    """The place of every tensor in the block: what is needed of a storage, once, and nothing that lies between."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
-        spans: dict[tuple[str, int], Span] = {}
+        places: dict[tuple[str, int], list[Span]] = {}
         for tensor in self.tensors:
             key, begin, end = _place(tensor)
-            known = spans.get(key)
-            spans[key] = (
-                Span(begin, end, tensor)
-                if known is None
-                else known._replace(begin=min(begin, known.begin), end=max(end, known.end))
-            )
-        self.spans, self._starts, at = spans, dict[tuple[str, int], int](), 0
-        for key, span in spans.items():
-            self._starts[key] = at
-            at += -(-(span.end - span.begin) // ALIGN) * ALIGN
-        self.bytes = at
+            places.setdefault(key, []).append(Span(begin, end, tensor))
+        self.spans, self.bytes = list[Span](), 0
+        self._starts: dict[tuple[str, int], tuple[list[int], list[int]]] = {}  # of a storage: in it, in the block
+        for key, needed in places.items():
+            spans = _merged(needed)
+            starts = []
+            for span in spans:
+                starts.append(self.bytes)
+                self.bytes += -(-(span.end - span.begin) // ALIGN) * ALIGN
+            self._starts[key] = [span.begin for span in spans], starts
+            self.spans += spans
 
     def describe(self, index: int, name: str) -> rank_part.Tensor:
         """The tensor at a place of the list, under a name."""
         tensor = self.tensors[index]
         key, begin, end = _place(tensor)
+        begins, starts = self._starts[key]
+        span = bisect_right(begins, begin) - 1
         return rank_part.Tensor(
             name=name,
             dtype=DTYPES[str(tensor.dtype).removeprefix("torch.")],
             torch_dtype=str(tensor.dtype),
             shape=tuple(tensor.shape),
-            at=self._starts[key] + begin - self.spans[key].begin,
+            at=starts[span] + begin - begins[span],
             bytes=end - begin,
         )
 
     def copy(self, block: Tensor) -> None:
         """Copy every span to its place in a block of bytes on the CPU, and wait until they are there."""
-        for key, span in self.spans.items():
+        at = 0
+        for span in self.spans:
             size = span.end - span.begin
             source = torch.empty(0, dtype=torch.uint8, device=span.owner.device)
             source.set_(span.owner.untyped_storage(), span.begin, (size,), (1,))
-            block[self._starts[key] : self._starts[key] + size].copy_(source, non_blocking=True)
-        if any(span.owner.is_cuda for span in self.spans.values()):
+            block[at : at + size].copy_(source, non_blocking=True)
+            at += -(-size // ALIGN) * ALIGN
+        if any(span.owner.is_cuda for span in self.spans):
             torch.cuda.synchronize()
 
 
@@ -120,10 +126,6 @@ class BackgroundCopy(Thread):
         self.join()
         if self._error is not None:
             raise self._error
-
-    def before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """`wait`, as a hook of `torch.optim.Optimizer.register_step_pre_hook`."""
-        self.wait()
 
 
 class Arena:
@@ -165,6 +167,17 @@ class Arena:
         if self._pinned:
             _runtime().cudaHostUnregister(self._pinned)
             self._pinned = 0
+
+
+def _merged(needed: list[Span]) -> list[Span]:
+    """The same bytes of one storage as spans that are apart, ascending."""
+    spans: list[Span] = []
+    for one in sorted(needed, key=lambda span: (span.begin, span.end)):
+        if spans and one.begin <= spans[-1].end:
+            spans[-1] = spans[-1]._replace(end=max(spans[-1].end, one.end))
+        else:
+            spans.append(one)
+    return spans
 
 
 def _place(tensor: Tensor) -> tuple[tuple[str, int], int, int]:

@@ -1,0 +1,173 @@
+"""`initial` and `teacher`: models that the run begins from or learns from, proved and hashed before it trains."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.framework.inputs import shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import GateError, MissingError
+from plinth.provenance.statements import chain
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.storage.checkout import resolve
+from plinth.training import config, manifests
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.initial import source
+from plinth.training.initial.parameters import InitialWeights
+from registry import taint
+from registry.released import record_of, standing_of, verify_release
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """An asset for the weights that the recipe begins from, and one for its teacher, where it names them."""
+    return [_stage(recipe, asset, params) for asset, params in _named(recipe).items()]
+
+
+def begun(recipe: Recipe) -> tuple[str, ...]:
+    """The assets of the models that the run begins from or learns from."""
+    return tuple(_named(recipe))
+
+
+def _named(recipe: Recipe) -> dict[str, InitialWeights]:
+    """What the recipe names, by asset."""
+    distillation = recipe.training.distillation
+    given = {source.ASSET: recipe.training.initial, source.TEACHER: distillation.weights if distillation else None}
+    return {asset: params for asset, params in given.items() if params is not None}
+
+
+def _stage(recipe: Recipe, asset: str, params: InitialWeights) -> Stage:
+    use = "begins" if asset == source.ASSET else "learns"
+    return Stage(
+        asset=asset,
+        deps=(),
+        make=partial(_make, asset, params),
+        outside=partial(_outside, params),
+        version=source.VERSION,
+        params={"licence": params.licence},
+        group="training",
+        description=f"Weights that the run {use} from, by content; lineage goes on through their parent.",
+        owner=shared_owner(recipe),
+        kinds=("huggingface",) if params.folder else ("pytorch",),
+        present=_present,
+        pool="training",
+    )
+
+
+def _make(asset: str, params: InitialWeights, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    """Prove the source and make its manifest.
+
+    Raises:
+        GateError: a mark stands against it, or a release was never released.
+        SignatureError, LineageError, CheckpointError: it does not verify.
+    """
+    if params.folder:
+        made = source.of_folder(ctx, _folder(ctx, params.folder), params.licence, asset)
+    else:
+        parent = _release(ctx, params.release) if params.release else _checkpoint(ctx, params.checkpoint or "")
+        ctx.refs.save(parent)
+        made = source.of_checkpoint(ctx, parent, asset)
+    if marks := taint.marks_on(ctx, chain(ctx.refs, made)):
+        raise GateError(
+            f"the weights of the asset {asset} are tainted",
+            found="; ".join(marks),
+            remedy="name others: no option begins from, or learns from, what is tainted",
+        )
+    say(f"{asset} is {', '.join(f'{kind} {digest[:12]}' for kind, digest in made.inputs.items())}")
+    return made
+
+
+def _release(ctx: Context, target: str) -> Manifest:
+    """The checkpoint of a released version, proved from the signed history; MLflow is not asked."""
+    name, version = _version(ctx, target)
+    return ctx.refs.load(verify_release(ctx, name, version)[0].checkpoint)
+
+
+def _version(ctx: Context, target: str) -> tuple[str, str]:
+    """Name and number of `NAME@PLACE` or `NAME/VERSION`."""
+    name, at, which = target.rpartition("@") if "@" in target else target.rpartition("/")
+    version = standing_of(ctx, name).aliases.get(which) if at == "@" else which
+    if not name or not version:
+        raise MissingError(
+            f"no release {target!r}",
+            expected="NAME@champion, NAME@canary or NAME/VERSION of the signed history",
+            remedy="`plinth status` lists releases; `checkpoint` names what was not released",
+        )
+    return name, version
+
+
+def _checkpoint(ctx: Context, target: str) -> Manifest:
+    if (mean := _mean(ctx, target)) is not None:
+        from plinth.training.checkpoint.averaging import require_mean  # torch: only where a recipe names a mean
+
+        require_mean(ctx, mean)
+        return mean
+    run, step = _run(ctx, target)
+    return manifests.committed_manifest(ctx, run, step)
+
+
+def _mean(ctx: Context, target: str) -> Manifest | None:
+    """The mean of checkpoints with this digest, or with a digest that begins so; None where it names something else."""
+    try:
+        found = resolve(ctx.refs, target)
+    except MissingError:
+        return None
+    return found if found.step == "average" else None
+
+
+def _run(ctx: Context, target: str) -> tuple[RunConfig, int | None]:
+    """The run that `RUN` or `RUN:STEP` names, by its id or a unique beginning of it, and the step."""
+    name, colon, step = target.partition(":")
+    found = sorted(path.parent.name for path in ctx.workspace.runs.glob("*/config.json"))
+    chosen = [one for one in found if one == name] or [one for one in found if one.startswith(name)]
+    if len(chosen) != 1 or (colon and not step.isdecimal()):
+        raise MissingError(
+            f"no run or step {target!r}",
+            found=", ".join(chosen) or "no run whose id begins so",
+            expected="RUN or RUN:STEP of this workspace, or the digest of a mean of checkpoints",
+            remedy="`plinth runs` lists runs, `plinth checkpoint list RUN` their checkpoints",
+        )
+    return config.load(ctx.workspace.runs / chosen[0] / "config.json"), int(step) if step else None
+
+
+def _folder(ctx: Context, given: str) -> Path:
+    base = ctx.workspace.input
+    folder = Path(base, given) if isinstance(base, Path) else Path(given)
+    if not folder.is_dir():
+        raise MissingError(f"no folder {folder}", remedy="give it, or an absolute path")
+    return folder
+
+
+def _outside(params: InitialWeights, ctx: Context) -> str:
+    """Changes when the name means something else, or marks do. What it means is proved and hashed by `make`."""
+    return fingerprint.digest([_meant(params, ctx), [mark.target for mark in taint.records(ctx)]])
+
+
+def _meant(params: InitialWeights, ctx: Context) -> str:
+    if params.folder:
+        files = sorted(path for path in _folder(ctx, params.folder).iterdir() if path.is_file())
+        return fingerprint.digest([[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files])
+    if params.release:
+        return record_of(ctx, *_version(ctx, params.release)).candidate["checkpoint"]
+    if (mean := _mean(ctx, params.checkpoint or "")) is not None:
+        return mean.digest
+    run, step = _run(ctx, params.checkpoint or "")
+    number = step if step is not None else max(checkpoint.committed(run.directory), default=0)
+    record = checkpoint.record_path(run.directory, number)
+    return fingerprint.digest(record.read_text() if record.exists() else "")
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[kind, digest] for kind, digest in made.inputs.items()]
+    rows += [[name, str(made.stats[name])] for name in ("run_id", "step", "vocab_size") if name in made.stats]
+    rows += [["licence", made.params["licence"]]] if "licence" in made.params else []
+    rows += [[part.name, f"{part.blob.bytes:,} bytes"] for part in made.parts]
+    return {"source": dg.MetadataValue.md(table(["what", "value"], rows)), "model": made.stats["model"]}

@@ -1,0 +1,125 @@
+"""This rank's share of the model as whole parameters: those which it writes, hashes and compares.
+
+    ZeRO 0 to 2        every rank holds them: no copy, nothing is sent
+    ZeRO-3, tensor     a parameter is put together at the rank whose share it is; the others send their part of it
+    pipeline           a rank's share is of its own stage
+
+So a rank sends its own part of the model, and receives and holds its share: both fall with the number of ranks.
+
+Does not belong here: the division (model_division).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn import functional
+
+from plinth.model.decoder import Decoder
+from plinth.model.division import PipelineStage
+from plinth.model.parameters import Model
+from plinth.training.checkpoint.file_digests import Beat, silent
+from plinth.training.checkpoint.model_division import WholeParameter, divide
+from plinth.training.checkpoint.universal import plain_name
+from plinth.training.engine.engine import TrainingEngine
+from plinth.training.parallel.parameters import Parallel
+from plinth.training.parallel.topology import ranks_of
+
+
+class ModelDivision(NamedTuple):
+    """Every parameter of the model, in order, and the rank that writes it."""
+
+    writers: dict[str, int]
+    bytes: int
+
+    def share(self, rank: int) -> list[str]:
+        """The parameters that a rank writes."""
+        return [name for name, writer in self.writers.items() if writer == rank]
+
+
+def division_of(engine: TrainingEngine) -> ModelDivision:
+    """The division of the engine's model; the same on every rank, and computed without the others, once."""
+    config = engine.config
+    size = next(engine.module.parameters()).element_size()
+    return _division(config.model, config.vocab_size, config.parallel, config.ranks, size)
+
+
+@lru_cache(maxsize=8)
+def _division(model: Model, vocab_size: int, parallel: Parallel, ranks: int, element_bytes: int) -> ModelDivision:
+    with torch.device("meta"):
+        decoder = Decoder(model, vocab_size)
+    every = [WholeParameter(name, parameter.numel() * element_bytes) for name, parameter in decoder.named_parameters()]
+    groups = ranks_of(parallel, ranks, ("data", "sequence", "tensor"))
+    first = PipelineStage(0, len(groups))
+    stages: list[list[WholeParameter]] = [[] for _ in groups]
+    for one in every:
+        stages[first.owner(one.name, model.layers)].append(one)
+    found = divide(zip(stages, groups, strict=True))
+    return ModelDivision({one.name: found[one.name] for one in every}, sum(one.bytes for one in every))
+
+
+def share(engine: TrainingEngine, division: ModelDivision, beat: Beat = silent) -> Iterator[tuple[str, Tensor]]:
+    """Whole parameters of this rank's share, one at a time; all ranks must walk through theirs together.
+
+    What this rank holds whole is its own memory, not a copy; anything else is on the CPU.
+    """
+    for name, parameter in engine.module.named_parameters():
+        plain = plain_name(name)
+        writer = division.writers[plain]
+        value = _at(engine, parameter, writer)
+        if writer == engine.rank.index:
+            assert value is not None
+            yield plain, value
+        beat()
+
+
+def _at(engine: TrainingEngine, parameter: Any, writer: int) -> Tensor | None:
+    """The whole parameter on the rank that writes it, None elsewhere."""
+    topology, here = engine.topology, engine.rank.index == writer
+    if hasattr(parameter, "ds_tensor"):
+        return _ranges_at(parameter, topology.replicas, topology.replica_ranks, writer, engine.rank.device)
+    shard, value = getattr(parameter, "shard", None), parameter.detach()
+    if shard is None or topology.tensor is None:
+        return value if here else None
+    return _shards_at(value, shard[0], topology.tensor, topology.members(("tensor",)), writer)
+
+
+def _ranges_at(
+    parameter: Any, group: ProcessGroup | None, members: list[int], writer: int, device: torch.device
+) -> Tensor | None:
+    """A parameter that ZeRO-3 divides, flattened and padded, into equal ranges."""
+    own = parameter.ds_tensor.data.view(-1).to(device)
+    here = dist.get_rank() == writer
+    if group is None:
+        whole = own
+    else:
+        ranges = [torch.empty_like(own) for _ in members] if here else None
+        dist.gather(own, ranges, dst=writer, group=group)
+        if ranges is None:
+            return None
+        whole = torch.cat([one.cpu() for one in ranges])
+    return whole[: parameter.ds_numel].view(parameter.ds_shape).cpu() if here else None
+
+
+def _shards_at(part: Tensor, axis: int, group: ProcessGroup, members: list[int], writer: int) -> Tensor | None:
+    """A parameter that tensor ranks divide along an axis, unevenly where it does not fit."""
+    if writer not in members:
+        return None
+    sizes = torch.zeros(len(members), dtype=torch.int64, device=part.device)
+    sizes[dist.get_rank(group)] = part.shape[axis]
+    dist.all_reduce(sizes, group=group)
+    widest, here = int(sizes.max()), dist.get_rank() == writer
+    padded = part.transpose(0, axis)
+    padded = functional.pad(padded, (0, 0) * (padded.dim() - 1) + (0, widest - padded.shape[0])).contiguous()
+    parts = [torch.empty_like(padded) for _ in members] if here else None
+    dist.gather(padded, parts, dst=writer, group=group)
+    if parts is None:
+        return None
+    kept = [each[: int(size)].cpu() for each, size in zip(parts, sizes, strict=True)]
+    return torch.cat(kept).transpose(0, axis).contiguous()

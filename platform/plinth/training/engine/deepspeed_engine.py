@@ -1,0 +1,155 @@
+"""DeepSpeed's engine where its own choices (0.19) would round a gradient or make the host wait for the device.
+
+    BF16 with ZeRO-1     its `BF16_Optimizer` reduces all at the end, without overlap, in buckets of 500M elements; here
+                         the optimizer of ZeRO-2 with undivided FP32 gradients, as in other precisions
+    without ZeRO         its buckets have 500M elements; here those of the recipe
+    end of a backward    with overlap (ZeRO-1, ZeRO-2) and in ZeRO-3 the host waits for the reduction; here the stream
+    norm and overflow    the host reads both before every update; here nobody does (`device_gradients`)
+    reduced gradients    ZeRO-1 and ZeRO-2 keep those of large matrices until the backward pass ends; here no longer
+    end of a step        ZeRO-3 gathers small parameters and waits for the device; here the stream waits
+
+What is left: in ZeRO-3 the host runs at most two reductions and a few gathers ahead, which bounds memory, and on one
+rank it waits for every gather; an offloaded optimizer computes on the host and waits for its gradient; FP16 reads its
+overflow once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def initialize(*, bucket: int, device_norm: bool, **given: Any) -> Any:
+    """The engine of `deepspeed.initialize`, mended.
+
+    Args:
+        bucket: elements of a bucket where gradients are reduced without ZeRO.
+        device_norm: nothing reads norm and overflow on the host.
+        given: arguments of `deepspeed.initialize`.
+    """
+    import deepspeed
+
+    with _own_engine(bucket):
+        engine, outer, _, _ = deepspeed.initialize(**given)
+    if device_norm:
+        _leave_norm_out(outer)
+    if hasattr(outer, "reduce_ipg_grads"):
+        _release_reduced(outer)
+    if torch.cuda.is_available():
+        _order_by_streams(outer)
+    if hasattr(outer, "persistent_parameters"):
+        _gather_persistent_on_stream(outer)
+    return engine
+
+
+@contextmanager
+def _own_engine(bucket: int) -> Iterator[None]:
+    import deepspeed
+    from deepspeed.runtime.engine import ZERO_OPTIMIZATION
+
+    theirs = deepspeed.DeepSpeedEngine
+
+    class PlinthEngine(theirs):  # type: ignore[misc, valid-type]
+        def _do_optimizer_sanity_check(self, basic_optimizer: Any) -> Any:
+            if self.zero_optimization():
+                return ZERO_OPTIMIZATION
+            return super()._do_optimizer_sanity_check(basic_optimizer)
+
+        def allreduce_gradients(self, bucket_size: int = bucket) -> None:
+            super().allreduce_gradients(bucket_size)
+
+    deepspeed.DeepSpeedEngine = PlinthEngine
+    try:
+        yield
+    finally:
+        deepspeed.DeepSpeedEngine = theirs
+
+
+def _leave_norm_out(outer: Any) -> None:
+    """Where no setting leaves DeepSpeed's norm and overflow out, replace them by what it takes for fine."""
+    if hasattr(outer, "_get_norm_groups"):  # ZeRO-3
+        outer._get_norm_groups = lambda: [0.0]
+    elif getattr(outer, "cpu_offload", False):  # ZeRO-1 and ZeRO-2
+        outer.scaled_global_norm = lambda: torch.zeros(())
+        outer.update_offload_overflow_tracker = lambda gradient: None  # one read for each parameter
+
+
+def _release_reduced(outer: Any) -> None:
+    """ZeRO-1 and ZeRO-2: let go of gradients as soon as they are reduced, where this rank's sum of them lies elsewhere
+    or is another rank's. DeepSpeed keeps those that fill more than a bucket until the backward pass ends."""
+    reduce = outer.reduce_ipg_grads
+
+    def reduced(comm_dtype: torch.dtype | None = None) -> None:
+        gone = [each for bucket in outer.ipg_buckets.values() for each in bucket.params]
+        reduce(comm_dtype)
+        for group, index, number in gone if not outer.cpu_offload else ():
+            if outer._use_compact_grad_partition_buffer(group) or not outer.is_param_in_current_partition[number]:
+                outer.clear_grad_attribute(outer.bit16_groups[group][index])
+
+    outer.reduce_ipg_grads = reduced
+
+
+def _order_by_streams(outer: Any) -> None:
+    """GPUs: streams wait for each other where DeepSpeed would make the host wait."""
+    stream = getattr(outer, "reduce_and_partition_stream", None)
+    if stream is not None:  # ZeRO-3
+        outer.reduce_and_partition_stream = _AwaitedStream.of(stream)
+    elif getattr(outer, "overlap_comm", False):
+        _end_backward_without_wait(outer)
+
+
+class _AwaitedStream(torch.cuda.Stream):
+    """A stream; who would synchronise the host with it makes the current stream wait instead."""
+
+    @classmethod
+    def of(cls, stream: Any) -> _AwaitedStream:
+        number, index, kind = stream.stream_id, stream.device_index, stream.device_type
+        return cls(stream_id=number, device_index=index, device_type=kind)
+
+    def synchronize(self) -> None:
+        torch.cuda.current_stream().wait_stream(self)
+
+
+def _end_backward_without_wait(outer: Any) -> None:
+    """ZeRO-1 and ZeRO-2: reduce what is left, let the stream of the backward pass wait for it, then go on as DeepSpeed
+    does without overlap: with its buckets empty, it has nothing to reduce.
+
+    A gradient that fills more than a bucket is released while the other stream still reads it: it is recorded there.
+    """
+    epilogue, average = outer.independent_gradient_partition_epilogue, outer.average_tensor
+
+    def ended() -> None:
+        outer.reduce_ipg_grads()
+        torch.cuda.current_stream().wait_stream(outer.reduction_stream)
+        outer.overlap_comm = False
+        try:
+            epilogue()
+        finally:
+            outer.overlap_comm = True
+
+    def recorded(gradient: Tensor, dtype: torch.dtype) -> None:
+        gradient.record_stream(outer.reduction_stream)
+        average(gradient, dtype)
+
+    outer.independent_gradient_partition_epilogue, outer.average_tensor = ended, recorded
+
+
+def _gather_persistent_on_stream(outer: Any) -> None:
+    """ZeRO-3: parameters too small to be divided between steps are gathered together, which the stream awaits."""
+    kept, finish = outer.persistent_parameters, outer._post_step
+    if not kept or torch.distributed.get_world_size(outer.dp_process_group) == 1:
+        return
+
+    def finished(timers: Any) -> None:
+        outer.persistent_parameters = []
+        try:
+            finish(timers)
+        finally:
+            outer.persistent_parameters = kept
+        kept[0].all_gather_coalesced(kept).wait()
+
+    outer._post_step = finished

@@ -1,0 +1,163 @@
+"""Initial weights of any part of any parameter, read from saved ones: every rank reads its share and no more.
+
+The same interface as `plinth.model.initialisation.Initial`, which draws them: whoever divides a model asks for a part
+by its place, so that ZeRO-3, tensor and pipeline ranks need nothing of their own. Files are opened when the first
+tensor of theirs is asked for; their first reader on a machine compares the digest.
+
+    V  rows of the parent's embeddings    D  model width
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from plinth.errors import CheckpointError
+from plinth.model.decoder import Decoder
+from plinth.model.division import Placement, Role
+from plinth.model.folder import DERIVED
+from plinth.model.hugging_face import INDEX, TOKENIZER, WEIGHTS, hf_name
+from plinth.model.initialisation import Initial, WeightSource
+from plinth.records import Manifest, Part
+from plinth.storage.refs import Refs
+from plinth.storage.shared_store import open_store
+from plinth.storage.store import Store
+from plinth.storage.workspace import Workspace
+from plinth.tokens.tokenizer.encode import load as load_tokenizer
+from plinth.training.config import RunConfig
+
+#: Rows of the embeddings that are in memory at once while a vocabulary is mapped.
+BLOCK_ROWS = 4096
+
+
+@contextmanager
+def weight_source(config: RunConfig) -> Iterator[WeightSource]:
+    """The run's initial weights: drawn from its seed, or read from what it begins from.
+
+    Raises:
+        CheckpointError: the files do not hold the parameters of the model.
+        MissingError, IntegrityError: a file is absent or has changed.
+    """
+    if config.initial is None:
+        yield Initial(config.model, config.seed)
+        return
+    workspace = Workspace(config.workspace)
+    store, refs = open_store(workspace), Refs(workspace)
+    manifest = refs.load(config.initial.manifest)
+    rows = None
+    if config.initial.vocabulary == "mean":
+        rows = parent_rows(store, refs.load(config.tokenizer), manifest, config.vocab_size)
+    with ExitStack() as stack:
+        yield SavedInitial(stack, store, manifest, config, rows)
+
+
+def parent_rows(store: Store, tokenizer: Manifest, initial: Manifest, vocab_size: int) -> NDArray[np.int64]:
+    """The parent's row of each token of the run's vocabulary [vocab_size], by the token's text; -1: it has none."""
+    (ours,), (theirs,) = tokenizer.named(TOKENIZER), initial.named(TOKENIZER)
+    known = load_tokenizer(store, theirs.blob).get_vocab()
+    rows = np.full(vocab_size, -1, dtype=np.int64)
+    for text, row in load_tokenizer(store, ours.blob).get_vocab().items():
+        rows[row] = known.get(text, -1)
+    return rows
+
+
+class SavedInitial:
+    """The initial weights of a run that begins from files.
+
+    Args:
+        stack: closes the files.
+        rows: the parent's row of each token [vocabulary], where vocabularies differ.
+
+    Raises:
+        CheckpointError: with every tensor that is missing or unknown; a shape is compared when its tensor is read.
+    """
+
+    def __init__(
+        self, stack: ExitStack, store: Store, initial: Manifest, config: RunConfig, rows: NDArray[np.int64] | None
+    ) -> None:
+        self._stack, self._store, self._initial, self._rows = stack, store, initial, rows
+        self._open: dict[str, Any] = {}
+        self._parts = {part.name: part for part in initial.parts}
+        self._where = self._located()
+        self._vocabulary = int(initial.stats["vocab_size"])
+        self._require(config)
+
+    def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
+        """Write the values of a part into `target`, in its precision and on its device; as `Initial.fill`."""
+        if self._rows is not None and role == "embedding":
+            self._fill_rows(target, self._tensor(name, (self._vocabulary, placement.shape[1])), placement)
+            return
+        tensor = self._tensor(name, placement.shape)
+        rows = slice(placement.row, placement.row + target.shape[0])
+        if target.dim() == 1:
+            target.copy_(tensor[rows])
+        else:
+            target.copy_(tensor[rows, placement.column : placement.column + target.shape[1]])
+
+    def _fill_rows(self, target: Tensor, tensor: Any, placement: Placement) -> None:
+        """The rows of tokens that the parent knows, and the mean of the parent's rows [V, D] for others, block by block
+        in FP64: the same on every rank."""
+        assert self._rows is not None
+        wanted = torch.from_numpy(self._rows[placement.row : placement.row + target.shape[0]])
+        count, width = tensor.get_shape()
+        total = torch.zeros(width, dtype=torch.float64)
+        for first in range(0, count, BLOCK_ROWS):
+            block: Tensor = tensor[first : first + BLOCK_ROWS]
+            total += block.double().sum(0)
+            here = ((wanted >= first) & (wanted < first + len(block))).nonzero().flatten()
+            target[here] = block[wanted[here] - first].to(target.device, target.dtype)
+        target[(wanted < 0).nonzero().flatten()] = (total / count).to(target.device, target.dtype)
+
+    def _tensor(self, name: str, expected: tuple[int, ...]) -> Any:
+        published = hf_name(name)
+        tensor = self._file(self._where[published]).get_slice(published)
+        if tuple(tensor.get_shape()) != expected:
+            found = f"{published} has shape {tuple(tensor.get_shape())}"
+            raise self._foreign(found, f"{expected}")
+        return tensor
+
+    def _file(self, part: Part) -> Any:
+        if part.name not in self._open:
+            path = self._store.open_path(part.blob)
+            self._open[part.name] = self._stack.enter_context(safe_open(path, framework="pt"))
+        return self._open[part.name]
+
+    def _located(self) -> dict[str, Part]:
+        """The file of each tensor."""
+        try:
+            if INDEX not in self._parts:
+                return dict.fromkeys(self._file(self._parts[WEIGHTS]).keys(), self._parts[WEIGHTS])
+            index = json.loads(self._store.read_bytes(self._parts[INDEX].blob))["weight_map"]
+            return {tensor: self._parts[file] for tensor, file in index.items()}
+        except (KeyError, ValueError, TypeError, SafetensorError) as error:
+            raise CheckpointError(
+                f"initial {self._initial.digest[:12]} holds no weights that can be read",
+                found=f"{type(error).__name__}: {error}",
+                expected=f"{WEIGHTS}, or {INDEX} and the files that it names",
+            ) from error
+
+    def _require(self, config: RunConfig) -> None:
+        with torch.device("meta"):
+            model = Decoder(config.model, self._vocabulary)
+        wanted = {hf_name(name) for name, _ in model.named_parameters()}
+        found = {name for name in self._where if not name.endswith(DERIVED)}
+        found -= {"lm_head.weight"} if config.model.tied_embeddings else set()
+        wrong = [f"{name} missing" for name in sorted(wanted - found)]
+        wrong += [f"{name} unknown" for name in sorted(found - wanted)]
+        if wrong:
+            raise self._foreign("; ".join(wrong), f"{len(wanted)} tensors")
+
+    def _foreign(self, found: str, expected: str) -> CheckpointError:
+        return CheckpointError(
+            f"the tensors of initial {self._initial.digest[:12]} are not those of the model",
+            found=found,
+            expected=expected,
+        )

@@ -1,0 +1,128 @@
+"""The batches of one data replica: its first rank reads them, the other ranks are sent them.
+
+    first rank   shards ─► reader ─► exchange thread ─┬─► queue ─► step
+                                                      │ gloo, host to host
+    the others                       exchange thread ◄┴─► queue ─► step
+
+Ranks that divide a model (tensor, sequence and pipeline ranks) train on the same rows, so each shard is opened, checked
+and read by one of them. A batch is sent as it is stored, about two bytes a token, `DEPTH` steps before it is needed, by
+a thread and a process group of its own: the steps' own collectives and the device know nothing of it.
+
+Every rank of a replica takes the same steps. The number of batches that are sent follows from the number that were
+taken, so the ranks also agree on it where the stream is left early (a rollback, a stop), without a further message.
+
+Does not belong here: which rows a replica sees (data), how they are read (tokens.reading).
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Generator, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import torch.distributed as dist
+
+from plinth.errors import PlinthError
+from plinth.training.config import RunConfig
+from plinth.training.data import Batches, StepBatch
+from plinth.training.parallel.topology import Axis, place_of, ranks_of
+
+#: Batches that are sent before they are taken.
+DEPTH = 2
+
+#: How long a rank that leaves a stream waits for its other ranks to do the same; one that has failed does not come.
+LEAVE_S = 5.0
+
+REPLICA: tuple[Axis, ...] = ("pipeline", "sequence", "tensor")
+
+Wanted = SimpleQueue[bool]
+Ready = SimpleQueue[StepBatch | BaseException | None]
+
+
+def replica_batches(config: RunConfig, rank: int, opened: Callable[[], Batches]) -> Batches:
+    """The batches of a rank, read once in its replica; a collective of all ranks.
+
+    Args:
+        opened: opens the batches of this rank's replica; called by the first rank of each replica only.
+    """
+    replicas = ranks_of(config.parallel, config.ranks, REPLICA)
+    if len(replicas[0]) == 1:
+        return opened()
+    groups = {tuple(members): dist.new_group(list(members), backend="gloo") for members in replicas}
+    mine = next(members for members in groups if rank in members)
+    return ReplicaBatches(groups[mine], opened() if place_of(config.parallel, config.ranks, rank).leads else None)
+
+
+class ReplicaBatches:
+    """Batches that one rank of a group reads and all of them take, from any step on.
+
+    Args:
+        group: of the replica, with gloo, used by nothing else.
+        source: the batches, on the group's first rank; None on the others.
+    """
+
+    def __init__(self, group: Any, source: Batches | None) -> None:
+        self._group, self._source = group, source
+        self._before: threading.Thread | None = None
+
+    def __call__(self, first_step: int) -> Iterator[StepBatch]:
+        """The batches from a step on. An error of the reader is raised on every rank of the replica."""
+        wanted, ready = Wanted(), Ready()
+        for _ in range(DEPTH):
+            wanted.put(True)
+        arguments = (self._before, first_step, wanted, ready)
+        thread = threading.Thread(target=self._work, args=arguments, name="replica batches", daemon=True)
+        self._before = thread
+        thread.start()
+        return _taken(thread, wanted, ready)
+
+    def _work(self, before: threading.Thread | None, first_step: int, wanted: Wanted, ready: Ready) -> None:
+        """Send or receive a batch for each that is wanted, once the stream before this one has ended."""
+        if before is not None:
+            before.join()
+        source = None if self._source is None else self._source(first_step)
+        try:
+            while wanted.get():
+                item = self._exchanged(None if source is None else _next(source))
+                ready.put(item)
+                if not isinstance(item, StepBatch):
+                    return
+        except BaseException as error:  # a lost rank: an error of the thread must reach its consumer
+            ready.put(error)
+        finally:
+            if isinstance(source, Generator):
+                source.close()
+
+    def _exchanged(self, item: StepBatch | Exception | None) -> StepBatch | Exception | None:
+        """The first rank's item, on every rank."""
+        box = [item]
+        dist.broadcast_object_list(box, group=self._group, group_src=0)
+        return box[0]
+
+
+def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
+    """The next batch, None at the end, or the reader's error in a form that can be sent."""
+    try:
+        return next(source, None)
+    except PlinthError as error:
+        return error
+    except Exception as error:
+        return RuntimeError("".join(traceback.format_exception(error)))
+
+
+def _taken(thread: threading.Thread, wanted: Wanted, ready: Ready) -> Iterator[StepBatch]:
+    """The batches of a thread, which makes one more for each that is taken."""
+    try:
+        while True:
+            item = ready.get()
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            wanted.put(True)
+            yield item
+    finally:
+        wanted.put(False)
+        thread.join(LEAVE_S)

@@ -1,0 +1,246 @@
+"""Follows a run's timeline and hands its numbers to sinks, each event once.
+
+    python -m plinth.training.sinks.relay runs/RUN/config.json [--once]
+
+The supervisor starts it beside the ranks. A sink that is away delays its own numbers, and nothing else: they come with
+the next try, of this job or another. Numbers are placed at the last step before them, so that what a sink holds of the
+run is in the order of steps; when steps come again, after a resume or a rollback, the sink is told to go back.
+
+A mark (`sinks/NAME.json`) is the last step whose numbers a sink has flushed. A relay that starts again goes back to
+that step, and so writes nothing twice, wherever the one before was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from plinth.errors import PlinthError
+from plinth.storage.atomic import write_bytes
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.sinks.scalars import scalars
+from plinth.training.telemetry.timeline import Event, TimelineReader
+
+#: Seconds between two looks at the timeline.
+INTERVAL_S = 5.0
+
+#: Seconds that a relay has, when its job ends, for what is left.
+LAST_S = 60.0
+
+
+class SinkRow(NamedTuple):
+    """The numbers of an event at the step that the run had come to."""
+
+    seq: int
+    time: float
+    step: int
+    values: dict[str, float]
+    redone: bool = False  # the step came before, and comes again
+
+
+class TimelineSink(Protocol):
+    """One tool. What it raises is printed, and the same rows come again."""
+
+    def go_back(self, step: int) -> None:
+        """Rows from this step on that were written before do not count any more."""
+
+    def write(self, row: SinkRow) -> None: ...
+
+    def flush(self) -> None:
+        """Return when all rows are where another process finds them."""
+
+    def close(self) -> None: ...
+
+
+class SinkSource(NamedTuple):
+    """How a sink is opened, which may fail and is tried again."""
+
+    name: str
+    open: Callable[[], TimelineSink]
+    goes_on: bool = True  # from its mark; otherwise from the beginning of the timeline
+
+
+class Mark(NamedTuple):
+    """The event of the last step that was flushed, that step, and where the run was before it."""
+
+    seq: int = 0
+    at: int = 0
+    step: int = 0
+    furthest: int = 0
+
+
+class Feed:
+    """One sink's way along a timeline."""
+
+    def __init__(self, config: RunConfig, source: SinkSource) -> None:
+        self.source, self._path = source, folder(config) / f"{source.name}.json"
+        self._sink: TimelineSink | None = None
+        self._reader = TimelineReader(config.directory.events)
+        self._mark = _read_mark(self._path) if source.goes_on else Mark()
+        self._step, self._furthest, self._reached = self._mark.step, self._mark.furthest, self._mark
+        self._kept: list[Event] = []  # from the mark on
+        self._written, self._again = 0, True  # the last event flushed; whether all from the mark on comes again
+
+    def advance(self) -> int:
+        """Write and flush what is new; returns how many events had numbers."""
+        self._kept += [event for event in self._reader.poll() if event["seq"] >= self._mark.seq]
+        events = [event for event in self._kept if self._again or event["seq"] > self._written]
+        if not events:
+            return 0
+        if self._sink is None:
+            self._sink = self.source.open()
+        if self._again:
+            self._step, self._furthest, self._reached = self._mark.step, self._mark.furthest, self._mark
+            self._sink.go_back(self._mark.at)  # of a first try, too, a part may be written
+        self._again = True  # unless all of it is flushed
+        written = sum(self._take(self._sink, event) for event in events)
+        self._sink.flush()
+        if self._reached != self._mark:
+            self._mark = self._reached
+            if self.source.goes_on:
+                write_bytes(self._path, json.dumps(self._mark._asdict()).encode())
+        self._kept = [event for event in self._kept if event["seq"] >= self._mark.seq]
+        self._written, self._again = events[-1]["seq"], False
+        return written
+
+    def close(self) -> None:
+        """Let go of the sink."""
+        if self._sink is not None:
+            self._sink.close()
+
+    def _take(self, sink: TimelineSink, event: Event) -> bool:
+        redone = False
+        if event["event"] == "step":
+            step = int(event["step"])
+            self._reached = Mark(event["seq"], step, self._step, self._furthest)
+            if step <= self._step:
+                sink.go_back(step)
+            redone = step <= self._furthest
+            self._step, self._furthest = step, max(step, self._furthest)
+        elif event["event"] == "rolled_back" and int(event["step"]) < self._step:
+            self._step = int(event["step"])
+            sink.go_back(self._step + 1)
+        values = scalars(event)
+        if values:
+            sink.write(SinkRow(event["seq"], float(event["time"]), self._step, values, redone))
+        return bool(values)
+
+
+def folder(config: RunConfig) -> Path:
+    """Where sinks keep their marks and files."""
+    return config.directory.root / "sinks"
+
+
+def sources_of(config: RunConfig) -> list[SinkSource]:
+    """The sinks of the run's recipe."""
+    place = folder(config)
+
+    def tensorboard() -> TimelineSink:
+        from plinth.training.sinks.tensorboard_files import TensorBoardFiles
+
+        return TensorBoardFiles(place / "tensorboard")
+
+    def wandb() -> TimelineSink:
+        from plinth.training.sinks.wandb_run import WandbRun
+
+        return WandbRun(config, place)
+
+    def prometheus() -> TimelineSink:
+        from plinth.training.sinks.prometheus_file import PrometheusFile
+
+        return PrometheusFile(config, place / "plinth.prom")
+
+    chosen = (config.sinks.tensorboard, bool(config.sinks.wandb), config.sinks.prometheus)
+    known = (
+        SinkSource("tensorboard", tensorboard),
+        SinkSource("wandb", wandb),
+        SinkSource("prometheus", prometheus, goes_on=False),
+    )
+    return [source for source, wanted in zip(known, chosen, strict=True) if wanted]
+
+
+def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
+    """The relay of a job, if its recipe has sinks."""
+    if not config.sinks.any:
+        return None
+    command = [sys.executable, "-m", "plinth.training.sinks.relay", str(path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE)  # which ends when this process does, however it does
+
+
+def end(relay: subprocess.Popen[bytes] | None) -> None:
+    """Let it write what is left, and end it."""
+    if relay is None:
+        return
+    if relay.stdin is not None:
+        relay.stdin.close()
+    try:
+        relay.wait(LAST_S)
+    except subprocess.TimeoutExpired:
+        print("the relay of the sinks does not end; what is left comes with the next job", file=sys.stderr, flush=True)
+        relay.kill()
+        relay.wait()
+
+
+def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
+    """Feed sinks until `over`, which waits for so many seconds, and once more."""
+    said: dict[str, str] = {}
+    last = over(0.0)
+    while True:
+        for feed in feeds:
+            try:
+                feed.advance()
+                said.pop(feed.source.name, None)
+            except Exception as error:  # of any tool; its rows come again
+                _say(said, feed.source.name, f"{type(error).__name__}: {error}")
+        if last:
+            break
+        last = over(INTERVAL_S)
+    for feed in feeds:
+        with contextlib.suppress(Exception):  # what was flushed is there
+            feed.close()
+
+
+def main() -> int:
+    """Relay the run named on the command line, until the standard input ends."""
+    parser = argparse.ArgumentParser(prog="python -m plinth.training.sinks.relay", description=__doc__)
+    parser.add_argument("config", help="runs/<run_id>/config.json")
+    parser.add_argument("--once", action="store_true", help="relay what is there, and end")
+    arguments = parser.parse_args()
+    config = configuration.load(arguments.config)
+    folder(config).mkdir(exist_ok=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a scheduler signals every process: the supervisor decides
+        signal.signal(number, signal.SIG_IGN)
+    feeds = [Feed(config, source) for source in sources_of(config)]
+    follow(feeds, lambda seconds: arguments.once or bool(select.select([sys.stdin], [], [], seconds)[0]))
+    return 0
+
+
+def _say(said: dict[str, str], name: str, what: str) -> None:
+    """Once for as long as it is the same."""
+    if said.get(name) != what:
+        said[name] = what
+        print(f"sink {name} has not taken its numbers, the next try follows: {what}", file=sys.stderr, flush=True)
+
+
+def _read_mark(path: Path) -> Mark:
+    try:
+        return Mark(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return Mark()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PlinthError as error:
+        print(error, file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)

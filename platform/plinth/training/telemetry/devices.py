@@ -1,0 +1,154 @@
+"""The GPUs of a node while a run trains: utilisation, power, temperature, memory and errors, by NVML.
+
+One thread of a node's supervisor, not of its ranks: a call of NVML may block for seconds on a GPU in trouble, and no
+rank must wait for it. Samples lie in `devices/node-0000.jsonl` of the run's directory, one file a node, so that no node
+waits for another's lock, and so that they are no sign of life of the ranks. Errors (an XID, an ECC error that could not
+be corrected) are events `device_error` of the timeline.
+
+On a node without NVIDIA's driver, or without the package `nvidia-ml-py`, there is nothing to report, which
+is said once in the job's log.
+
+Does not belong here: memory as PyTorch's allocator counts it (memory).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from plinth.errors import PlinthError
+from plinth.training.directory import RunDirectory
+from plinth.training.telemetry.timeline import Event, Timeline, read_events
+
+#: Milliseconds for which one wait for errors lasts.
+WAIT_MS = 1000
+
+_XID, _UNCORRECTED = 0x8, 0x2  # nvmlEventTypeXidCriticalError, nvmlEventTypeDoubleBitEccError
+
+
+class DeviceMonitor:
+    """Samples the GPUs of this node, and waits for their errors.
+
+    Args:
+        run: of the run that they train.
+        node: number of this node.
+        every_s: seconds between two samples; 0: no samples, only errors.
+        nvml: the module `pynvml`, or one like it.
+    """
+
+    def __init__(self, run: RunDirectory, node: int, every_s: float, nvml: Any) -> None:
+        self._nvml, self._node, self._every_s, self._host = nvml, node, every_s, socket.gethostname()
+        self._events = Timeline(run.events)
+        self._samples = Timeline(run.devices / f"node-{node:04d}.jsonl")
+        self._handles = dict(_chosen(nvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
+        self._errors = nvml.nvmlEventSetCreate()
+        self._watched = sum(self._watch(handle) for handle in self._handles.values())
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Sample and wait until told to stop."""
+        due = 0.0
+        while not stop():
+            if self._every_s and time.monotonic() >= due:
+                due = time.monotonic() + self._every_s
+                self._samples.append("devices", node=self._node, host=self._host, gpus=self.sample())
+            self._wait_for_error()
+
+    def sample(self) -> list[dict[str, Any]]:
+        """Of each GPU what it says now: percent, watts, degrees Celsius, bytes, counts; None where it says nothing."""
+        nvml, ecc = self._nvml, (self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC)
+        questions: dict[str, Callable[[Any], Any]] = {
+            "utilisation": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+            "power_w": lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+            "temperature_c": lambda gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+            "memory_bytes": lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+            "ecc_uncorrected": lambda gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, *ecc),
+        }
+        return [
+            {"gpu": index, **{name: self._ask(question, handle) for name, question in questions.items()}}
+            for index, handle in self._handles.items()
+        ]
+
+    def _ask(self, question: Callable[[Any], Any], gpu: Any) -> Any:
+        try:
+            return question(gpu)
+        except self._nvml.NVMLError:  # not every GPU has every sensor
+            return None
+
+    def _watch(self, handle: Any) -> bool:
+        """Ask for the errors of a GPU; whether it has any to tell."""
+        try:
+            known = self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & (_XID | _UNCORRECTED)
+            if known:
+                self._nvml.nvmlDeviceRegisterEvents(handle, known, self._errors)
+            return bool(known)
+        except self._nvml.NVMLError:
+            return False
+
+    def _wait_for_error(self) -> None:
+        if not self._watched:
+            time.sleep(WAIT_MS / 1000)
+            return
+        try:
+            found = self._nvml.nvmlEventSetWait_v2(self._errors, WAIT_MS)
+        except self._nvml.NVMLError as error:
+            if error.value != self._nvml.NVML_ERROR_TIMEOUT:
+                time.sleep(WAIT_MS / 1000)
+            return
+        kind = "xid" if found.eventType == _XID else "ecc_uncorrected"
+        code = {"xid": int(found.eventData)} if kind == "xid" else {}
+        uuid = self._nvml.nvmlDeviceGetUUID(found.device)
+        gpu = next((i for i, h in self._handles.items() if self._nvml.nvmlDeviceGetUUID(h) == uuid), None)
+        named = {"node": self._node, "host": self._host, "gpu": gpu, "uuid": uuid}
+        self._events.append("device_error", kind=kind, **code, **named, durable=True)
+
+
+def start(run: RunDirectory, node: int, every_s: float) -> threading.Thread | None:
+    """Monitor the GPUs of this node until the process ends; None where there are none, which is said once."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        monitor = DeviceMonitor(run, node, every_s, pynvml)
+    except ImportError:
+        _say_nothing_is_monitored("the package nvidia-ml-py is not installed (extra `gpu`)")
+        return None
+    except pynvml.NVMLError as error:
+        _say_nothing_is_monitored(f"NVML says {error}")
+        return None
+    thread = threading.Thread(target=_until_it_fails, args=(monitor,), name="plinth-devices", daemon=True)
+    thread.start()
+    return thread
+
+
+def read_samples(run: RunDirectory) -> list[Event]:
+    """All samples of all nodes, in the order of their times."""
+    found = [event for path in sorted(run.devices.glob("node-*.jsonl")) for event in read_events(path)]
+    return sorted(found, key=lambda event: float(event["time"]))
+
+
+def _until_it_fails(monitor: DeviceMonitor) -> None:
+    try:
+        monitor.run()
+    except (PlinthError, OSError) as error:  # a full disk ends the samples, not the run
+        print(f"no more samples of the GPUs: {error}", file=sys.stderr, flush=True)
+
+
+def _say_nothing_is_monitored(why: str) -> None:
+    print(f"no GPU of this node is monitored: {why}", file=sys.stderr, flush=True)
+
+
+def _chosen(nvml: Any, visible: str | None) -> Iterable[tuple[int, Any]]:
+    """Index and handle of the GPUs of this job: those that CUDA_VISIBLE_DEVICES names, by index or by UUID."""
+    handles = {index: nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())}
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    return [(i, h) for i, h in handles.items() if not names or _named(nvml, names, i, h)]
+
+
+def _named(nvml: Any, names: list[str], index: int, handle: Any) -> bool:
+    uuid = str(nvml.nvmlDeviceGetUUID(handle))
+    return any(name == str(index) or (name.startswith("GPU-") and uuid.startswith(name)) for name in names)

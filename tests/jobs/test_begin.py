@@ -1,0 +1,43 @@
+"""`training.initial` from the command line: a run goes on from another, and a mark on that one stops the next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import answer, digests, plinth, variant
+from tests.shared import copied
+
+pytestmark = pytest.mark.exhaustive
+
+CHILD = """
+name: child
+tokenizer: {{kind: initial}}
+training:
+  initial: {{checkpoint: {run}}}
+  model: {{layers: 2, dim: 64, heads: 2, kv_heads: 1, ffn_dim: 176, rope_theta: 40000}}
+"""
+
+
+def losses(run: Path) -> list[float]:
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [event["loss"] for event in events if event["event"] == "step"]
+
+
+def test_a_run_goes_on_from_a_checkpoint(trained: Path, tmp_path: Path) -> None:
+    workspace = copied(trained, tmp_path / "workspace")
+    (parent,) = (workspace / "runs").glob("tiny-*")
+    known, recipe = digests(workspace), variant(tmp_path, CHILD.format(run=parent.name[:10]))
+    plinth(workspace, "run", "-r", recipe, "--select", "checkpoint")
+    (child,) = (workspace / "runs").glob("child-*")
+    first, last = losses(parent)[0], losses(parent)[-1]
+    assert abs(losses(child)[0] - last) < 0.25 * (first - last)  # not where random weights begin
+    made = digests(workspace)
+    assert made["checkpoint"] in json.dumps(answer(workspace, "impact", known["checkpoint"][:16]))
+
+    plinth(workspace, "taint", known["tokenizer"][:16], "--by", "ada@example.org", "--reason", "wrong text")
+    again = plinth(workspace, "run", "-r", recipe, "--select", "initial", check=False)
+    assert again.returncode != 0
+    assert "tainted" in again.stderr + again.stdout

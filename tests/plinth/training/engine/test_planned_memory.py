@@ -1,0 +1,58 @@
+"""What the planner says of memory, beside every tensor of a real step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import measured_memory
+import pytest
+
+from plinth.model.parameters import Model
+from plinth.training.config import RunConfig
+from plinth.training.parallel.parameters import Parallel
+from tests.ranks import run_ranks
+
+#: Parameters are nearly all of it: 4.9 million, and four tokens. The largest are more than a bucket.
+MODEL = Model(layers=4, dim=320, heads=2, kv_heads=2, ffn_dim=832)
+ROWS: dict[str, Any] = {"model": MODEL, "sequence_tokens": 4, "micro_batch_sequences": 1, "total_steps": 4}
+
+
+def cases(precision: str, accumulation: int, make: Callable[..., RunConfig]) -> dict[str, RunConfig]:
+    """Every stage and what it can do, by name."""
+    found = {}
+    for stage in (0, 1, 2, 3):
+        for overlap in (False, True) if stage in (1, 2) else (False,):
+            for sent in ("fp32", "bf16") if precision == "bf16" and accumulation == 2 else ("fp32",):
+                block = Parallel(
+                    zero_stage=stage,  # type: ignore[arg-type]
+                    overlap_communication=overlap,
+                    communication_dtype=sent,  # type: ignore[arg-type]
+                    reduce_bucket_elements=200_000,
+                )
+                found[f"zero {stage}, overlap {overlap}, {sent} sent"] = make(
+                    parallel=block, precision=precision, global_batch_sequences=2 * accumulation, **ROWS
+                )
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("precision", "accumulation"),
+    [
+        pytest.param("bf16", 1, marks=pytest.mark.exhaustive),
+        ("bf16", 2),
+        pytest.param("fp32", 1, marks=pytest.mark.exhaustive),
+        pytest.param("fp32", 2, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_memory_is_planned_within_two_percent(
+    precision: str, accumulation: int, make: Callable[..., RunConfig]
+) -> None:
+    configs = cases(precision, accumulation, make)
+    answers = run_ranks(2, measured_memory.measure_all, configs)
+    off = {}
+    for name, config in configs.items():
+        measured = max(answer[name] for answer in answers)
+        off[name] = measured_memory.planned(config).total / measured - 1
+    assert not {name: f"{share:+.1%}" for name, share in off.items() if abs(share) > 0.02}

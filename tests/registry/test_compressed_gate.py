@@ -1,0 +1,55 @@
+"""The gate of quantised and pruned forms, and that no candidate is asked it."""
+
+from __future__ import annotations
+
+import pytest
+
+from registry.gates import Evidence, GatePolicy, evaluate, of_exports
+from registry.gates.facts import ComparisonFacts, PairedLine
+
+LEFT_OUT = {"max_bits_per_byte": "there is no bound on this text"}
+
+
+def line(label: str, high: float, clusters: int = 50, low: float = -0.001, kind: str = "slices") -> PairedLine:
+    return PairedLine(
+        kind=kind, measure="bits per byte", slice=label, fewer_is_better=True, clusters=clusters,
+        value=(low + high) / 2, low=low, high=high,
+    )  # fmt: skip
+
+
+def asked(lines: list[PairedLine], **params: object) -> tuple[bool, str]:
+    policy = GatePolicy(release="demo", extensions={"compressed": params}, without=LEFT_OUT)
+    evidence = Evidence(comparison=ComparisonFacts(candidate="f" * 64, champion="c" * 64, lines=tuple(lines)))
+    (found,) = of_exports(policy, evidence)
+    return found.passed, found.reason
+
+
+def test_the_upper_end_of_every_interval_lies_below_the_margin() -> None:
+    fine = [line("all", 0.01), line("bucket web", 0.019)]
+    assert asked(fine) == (True, "loses 0.0045 bits per byte (-0.001 to 0.01); within the margin on all 2 slices")
+    passed, reason = asked([*fine, line("bucket code", 0.02)])
+    assert (passed, reason) == (False, "bucket code may lose 0.02 bits per byte, below 0.02 is allowed")
+    assert asked([*fine, line("bucket code", 0.02)], margins={"bucket code": 0.03})[0]
+    assert asked([*fine, line("bucket code", 0.5, clusters=9)])[0]
+    assert not asked([*fine, line("bucket code", 0.5, clusters=9)], min_documents=9)[0]
+    assert not asked(fine, margin=0.01)[0]
+    assert asked([line("all", 0.5, clusters=3)])[0] is False  # the whole is always judged
+
+
+@pytest.mark.parametrize("lines", [[], [line("bucket web", 0.0)], [line("all", 0.0, kind="probes")]])
+def test_a_form_that_was_not_measured_has_not_passed(lines: list[PairedLine]) -> None:
+    passed, reason = asked(lines)
+    assert not passed
+    assert "no evidence" in reason
+
+
+def test_an_interval_without_width_passes_only_where_nothing_differs() -> None:
+    assert asked([line("all", 0.0, low=0.0)])[0]
+    assert not asked([line("all", 0.01, low=0.01)])[0]
+
+
+def test_candidates_are_not_asked() -> None:
+    policy = GatePolicy(release="demo", extensions={"compressed": {"margin": 0.5}}, without=LEFT_OUT)
+    assert "compressed" not in {one.name for one in evaluate(policy, Evidence())}
+    (closed,) = of_exports(None, Evidence())
+    assert (closed.passed, closed.reason) == (False, "no evidence: comparison")

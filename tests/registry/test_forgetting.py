@@ -1,0 +1,71 @@
+"""The gate on forgetting: only a comparison with the parent counts, and the upper end of its interval decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plinth.compute.context import Context
+from registry import evidence
+from registry.candidate import ancestry
+from registry.gates.all_gates import _installed
+from registry.gates.facts import ComparisonFacts, Evidence, PairedLine
+
+PARENT, OTHER = "p" * 64, "o" * 64
+
+
+def line(label: str, high: float, low: float = -0.01, clusters: int = 50) -> PairedLine:
+    known = {"kind": "slices", "measure": "bits per byte", "fewer_is_better": True, "value": 0.0}
+    return PairedLine(**known, slice=label, low=low, high=high, clusters=clusters)
+
+
+def judged(*lines: PairedLine, parent: str | None = PARENT, champion: str = PARENT, **policy: Any) -> Any:
+    compared = ComparisonFacts(candidate="c" * 64, champion=champion, lines=lines) if lines else None
+    return _installed("forgetting", policy, Evidence(parent=parent, comparison=compared))
+
+
+def test_the_upper_end_of_every_slice_decides() -> None:
+    good = (line("all", 0.01), line("bucket web", 0.019))
+    assert judged(*good).passed
+    worse = judged(*good, line("bucket code", 0.03))
+    assert not worse.passed
+    assert "bucket code may be 0.03 worse than the parent, allowed is less than 0.02" in worse.reason
+    assert judged(*good, line("bucket code", 0.03), margins={"bucket code": 0.05}).passed
+    assert not judged(*good, margin=0.015).passed
+
+
+@pytest.mark.parametrize(
+    ("lines", "given", "reason"),
+    [
+        ((line("all", 0.0),), {"champion": OTHER}, "not with the parent"),
+        ((), {}, "compared with nothing"),
+        ((line("bucket web", 0.0),), {}, "as a whole was not compared"),
+        ((line("all", 0.5, low=0.5),), {}, "may be"),
+        ((line("all", 0.0),), {"parent": None}, "no evidence: parent"),
+    ],
+)
+def test_what_is_not_shown_does_not_pass(lines: tuple[PairedLine, ...], given: dict[str, Any], reason: str) -> None:
+    result = judged(*lines, **given)
+    assert not result.passed
+    assert reason in result.reason
+
+
+def test_small_slices_are_counted_and_random_weights_forget_nothing() -> None:
+    result = judged(line("all", 0.0), line("bucket web", 9.0, clusters=5))
+    assert result.passed
+    assert result.reason.endswith("1 too small to judge")
+    assert judged(parent="").passed
+
+
+def test_figures_that_their_tables_do_not_give_pass_nothing() -> None:
+    compared = ComparisonFacts(candidate="c" * 64, champion=PARENT, lines=(line("all", 0.0),))
+    told = Evidence(parent=PARENT, comparison=compared, miscounted={"comparison": ("all: 1, counted 2",)})
+    assert _installed("forgetting", {}, told).reason == "not what its tables say: all: 1, counted 2"
+
+
+def test_the_parent_is_read_from_the_signed_chain(ctx: Context, make_line: Any) -> None:
+    parent = make_line(1)
+    child = make_line(2, parent.checkpoint)
+    chains = [ancestry(ctx, one.checkpoint.digest, one.evaluation.digest) for one in (parent, child)]
+    assert [evidence._parent(chain) for chain in (*chains, None)] == ["", parent.checkpoint.digest, None]
