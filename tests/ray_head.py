@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.ray_patience import PATIENCE, RAY
+from tests.ray_patience import PATIENCE, RAY, TRIES
 
 PATIENCE_S = 300.0
 
@@ -40,8 +41,11 @@ def ray_head(folder: Path, environment: Mapping[str, str], nodes: int = 1) -> It
     try:
         _wait(f"http://127.0.0.1:{port}/api/jobs/", environment["RAY_AUTH_TOKEN"], head, output)
         for number in range(1, nodes):
-            address = _address(head, output)
-            further.append(_start(folder / f"node-{number}.out", environment, f"--address={address}", "--num-cpus=1"))
+            address, said = _address(head, output), folder / f"node-{number}.out"
+            for left in reversed(range(TRIES)):
+                further.append(_start(said, environment, f"--address={address}", "--num-cpus=1"))
+                if _joined(port, environment["RAY_AUTH_TOKEN"], number + 1, further[-1], said, left):
+                    break
         yield f"http://127.0.0.1:{port}"
     finally:
         for process in (*further, head):
@@ -71,6 +75,23 @@ def _wait(url: str, token: str, head: subprocess.Popen[bytes], output: Path) -> 
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60):
             return
         assert head.poll() is None, output.read_text()
+        assert time.monotonic() < until, output.read_text()
+        time.sleep(0.2)
+
+
+def _joined(port: int, token: str, nodes: int, process: subprocess.Popen[bytes], output: Path, left: int) -> bool:
+    """Wait until so many nodes are alive; False where this one has ended instead and may be started again."""
+    until = time.monotonic() + PATIENCE_S
+    headers = {"Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/nodes?view=summary", headers=headers)
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
+            found = json.load(answer)["data"]["summary"]
+            if sum(node["raylet"].get("state") == "ALIVE" for node in found) >= nodes:
+                return True
+        if process.poll() is not None:
+            assert left, output.read_text()
+            return False
         assert time.monotonic() < until, output.read_text()
         time.sleep(0.2)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from plinth.storage.workspace import Workspace
+from registry.server import stop_server
 from tests.jobs.conftest import answer, digests, plinth, variant
 from tests.shared import copied
 
@@ -28,6 +30,13 @@ def losses(run: Path) -> list[float]:
 
 def test_a_run_goes_on_from_a_checkpoint(trained: Path, tmp_path: Path) -> None:
     workspace = copied(trained, tmp_path / "workspace")
+    try:
+        _follow(workspace, tmp_path)
+    finally:
+        stop_server(Workspace(workspace))
+
+
+def _follow(workspace: Path, tmp_path: Path) -> None:
     (parent,) = (workspace / "runs").glob("tiny-*")
     known, recipe = digests(workspace), variant(tmp_path, CHILD.format(run=parent.name[:10]))
     plinth(workspace, "run", "-r", recipe, "--select", "checkpoint")

@@ -139,7 +139,12 @@ def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_p
     run = config.directory
     first = job.submit_or_find(ctx, config)
     assert job.submit_or_find(ctx, config) == first
-    wait_for(lambda: held_ranks.waiting(marks, 2), "step 3")
+    try:
+        wait_for(lambda: held_ranks.waiting(marks, 2), "step 3")
+    except AssertionError as error:
+        written = [path for path in sorted(run.root.rglob("*.log")) if path.is_file()]
+        error.add_note("\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in written))
+        raise
     assert json.loads((run.root / "nodes" / "report-0001.json").read_bytes())["codes"] == [None]  # a rank is there
     job.cancel(ctx, config)
     with pytest.raises(TrainingError, match="stopped at step"):

@@ -45,8 +45,8 @@ def learn(model: Decoder, tokenizer: Tokenizer) -> None:
     text += "".join(f"\n\nCopy: {word}\nCopied: {word}" for _ in range(8) for word in words)
     ids = torch.tensor(tokenizer.encode(text).ids)
     rows = ids[: len(ids) // S * S].view(-1, S)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for step in range(40):
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in range(400):
         batch = torch.cat([torch.zeros(8, 1, dtype=torch.int64), rows[(torch.arange(8) + 8 * step) % len(rows)]], 1)
         logits = model(batch[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())

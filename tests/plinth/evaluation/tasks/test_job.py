@@ -91,7 +91,7 @@ def test_every_generated_answer_is_that_of_hflm(ours: Ours, theirs: dict[str, An
         rows = read_table(ctx.store, part).to_pylist()
         assert {(row["hash"], row["filter"]): row["output"] for row in rows} == expected
         answers |= set(expected.values())
-    assert len(answers) >= 3  # how many an untrained model gives depends on the processor
+    assert len(answers) > 3
 
 
 def test_every_number_has_its_interval_and_its_n(ours: Ours) -> None:

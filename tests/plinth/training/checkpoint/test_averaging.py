@@ -132,7 +132,7 @@ def test_a_run_begins_from_a_mean_that_is_made_again(run: tuple[Context, RunConf
     configuration.write(config)
     made = average(ctx, config, (3, 9), (1.0, 3.0), ema=False)
     assert initial._checkpoint(ctx, made.digest[:12]) == made
-    assert initial._outside(InitialWeights(checkpoint=made.digest), ctx) == made.digest
+    assert initial._meant(InitialWeights(checkpoint=made.digest), ctx) == made.digest
     other = average(ctx, config, (6,), (1.0,), ema=False)
     forged = Manifest.model_validate(made.model_dump() | {"parts": other.parts})
     ctx.refs.save(forged)
