@@ -19,7 +19,8 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.packing.layout import open_layouts
 from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
 from plinth.tokens.reading.loader import Loader
-from plinth.tokens.reading.shard_sources import open_shards, prefetching_shards
+from plinth.tokens.reading.shard_sources import open_shards
+from plinth.tokens.reading.shards_ahead import shards_ahead
 from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import RankPlace, place_of
 
@@ -125,8 +126,9 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     )
 
     def stream(first_step: int) -> Iterator[StepBatch]:
-        with prefetching_shards(opened, loader, first_step - 1, config.reading.ahead):
-            for share in loader.batches(first_step - 1, config.total_steps):
+        first, stop = first_step - 1, config.total_steps
+        with shards_ahead(loader, first, stop, config.reading.ahead) as required:
+            for share in loader.batches(first, stop, required):
                 count = len(share) // config.micro_batch_sequences
                 micro = tuple(share.micro_batch(each, config.micro_batch_sequences) for each in range(count))
                 total = None if share.unscored is None else share.scored_tokens

@@ -151,9 +151,10 @@ class BestFit:
         return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]
 
     def _window(self, number: int) -> PackedPieces:
-        if number not in self._windows:
-            self._windows[number] = self._map(self._parts[number])
-        return self._windows[number]
+        own = self._windows.get(number)
+        if own is None:
+            own = self._windows.setdefault(number, self._map(self._parts[number]))  # threads keep one of them
+        return own
 
     def _map(self, part: Part) -> PackedPieces:
         data, places = map_columns(self._store, part, "an index of sequences")

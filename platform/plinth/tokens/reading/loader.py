@@ -9,7 +9,7 @@ A background thread gathers the sequences of the next steps, each step in one co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -109,10 +109,22 @@ class Loader:
         """Whole steps of the run."""
         return self.schedule.total
 
-    def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[RankBatch]:
-        """This rank's batches of the steps `first_step` to `stop_step` (None: to the end of the run)."""
-        made = map(self.batch, range(first_step, self.steps if stop_step is None else stop_step))
-        return prefetched(made, self.prefetch) if self.prefetch else timed(made)
+    def batches(
+        self, first_step: int = 0, stop_step: int | None = None, before: Callable[[int], None] | None = None
+    ) -> Iterator[RankBatch]:
+        """This rank's batches of the steps `first_step` to `stop_step` (None: to the end of the run).
+
+        Args:
+            before: called with each step before its batch is made, in the thread that makes it.
+        """
+
+        def made() -> Iterator[RankBatch]:
+            for step in range(first_step, self.steps if stop_step is None else stop_step):
+                if before is not None:
+                    before(step)
+                yield self.batch(step)
+
+        return prefetched(made(), self.prefetch) if self.prefetch else timed(made())
 
     def batch(self, step: int) -> RankBatch:
         """This rank's batch of one step.
@@ -127,9 +139,8 @@ class Loader:
         if not self._joint.padded:
             total = self.schedule.batch(step) * self.order.sequence_tokens
             return RankBatch(tokens, starts, None, step, streams, total)
-        if self.world > 1:  # from the indices of the whole step, so that ranks need not communicate
-            window = self.order.step_window(step, self.schedule)
-            pieces = self._joint.pieces(window.streams, window.indices)
+        if self.world > 1:
+            pieces = self._pieces_of_all(step)
         return RankBatch(tokens, starts, unscored, step, streams, int((pieces.tokens - pieces.context).sum()))
 
     def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], PackedPieces]]:
@@ -142,6 +153,16 @@ class Loader:
         for stream in np.unique(streams).tolist():
             rows = np.flatnonzero(streams == stream)
             yield self.readers[stream], rows, self._layouts[stream].pieces(indices[rows])
+
+    def open_index(self, step: int) -> None:
+        """Map what a step reads of packed indexes."""
+        if self._joint.padded:
+            self._pieces_of_all(step)
+
+    def _pieces_of_all(self, step: int) -> PackedPieces:
+        """The pieces of all ranks: from the indices of the whole step, so that ranks need not communicate."""
+        window = self.order.step_window(step, self.schedule)
+        return self._joint.pieces(window.streams, window.indices)
 
     def _positions(self, step: int) -> NDArray[np.int64]:
         """Positions of the order that this rank takes in a step."""

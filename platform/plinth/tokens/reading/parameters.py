@@ -29,7 +29,9 @@ class Reading(Frozen):
         None, description="Folder that the processes of a node share; by default `cache` in the workspace."
     )
     cache_bytes: int = Field(256 * 2**30, gt=0, description="Bound of the cache.")
-    ahead: int = internal(4, ge=0, description="Shards that are fetched at once before they are needed.")
+    ahead: int = internal(
+        4, ge=0, description="Shards that are fetched and compared at once before their steps; 0: when they are read."
+    )
 
     def by_spans(self, shards_bytes: int) -> bool:
         """Whether shards of so many bytes are read by spans from the remote, rather than fetched whole or opened in the

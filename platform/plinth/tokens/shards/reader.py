@@ -78,6 +78,14 @@ class ShardReader:
         spans = (self._span(start, count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True))
         return np.concatenate([np.empty(0, self.dtype), *spans]), np.cumsum(counts) - counts
 
+    def shard(self, number: int) -> Tokens:
+        """A shard, mapped; at its first touch its digest is compared."""
+        tokens = self._maps.get(number)
+        if tokens is None:
+            path = self._store.open_path(self.shards[number].blob)
+            tokens = self._maps.setdefault(number, map_file(path).view(self.dtype))  # threads keep one of them
+        return tokens
+
     def index_batches(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Starts and lengths of all documents, in stream order, at most `BATCH_DOCUMENTS` at a time."""
         return ((own.starts, own.tokens) for own in self.index.batches())
@@ -85,16 +93,10 @@ class ShardReader:
     def _span(self, start: int, count: int) -> Tokens:
         shard = bisect_right(self._starts, start) - 1
         at = start - self._starts[shard]
-        tokens = self._map(shard)[at : at + count]
+        tokens = self.shard(shard)[at : at + count]
         if len(tokens) == count:
             return tokens
         return np.concatenate([tokens, self._span(start + len(tokens), count - len(tokens))])
-
-    def _map(self, shard: int) -> Tokens:
-        if shard not in self._maps:
-            part = self.shards[shard]
-            self._maps[shard] = map_file(self._store.open_path(part.blob)).view(self.dtype)
-        return self._maps[shard]
 
 
 def open_streams(store: Store, shards: Mapping[str, Manifest] | Iterable[Manifest]) -> dict[str, ShardReader]:

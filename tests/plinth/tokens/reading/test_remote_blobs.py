@@ -27,12 +27,8 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.shard_sources import (
-    ShardSource,
-    needed_shards,
-    open_shards,
-    prefetching_shards,
-)
+from plinth.tokens.reading.shard_sources import ShardSource, open_shards
+from plinth.tokens.reading.shards_ahead import THREADS, first_touches, shards_ahead
 from plinth.tokens.reading.span_reader import SpanReader
 from plinth.tokens.shards import blocks
 from plinth.tokens.shards.reader import ShardReader, open_streams
@@ -111,15 +107,16 @@ def test_whole_shards_come_once_and_are_the_same(pushed: Pushed, tmp_path: Path,
 
 def _rank(local: Store, readings: list[Reading], shards: list[Manifest], *made: Manifest) -> dict[str, dict[str, Any]]:
     """The first steps of a rank, whole shards and spans: what it read and what that cost."""
-    (rank, found), (mixed, listed) = (int(os.environ["RANK"]), {}), made
+    rank, (mixed, listed) = int(os.environ["RANK"]), made
+    found: dict[str, dict[str, Any]] = {}
     for reading in readings:
         opened = open_shards(local, shards, reading, listed)
         loader = Loader(
             Order(mixed), opened.readers, global_batch=GLOBAL, micro_batch=4, rank=rank, world=4, prefetch=2
         )
         tokens, rows = [], []
-        with prefetching_shards(opened, loader, 0, 2):
-            for share in loader.batches(0, STEPS):
+        with shards_ahead(loader, 0, STEPS, 2) as required:
+            for share in loader.batches(0, STEPS, required):
                 tokens.append(share.tokens)
                 for reader, _, pieces in loader.pieces(share.step):
                     rows += [(reader.stream.name, start) for start in pieces.starts.tolist()]
@@ -260,8 +257,9 @@ def test_when_s3_is_down_it_is_said_after_bounded_tries(pushed: Pushed, tmp_path
         store = CachedStore(tmp_path, remote, 10**9)
         opened = ShardSource(store, open_streams(store, pushed.shards))
         loader = pushed.loader(opened.readers)
-        with prefetching_shards(opened, loader, 0, 2), pytest.raises(StorageError, match="cannot read s3://") as down:
-            loader.batch(0)
+        refused = pytest.raises(StorageError, match="cannot read s3://")
+        with shards_ahead(loader, 0, STEPS, 2) as required, refused as down:
+            next(loader.batches(0, STEPS, required))
         assert "within 3 attempts" in str(down.value)
         _await_fetchers()
     assert store.held_bytes() == 0
@@ -270,14 +268,15 @@ def test_when_s3_is_down_it_is_said_after_bounded_tries(pushed: Pushed, tmp_path
 def test_shards_are_fetched_in_the_order_of_need(pushed: Pushed, tmp_path: Path) -> None:
     opened = pushed.open(tmp_path, fetch="shard")
     loader = pushed.loader(opened.readers, rank=1, world=2)
-    wanted = list(needed_shards(loader, 4))
+    touched = [touch for step in first_touches(loader, 4, loader.steps) for touch in step]
+    wanted = [touch.reader.shards[touch.number].blob for touch in touched]
     assert len({blob.md5 for blob in wanted}) == len(wanted) > 3
     store = opened.store
     assert isinstance(store, CachedStore)
     loader.batch(4)
     read = {path.parent.name + path.name for path in store.files.glob("??/*")}
     assert read == {blob.md5 for blob in wanted[: len(read)]}  # what the first step touched is what comes first
-    with prefetching_shards(opened, loader, 4, 2):
+    with shards_ahead(loader, 4, loader.steps, 2):
         _await_fetchers()
     assert all(store.has(blob) for blob in wanted)
     before = store.traffic.bytes
@@ -319,5 +318,5 @@ def test_a_run_reads_the_same_batches_from_anywhere(pushed: Pushed, tmp_path: Pa
 
 def _await_fetchers() -> None:
     for thread in threading.enumerate():
-        if thread.name == "prefetch shards":
+        if thread.name == THREADS:
             thread.join(30)
