@@ -98,12 +98,13 @@ class TrainingRun:
         stream = self.trainer.batches(done + 1)
         for step in range(done + 1, self.config.total_steps + 1):
             self._begin_trace(step)
-            self._launch(stream, step)
+            launched = self._launch(stream, step)
             self.stragglers.send(step)
             self.saver.poll()
             saves, validates = self.config.saves_at(step) or self._save_again, self.validator.due(step)
             traced = self.profiler.ends(step)
-            rollback = self._drain(0 if saves or validates or traced or self.signal else self._lag)
+            at_once = saves or validates or traced or self.signal or not launched
+            rollback = self._drain(0 if at_once else self._lag)
             if rollback is None and self.signal:
                 rollback = self._drain(0)
             if rollback is not None:
@@ -161,16 +162,18 @@ class TrainingRun:
         self._emit("rolled_back", step=step or 0, undone=made.step - (step or 0), number=made.number, durable=True)
         return step or 0
 
-    def _launch(self, stream: Iterator[StepBatch], step: int) -> None:
-        """Launch a step, or leave its batch out where a rollback's window holds it."""
+    def _launch(self, stream: Iterator[StepBatch], step: int) -> bool:
+        """Launch a step, or leave its batch out where a rollback's window holds it; whether it is trained."""
         left_out = self.trainer.guard.leaves_out(step)
         if left_out is None:
             with self.profiler.span(step):
-                self._in_flight.append(self.trainer.launch(stream, step, self._pending, self.profiler.asked()))
+                asked, in_flight = self.profiler.asked(), len(self._in_flight)
+                self._in_flight.append(self.trainer.launch(stream, step, self._pending, asked, in_flight))
         else:
             with self.trainer.engine.clock.within("data"):
                 next(stream)
             self._emit("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
+        return left_out is None
 
     def _drain(self, in_flight: int) -> Intervention | None:
         """Read steps until at most `in_flight` are left; the rollback that one of them demands.

@@ -127,8 +127,14 @@ class Trainer:
         """The host's part of a checkpoint: monitor and guard."""
         return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state()}
 
-    def launch(self, stream: Iterator[StepBatch], step: int, pending: int = 0, trace: int = 0) -> Launched:
-        """Take the next batch and train on it, unless the guard's limits forbid the update."""
+    def launch(
+        self, stream: Iterator[StepBatch], step: int, pending: int = 0, trace: int = 0, in_flight: int = 0
+    ) -> Launched:
+        """Take the next batch and train on it, unless the guard's limits forbid the update.
+
+        Args:
+            in_flight: steps that were launched before and are not recorded yet.
+        """
         clock = self.engine.clock
         clock.begin()
         started = time.perf_counter()
@@ -137,7 +143,7 @@ class Trainer:
         waited = time.perf_counter() - started
         rate = learning_rate(self.config.optimizer, *self.config.progress(step)) * self.guard.factor(step)
         words = fingerprint_of(batch, self.engine.topology.place)
-        self.skipper.arm(self.guard.update_limits(step), words, pending, self._timed_s, trace)
+        self.skipper.arm(self.guard.update_limits(step, in_flight), words, pending, self._timed_s, trace)
         if self.engine.average is not None:
             self.engine.average.weight = step_weight(self.config.optimizer, self.config.step_tokens(step))
         self.engine.stats.begin(step)

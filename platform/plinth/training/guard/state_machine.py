@@ -1,7 +1,8 @@
 """The state machine: findings in a row become an intervention, interventions are bounded, all of it is state.
 
 On GPUs the host reads a step while the next one runs. The numbers of step n therefore take effect from step n + 2 on
-everywhere, also where they could be known sooner: a run decides the same on any device, and after any resume.
+everywhere, also where they could be known sooner: a run decides the same on any device, and after any resume. A step is
+judged on the host by the limits that its update met on the device.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Guard:
         self._next_limits = [Limits() for _ in range(LAG)]  # limits of the next steps that are trained
         self._streaks: dict[str, list[int]] = {}  # rule -> first step, suspicious steps in a row
         self._skipped: list[int] = []
-        self._probation = 0  # the last step on probation
+        self._on_probation_skipped: list[int] = []  # steps on probation whose update was skipped, the newest
 
     # -- before a step
 
@@ -47,15 +48,18 @@ class Guard:
         """The rollback whose window holds this step."""
         return next((made for made in reversed(self.rollbacks) if made.first <= step <= made.last), None)
 
-    def update_limits(self, step: int) -> Limits:
+    def update_limits(self, step: int, in_flight: int = 0) -> Limits:
         """Limits above which the update of the next step is not made: of rules that skip; of all just after a window.
 
         A window ends where the guard was sure, not where the bad data ends. With good parameters again, the
-        steps after it show themselves: they are on probation until one passes.
+        steps after it show themselves: they are on probation until two pass.
+
+        Args:
+            in_flight: steps before this one that are trained and not recorded yet, fewer than `LAG`.
         """
         if not self.policy.enabled:
             return Limits()
-        limit, probation = self._next_limits[0], self._on_probation(step)
+        limit, probation = self._next_limits[in_flight], self._on_probation(step)
         loss, norm = self.policy.loss_spike.action, self.policy.gradient_spike.action
         return Limits(
             loss=limit.loss if loss == "skip" or (probation and loss != "off") else math.inf,
@@ -109,7 +113,7 @@ class Guard:
             "ahead": [[_null(limit.loss), _null(limit.grad_norm)] for limit in self._next_limits],
             "streaks": self._streaks,
             "vetoed": self._skipped,
-            "probation": self._probation,
+            "probation": self._on_probation_skipped,
             "rollbacks": [_saved(made) for made in self.rollbacks],
             "lowered": [_saved(made) for made in self.lowered],
         }
@@ -124,7 +128,7 @@ class Guard:
         guard._activations = {layer: Rolling(LAYER_WINDOW, values) for layer, values in state["activations"].items()}
         guard._next_limits = [Limits(loss=_inf(loss), grad_norm=_inf(norm)) for loss, norm in state["ahead"]]
         guard._streaks = {rule: list(streak) for rule, streak in state["streaks"].items()}
-        guard._skipped, guard._probation = list(state["vetoed"]), state["probation"]
+        guard._skipped, guard._on_probation_skipped = list(state["vetoed"]), list(state["probation"])
         guard.rollbacks = [Intervention.of(made) for made in state["rollbacks"]]
         guard.lowered = [Intervention.of(made) for made in state["lowered"]]
         return guard
@@ -132,9 +136,12 @@ class Guard:
     # -- inside
 
     def _on_probation(self, step: int) -> bool:
-        """Whether a step is among the first two after a window, or after one whose update was skipped there."""
+        """Whether a step is soon after a window, or after one whose update was skipped there: after each, two have to
+        pass, and what becomes of a step is known `LAG` steps later."""
         ends = [made.last for made in self.rollbacks if made.last < step]
-        return any(step <= end + LAG for end in ends) or step <= self._probation
+        return any(step <= end + LAG + 1 for end in ends) or any(
+            skipped + LAG <= step <= skipped + LAG + 1 for skipped in self._on_probation_skipped
+        )
 
     def _hardest(self, made: list[Intervention]) -> list[Intervention]:
         """All warnings, then only the hardest of what acts: two rules that see one thing do not act twice."""
@@ -186,7 +193,8 @@ class Guard:
         self._streaks.pop(finding.rule, None)
         reason = ""
         if rule.action != "skip":
-            reason, self._probation = "just after a window", seen.step + LAG
+            reason = "just after a window"
+            self._on_probation_skipped = [*self._on_probation_skipped[-LAG:], seen.step]
         made = self._intervention(seen, finding, "skip", number=len(self._skipped), reason=reason)
         return self._bounded(made, self.policy.max_skipped_updates, "too many updates were not made")
 

@@ -36,13 +36,13 @@ def broken_at(config: RunConfig, bad: dict[int, int], dies_at: int = 0) -> str:
 
     launch, roll_back = trainer.Trainer.launch, loop.TrainingRun.roll_back
 
-    def breaking(self: Any, stream: Any, step: int, pending: int = 0, trace: int = 0) -> Any:
+    def breaking(self: Any, stream: Any, step: int, *more: int) -> Any:
         if bad.get(step, 0) > 0:
             bad[step] -= 1
             kept[-1].saver.wait_until_copied()
             with torch.no_grad():
                 self.engine.module.norm.weight.fill_(torch.nan)
-        return launch(self, stream, step, pending, trace)
+        return launch(self, stream, step, *more)
 
     def dying(self: Any, made: Any) -> int:
         if made.step == dies_at:

@@ -108,13 +108,51 @@ def limited(guard: Guard, step: int) -> tuple[bool, bool]:
     return math.isfinite(limit.loss), math.isfinite(limit.grad_norm)
 
 
-def test_probation_is_the_two_steps_after_a_window_or_after_a_veto_in_it() -> None:
+def test_probation_ends_when_two_steps_are_known_to_have_passed() -> None:
+    """What becomes of a step is known two steps later."""
     guard = Guard(policy())
     calm(guard)
     guard.set_rollbacks([rolled_back(13, 14)])
-    assert [limited(guard, step)[0] for step in (14, 15, 16, 17)] == [False, True, True, False]
+    assert [limited(guard, step)[0] for step in (14, 15, 16, 17, 18)] == [False, True, True, True, False]
     assert [one.action for one in see(guard, 16, 9.0)] == ["skip"]
-    assert [limited(guard, step)[0] for step in (17, 18, 19)] == [True, True, False]
+    assert [limited(guard, step)[0] for step in (17, 18, 19, 20)] == [True, True, True, False]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([2.0, 2.01, 2.02, 9.0, 30.0]), min_size=20, max_size=60),
+    st.sampled_from(["skip", "lower_lr", "rollback"]),
+)
+def test_limits_on_the_device_are_those_of_the_host_however_many_steps_are_in_flight(
+    losses: list[float], action: Any
+) -> None:
+    """A step launched while the one before it is not recorded yet meets the same limits, is trained at the same rate
+    and judged alike; left out are the same steps."""
+
+    def train(lag: int) -> list[Any]:
+        guard = Guard(policy(min_steps=4, window_steps=8, loss_spike=LossSpike(action=action, confirmations=1)))
+        guard.set_rollbacks([rolled_back(14, 15)])
+        found: list[Any] = []
+        flying: list[tuple[int, bool]] = []
+
+        def read() -> None:
+            step, vetoed = flying.pop(0)
+            made = guard.record(TrainedStep(step=step, loss=losses[step - 1], grad_norm=1.0, vetoed=vetoed))
+            found.append((step, vetoed, [(one.action, one.threshold) for one in made]))
+
+        for step in range(1, len(losses) + 1):
+            launched = guard.leaves_out(step) is None
+            if launched:
+                limit = guard.update_limits(step, len(flying))
+                found.append((step, limit, guard.factor(step)))
+                flying.append((step, losses[step - 1] > limit.loss))
+            while len(flying) > (lag if launched else 0):
+                read()
+        while flying:
+            read()
+        return sorted(found, key=lambda row: (row[0], len(str(row))))
+
+    assert train(1) == train(0)
 
 
 @pytest.mark.parametrize(
