@@ -40,6 +40,7 @@ RELAY_INTERVAL_S = 10.0
 LOGGED_EVENTS = frozenset(
     {"checkpoint", "save_failed", "refused", "upload_failed", "downloaded", "audited", "amended", "stopped_by_rule"}
     | {"restart", "vanished", "lost", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
+    | {"averaged"}
     | {"finished", "failed", "stopped"}
 )
 

@@ -70,6 +70,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "replay": ("forensics", "Score a step's batch again, document by document."),
             "blame": ("forensics", "Attribute the loss of a step to documents and sources."),
             "checkpoint": ("checkpoint", "List and verify the checkpoints of a run."),
+            "federated": ("federated", "Average the weights of sites that share no text."),
             "profile": ("profile", "Trace chosen steps of a run under way, for Perfetto."),
             "audit": ("audit", "Prove that a resumed run equals the uninterrupted one."),
         },

@@ -29,6 +29,7 @@ from plinth.training.distillation.parameters import TeacherState
 from plinth.training.engine.deepspeed_block import identified_settings
 from plinth.training.engine.optimizers import origin_of
 from plinth.training.engine.parameters import Optimizer
+from plinth.training.federated.parameters import Federated
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.initial.agreement import require_agreement, require_same_vocabulary
 from plinth.training.initial.parameters import NAMES, InitialState
@@ -89,6 +90,7 @@ class RunConfig(Frozen):
     tokenizer: str
     initial: InitialState | None = Field(None, exclude_if=lambda given: given is None)
     distillation: TeacherState | None = Field(None, exclude_if=lambda given: given is None)
+    federated: Federated | None = Field(None, exclude_if=lambda given: given is None)
     stopping: Stopping = Stopping()
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
@@ -181,7 +183,7 @@ def identified(training: Training, *more: str) -> dict[str, Any]:
         more: sections that are identified too.
     """
     out: dict[str, Any] = {name: True for name in UNIDENTIFIED if name not in more}
-    out |= {"initial": set(NAMES), "distillation": {"teacher"}}
+    out |= {"initial": set(NAMES), "distillation": {"teacher"}, "federated": {"exchange"}}
     return _identified(training.model_dump(mode="json", exclude=out))
 
 
@@ -236,6 +238,7 @@ def prepare(
         recipe=recipe_name,
         workspace=str(ctx.workspace.root),
         **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "seed", "guard", "deepspeed")},
+        federated=training.federated,
         deterministic=training.deterministic,
         fp32_matmul=training.fp32_matmul,
         **{name: getattr(training, name) for name in (*UNIDENTIFIED, "batch_schedule", "length_schedule")},
@@ -372,6 +375,7 @@ def identity(config: RunConfig, step: int = 0) -> str:
     """Digest of all that a checkpoint after `step` must share with the run that loads it: no path, no policy, no rank
     count. It covers the batches and lengths of the steps taken only, so that an amendment of later ones leaves earlier
     checkpoints valid and is part of the identity of every checkpoint after it."""
-    unidentified = {"workspace", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED}
+    names = ("workspace", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED)
+    unidentified: dict[str, Any] = dict.fromkeys(names, True) | {"federated": {"exchange"}}
     fields = _identified(config.model_dump(mode="json", exclude=unidentified))
     return fingerprint.digest({**fields, "total_tokens": config.schedule_tokens, "steps": config.steps.through(step)})

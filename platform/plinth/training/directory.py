@@ -22,6 +22,7 @@ class RunDirectory:
     profiles/       requests for traces, and the traces: 0001.json, 0001-steps-100-103-rank-0000.json.gz …
     sinks/          marks and files of sinks: tensorboard/, wandb/, plinth.prom
     hangs/          0001/ …: stacks and collectives of ranks that hung, before they were ended
+    federated/      step-00000500.json …: the round of other sites' weights adopted after a step, signed
     devices/        node-0000.jsonl …: samples of the GPUs of each node
     writers/        locks of the processes that write them
     """
@@ -44,3 +45,4 @@ class RunDirectory:
         self.profiles = self.root / "profiles"
         self.hangs = self.root / "hangs"
         self.devices = self.root / "devices"
+        self.federated = self.root / "federated"

@@ -63,13 +63,13 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
     run = TrainingRun(config, rank)
     done = run.resume(attempt)
     try:
-        while done < config.total_steps and not run.signal:
+        while (done < config.total_steps or run.owes_round(done)) and not run.signal:
             done = run.run(done)
         run.saver.drain()
         run.saver.close()
     finally:
         run.reporter.close()
-    return run.signal in (0, STOP_REQUESTED) or done == config.total_steps
+    return run.signal in (0, STOP_REQUESTED) or (done == config.total_steps and not run.owes_round(done))
 
 
 class TrainingRun:
@@ -94,6 +94,8 @@ class TrainingRun:
     def run(self, done: int) -> int:
         """Train on after step `done`; returns the last step that counts: of the run, before a signal, or of the
         checkpoint that was rolled back to."""
+        if self.owes_round(done) and not self._share(done):
+            return done
         self.trainer.engine.clock.begin()
         stream = self.trainer.batches(done + 1)
         for step in range(done + 1, self.config.total_steps + 1):
@@ -102,8 +104,8 @@ class TrainingRun:
             self.stragglers.send(step)
             self.saver.poll()
             saves, validates = self.config.saves_at(step) or self._save_again, self.validator.due(step)
-            traced = self.profiler.ends(step)
-            at_once = saves or validates or traced or self.signal or not launched
+            traced, shares = self.profiler.ends(step), self.owes_round(step)
+            at_once = saves or validates or traced or shares or self.signal or not launched
             rollback = self._drain(0 if at_once else self._lag)
             if rollback is None and self.signal:
                 rollback = self._drain(0)
@@ -112,6 +114,8 @@ class TrainingRun:
             if traced:
                 self._end_trace(step)
             saves = saves or (self._save_again and not self._in_flight)
+            if shares and self.signal in (0, STOP_REQUESTED):
+                self._exchange(step)
             if validates and self.signal in (0, STOP_REQUESTED):  # a rank that must leave has no time to validate
                 self._validate(step)
             if saves or self.signal:
@@ -120,6 +124,29 @@ class TrainingRun:
                 self._emit_stop(step)
                 return step
         return self.config.total_steps
+
+    def owes_round(self, step: int) -> bool:
+        """Whether a site has not yet taken the common weights that follow this step."""
+        return self.trainer.site is not None and self.trainer.site.due(step)
+
+    def _share(self, done: int) -> bool:
+        """Take part in the round that follows a step which was taken before; whether the run goes on."""
+        self._exchange(done)
+        if done:
+            self._save(done)  # in place of the state before the round
+        return not self.signal
+
+    def _exchange(self, step: int) -> None:
+        """Send this site's weights and go on from the common ones, unless a signal comes first."""
+        site = self.trainer.site
+        assert site is not None
+        self.saver.wait_until_copied()
+        with self.trainer.engine.clock.within("exchange"):
+            shared = site.share(self.trainer.engine, step, lambda: self.interrupt.signal)
+        if isinstance(shared, int):
+            self.signal = shared
+        else:
+            self._emit("averaged", step=step, **shared, durable=True)
 
     def resume(self, attempt: int) -> int:
         """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""

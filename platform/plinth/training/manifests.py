@@ -65,6 +65,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         "loss_curve": [[step, history.steps[step]["loss"]] for step in kept],
         "parameters_sha256": state["parameters_sha256"],
         **({"canaries": dict(config.provenance["canaries"])} if "canaries" in config.provenance else {}),
+        **({"federated": _rounds(history)} if config.federated else {}),
     }
     inputs = _inputs(config)
     return stage.manifest(
@@ -189,6 +190,12 @@ def _finished_history(config: RunConfig) -> History:
             remedy="run the same command again: it goes on from the last committed checkpoint",
         )
     return history
+
+
+def _rounds(history: History) -> list[dict[str, Any]]:
+    """The rounds of sites that the run took part in: after which step it adopted which weights, made by which sites."""
+    rounds = {event["step"]: event for event in history.of("averaged")}
+    return [{key: rounds[step][key] for key in ("step", "round", "sites", "common")} for step in sorted(rounds)]
 
 
 def _stop_reasons(config: RunConfig, history: History) -> list[str]:

@@ -15,6 +15,7 @@ from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.distillation.parameters import Distillation
 from plinth.training.engine.parameters import Optimizer
+from plinth.training.federated.parameters import Federated
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parallel.parameters import Parallel
@@ -26,6 +27,7 @@ from plinth.training.validation.parameters import Validation
 __all__ = [
     "Checkpoints",
     "Distillation",
+    "Federated",
     "GuardParameters",
     "InitialWeights",
     "Launch",
@@ -84,6 +86,9 @@ class Training(Frozen):
         None,
         exclude_if=lambda given: given is None,
         description="Weights to begin from: a release, a checkpoint or a folder; left out: random ones of the seed.",
+    )
+    federated: Federated | None = Field(
+        None, exclude_if=lambda given: given is None, description="Sites that average weights; left out: none."
     )
     stopping: Stopping = Stopping()
     validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")

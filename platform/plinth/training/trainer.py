@@ -22,6 +22,7 @@ from plinth.training.data import StepBatch, batches_of, fingerprint_of
 from plinth.training.engine.engine import Rank, open_engine, seed
 from plinth.training.engine.schedule import learning_rate
 from plinth.training.engine.weight_average import step_weight
+from plinth.training.federated.site import Site
 from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.state_machine import Guard
@@ -100,6 +101,8 @@ class Trainer:
         self.config, self.rank = config, rank
         self.monitor, self.guard = Monitor(), Guard(config.guard)
         self.batches = replica_batches(config, rank.index, partial(batches_of, config, rank.index))
+        #: The run's place among other sites, where it has one.
+        self.site = Site(config, config.federated, rank) if config.federated else None
         self._open()
 
     def _open(self) -> None:
@@ -111,6 +114,8 @@ class Trainer:
         """Set the state before the first step, also when other steps came before."""
         seed(self.config.seed + self.rank.index)
         self.monitor, self.guard = Monitor(), Guard(self.config.guard)
+        if self.site is not None:
+            self.site.reset()
         self._open()
         self.keep_optimizer()
 
@@ -122,10 +127,13 @@ class Trainer:
         """Load the state after `step`, whose checkpoint has been verified."""
         state = snapshot.load(self.engine, step)["monitor"]
         self.monitor, self.guard = Monitor(state["loss_ema"]), Guard.restored(self.config.guard, state["guard"])
+        if self.site is not None:
+            self.site.restore(state["federated"])
 
     def state(self) -> dict[str, Any]:
-        """The host's part of a checkpoint: monitor and guard."""
-        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state()}
+        """The host's part of a checkpoint: monitor, guard, and the round of other sites that it goes on from."""
+        site = {} if self.site is None else {"federated": self.site.state()}
+        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **site}
 
     def launch(
         self, stream: Iterator[StepBatch], step: int, pending: int = 0, trace: int = 0, in_flight: int = 0

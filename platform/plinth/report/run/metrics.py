@@ -37,6 +37,7 @@ MARKED = {
     "profiled": "note",
     "resumed": "note",
     "reshaped": "note",
+    "averaged": "note",
     "amended": "note",
     "stopped_by_rule": "note",
     "stopped": "note",

@@ -103,13 +103,19 @@ class ShardedState:
         folder: of the files.
         ranks: whose files to open.
         beat: called after each file and piece.
+        files: to open instead, whatever their names.
 
     Raises:
         CheckpointError: no file, or one that is not of this form.
     """
 
     def __init__(
-        self, stack: ExitStack, folder: Path, ranks: Iterable[int] | None = None, beat: Callable[[], object] = int
+        self,
+        stack: ExitStack,
+        folder: Path,
+        ranks: Iterable[int] | None = None,
+        beat: Callable[[], object] = int,
+        files: Iterable[Path] | None = None,
     ) -> None:
         self.folder, self._beat = folder, beat
         self.header: dict[str, Any] = {}
@@ -118,6 +124,7 @@ class ShardedState:
         self._kinds: dict[str, set[str]] = {}
         self._file: dict[str, Any] = {}
         every = sorted(folder.glob("rank-*.safetensors")) if ranks is None else [folder / file_name(r) for r in ranks]
+        every = every if files is None else list(files)
         for path in every:
             self._index(stack, path)
             beat()

@@ -120,6 +120,26 @@ def restore(
     _refresh_weights(outer.optimizer)
 
 
+def masters_of(engine: TrainingEngine) -> Captured:
+    """Of `capture`, the master weights alone."""
+    captured = capture(engine)
+    masters = {key: values for key, values in captured.tensors.items() if key.split("/")[1] == MASTER}
+    return Captured(masters, {"shapes": captured.header["shapes"]})
+
+
+def replace_masters(engine: TrainingEngine, file: Path, beat: Callable[[], object] = int) -> None:
+    """Give the engine other master weights, from a file with all of them; its optimizer's state stays. A collective.
+
+    Raises:
+        CheckpointError: the file cannot be read, or lacks some of a parameter.
+    """
+    with ExitStack() as stack:
+        pieces = ShardedState(stack, file.parent, beat=beat, files=[file])
+        for share in shares(engine):
+            pieces.fill(share.state[MASTER], share, MASTER)
+    _refresh_weights(engine.deepspeed.optimizer)
+
+
 def shares(engine: TrainingEngine) -> Iterator[Share]:
     """This rank's part of each parameter's state, in the order of the module."""
     outer, inner = engine.deepspeed.optimizer, engine.deepspeed.basic_optimizer

@@ -9,8 +9,8 @@ event on the stream that computes, read when the step's numbers are read: settin
 are then those of the device. There, forward is the time of its kernels, not of their launch, and host and data are the
 time that the device stood still while the host prepared the step or waited for its batch.
 
-What happens between two steps and is none of them (a save, held-out text, loading) is besides the step: measured by the
-same marks, and not part of its seconds.
+What happens between two steps and is none of them (a save, held-out text, loading, a round of sites) is besides the
+step: measured by the same marks, and not part of its seconds.
 
 Does not belong here: which functions communicate (communication).
 """
@@ -29,7 +29,7 @@ from typing import Any, Protocol
 PARTS = ("data", "host", "forward", "backward", "communication", "optimizer", "checkpoint")
 
 #: What lies between two steps.
-BESIDES = ("save", "evaluation", "loading", "profile")
+BESIDES = ("save", "evaluation", "loading", "profile", "exchange")
 
 
 class ClockMarks(Protocol):

@@ -18,6 +18,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     skipped      a step that a rollback leaves out: its batch is not trained (step, rule, window)
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
+    averaged     a federated site goes on from common weights (step, round, sites, missing, refused, common, left_out)
     documents    documents in the window of an intervention (number, action, rule, window, sources, buckets, documents)
     amended      batch or length of steps after `step` was changed (before, batches, total_steps, reason)
     checkpoint   committed (step, bytes, seconds, stall_s, wait_s, mode)

@@ -1,0 +1,167 @@
+"""What lies between sites: signed records, and the tensors that they name by digest.
+
+    contributions/00003/oslo.json   a site's weights after its inner steps, for round 3; written once
+    rounds/00003.json               the outcome of round 3: its commit; written once, last
+    store/                          the files of tensors, in the layout of a workspace's store
+
+Records are in-toto statements in DSSE envelopes, signed as trainer. They hold names, numbers and digests. The first
+reader of a file on a machine compares its SHA-256.
+
+Does not belong here: what the tensors are (outer_step), and which of them count (coordinator).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+from pydantic import Field, ValidationError
+
+from plinth.errors import CheckpointError, SignatureError
+from plinth.records import Blob, Frozen, Name
+from plinth.storage.shared_store import open_store
+from plinth.storage.workspace import Workspace, folder_of
+from plinth.trust import dsse
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
+
+CONTRIBUTION = "urn:plinth:federated-contribution:v1"
+ROUND = "urn:plinth:federated-round:v1"
+
+
+class Contribution(Frozen):
+    """The weights of a site after its inner steps: FP32 masters in pieces, one file for each of its ranks."""
+
+    site: Name
+    round: int = Field(ge=0)
+    base: str = Field(description="SHA-256 of the common weights that it began from; empty in round 0.")
+    step: int = Field(ge=0, description="Of the site's own run.")
+    ends: bool = Field(description="Whether its run takes no further step.")
+    files: tuple[Blob, ...] = Field(min_length=1)
+    at: str
+
+
+class Round(Frozen):
+    """The outcome of a round, from which every site goes on."""
+
+    round: int = Field(ge=0)
+    before: str = Field(description="SHA-256 of the record of the round before; empty in round 0.")
+    common: Blob
+    momentum: Blob | None = None
+    taken: Mapping[str, str] = Field(description="SHA-256 of the record of each contribution, by site.")
+    refused: Mapping[str, str] = Field(description="Why a contribution was not taken, by site.")
+    missing: tuple[str, ...] = Field(description="Sites that sent nothing in time.")
+    ended: tuple[str, ...] = Field(description="Sites whose runs take no further step.")
+    outer_lr: float
+    outer_momentum: float
+    at: str
+
+
+class Signed(NamedTuple):
+    """The bytes of a record, and their SHA-256."""
+
+    data: bytes
+    sha256: str
+
+
+Record = TypeVar("Record", Contribution, Round)
+
+
+class Exchange:
+    """The exchange at a folder or `s3://` prefix, as a holder of `trust` reads and writes it."""
+
+    def __init__(self, place: str, trust: Trust) -> None:
+        at = Workspace(folder_of(place))
+        self.store, self._trust = open_store(at), trust
+        self._contributions, self._rounds = at.objects("contributions"), at.objects("rounds")
+
+    def newest(self) -> int:
+        """The number of the last committed round; -1 before any."""
+        return max((int(name.removesuffix(".json")) for name in self._rounds.names()), default=-1)
+
+    def round(self, number: int) -> tuple[Round, Signed]:
+        """A committed round, whose signature holds.
+
+        Raises:
+            CheckpointError: there is none, or nobody with the role signed it.
+        """
+        found = self._rounds.get(_round_name(number))
+        where = self._rounds.where(_round_name(number))
+        if found is None:
+            raise CheckpointError(f"round {number} is not committed", expected=where)
+        return self.opened_round(found.data, where), Signed(found.data, hashlib.sha256(found.data).hexdigest())
+
+    def opened_round(self, data: bytes, where: str) -> Round:
+        """The round in a record's bytes.
+
+        Raises:
+            CheckpointError: nobody with the role signed it.
+        """
+        return self._opened(Round, data, ROUND, where)
+
+    def commit(self, made: Round) -> bool:
+        """Write the record of a round, which commits it; False where another coordinator has committed this round."""
+        subjects = {"common.safetensors": made.common.sha256}
+        if made.momentum is not None:
+            subjects["momentum.safetensors"] = made.momentum.sha256
+        return self._rounds.put(_round_name(made.round), self._sealed(made, ROUND, subjects), None)
+
+    def send(self, made: Contribution) -> bool:
+        """Write the record of a contribution; False where the site has sent one for this round."""
+        subjects = {f"rank-{rank:05d}.safetensors": file.sha256 for rank, file in enumerate(made.files)}
+        data = self._sealed(made, CONTRIBUTION, subjects)
+        return self._contributions.put(_contribution_name(made.round, made.site), data, None)
+
+    def has_sent(self, number: int, site: str) -> bool:
+        """Whether a site's contribution to a round is there."""
+        return self._contributions.get(_contribution_name(number, site)) is not None
+
+    def contribution(self, number: int, site: str) -> tuple[Contribution, Signed] | None:
+        """A site's contribution to a round, whose signature holds; None before it has come.
+
+        Raises:
+            CheckpointError: nobody with the role signed it, or it is another site's or round's.
+        """
+        name = _contribution_name(number, site)
+        found = self._contributions.get(name)
+        if found is None:
+            return None
+        made = self._opened(Contribution, found.data, CONTRIBUTION, self._contributions.where(name))
+        if (made.site, made.round) != (site, number):
+            raise CheckpointError(
+                f"{self._contributions.where(name)} is another contribution",
+                found=f"site {made.site}, round {made.round}",
+                expected=f"site {site}, round {number}",
+            )
+        return made, Signed(found.data, hashlib.sha256(found.data).hexdigest())
+
+    def _sealed(self, made: Contribution | Round, kind: str, subjects: Mapping[str, str]) -> bytes:
+        content = dsse.statement(kind, subjects, made.model_dump(mode="json"))
+        return json.dumps(dsse.seal(content, self._trust.signer(TRAINER)), indent=1, sort_keys=True).encode()
+
+    def _opened(self, model: type[Record], data: bytes, kind: str, where: str) -> Record:
+        try:
+            content = dsse.opened(json.loads(data), self._trust.authority(TRAINER), kind, where)
+            return model.model_validate(content["predicate"])
+        except (SignatureError, ValidationError, ValueError) as error:
+            raise CheckpointError(
+                f"{where} counts for nothing",
+                found=f"{error.what}: {error.found}" if isinstance(error, SignatureError) else error,
+                expected="a record that a trainer of this root signed",
+            ) from error
+
+
+def now() -> str:
+    """UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _round_name(number: int) -> str:
+    return f"{number:05d}.json"
+
+
+def _contribution_name(number: int, site: str) -> str:
+    return f"{number:05d}/{site}.json"

@@ -1,0 +1,112 @@
+"""Runs as sites of a federation: alone they are plain training, together they go on from the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import federated_sites
+import pytest
+
+from plinth.launch.parameters import Launch
+from plinth.storage.workspace import Workspace
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
+from plinth.training.config import RunConfig, identity
+from plinth.training.federated.coordinator import Coordinator, coordinate
+from plinth.training.federated.exchange import Exchange, Round
+from plinth.training.federated.parameters import Federated
+from plinth.training.telemetry.timeline import timeline
+from plinth.trust.pin import Trust
+from tests.ranks import run_ranks
+
+STATE = ("parameters_sha256", "optimizer_sha256", "rng_sha256")
+
+
+@pytest.fixture
+def make_site(make: Callable[..., RunConfig], tmp_path: Path) -> Callable[..., RunConfig]:
+    """A run of four steps that commits each second one."""
+
+    def made(workspace: str, federated: dict[str, Any] | None = None, **changes: Any) -> RunConfig:
+        given = federated and Federated.model_validate({"exchange": str(tmp_path / "exchange"), **federated})
+        saves = Checkpoints(every_steps=2, audit_steps=2)
+        fields = {"total_steps": 4, "checkpoints": saves, "federated": given, "launch": Launch(ranks=1)}
+        config = make(workspace=tmp_path / workspace, **{**fields, **changes})
+        config.directory.root.mkdir(parents=True)
+        return config
+
+    return made
+
+
+def rounds(config: RunConfig, wait_s: float = 600.0) -> list[Round]:
+    """The rounds of a run's federation, made until its sites have ended."""
+    assert config.federated is not None
+    exchange = Exchange(config.federated.exchange, Trust.of(Workspace(config.workspace)))
+    made: list[Round] = []
+    coordinate(Coordinator(exchange, config.federated), wait_s, made.append, poll_s=0.02)
+    return made
+
+
+def saved(config: RunConfig, step: int) -> dict[str, Any]:
+    return checkpoint.read_state(config.directory, step)
+
+
+@pytest.mark.parametrize(
+    "precision", [pytest.param("fp32", marks=pytest.mark.slow), pytest.param("bf16", marks=pytest.mark.exhaustive)]
+)
+def test_one_site_one_step_rate_1_is_plain_training_bit_for_bit(
+    make_site: Callable[..., RunConfig], precision: str
+) -> None:
+    block = {"site": "oslo", "sites": ("oslo",), "inner_steps": 1, "outer_lr": 1.0, "outer_momentum": 0.0}
+    plain, site = make_site("plain", precision=precision), make_site("oslo", block, precision=precision)
+    with ThreadPoolExecutor() as pool:
+        made = pool.submit(rounds, site)
+        assert run_ranks(1, federated_sites.train, site) == [True]
+    assert run_ranks(1, federated_sites.train, plain) == [True]
+    assert [one.round for one in made.result()] == [0, 1, 2, 3, 4]
+    for step in (2, 4):
+        assert [saved(site, step)[name] for name in STATE] == [saved(plain, step)[name] for name in STATE]
+    losses = [[event["loss"] for event in timeline(run.directory.events).steps.values()] for run in (plain, site)]
+    assert losses[0] == losses[1]
+    assert saved(site, 4)["monitor"]["federated"]["round"] == 4
+
+
+@pytest.mark.slow
+def test_two_sites_end_with_the_same_weights_and_a_stop_while_waiting_loses_nothing(
+    make_site: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """Each keeps its own optimizer. One of two ranks under ZeRO-1; the other is stopped while it waits, and goes on."""
+    block = {"sites": ("lima", "oslo"), "inner_steps": 2}
+    oslo = make_site("oslo", {"site": "oslo", **block}, launch=Launch(ranks=2))
+    lima = make_site("lima", {"site": "lima", **block}, batches="changed_layout:open_batches")
+    sent = tmp_path / "exchange" / "contributions" / "00000" / "lima.json"
+    assert run_ranks(1, federated_sites.train, lima, sent) == [False]  # nobody makes round 0
+    assert timeline(lima.directory.events).steps == {}
+    with ThreadPoolExecutor() as pool:
+        made = pool.submit(rounds, oslo)
+        sites = [pool.submit(run_ranks, config.ranks, federated_sites.train, config) for config in (oslo, lima)]
+        assert [site.result() for site in sites] == [[True, True], [True]]
+    assert [sorted(one.taken) for one in made.result()] == [["lima", "oslo"]] * 3
+    for step in (2, 4):
+        ours, theirs = saved(oslo, step), saved(lima, step)
+        assert ours["parameters_sha256"] == theirs["parameters_sha256"]
+        assert ours["optimizer_sha256"] != theirs["optimizer_sha256"]
+    events = timeline(lima.directory.events).of("averaged")
+    assert [(event["step"], event["round"], event["missing"]) for event in events] == [
+        *[(0, 0, []), (2, 1, []), (4, 2, [])]
+    ]
+    run_ranks(1, federated_sites.audit, lima)
+    assert json.loads(lima.directory.evidence.read_bytes())["bit_exact"]
+    assert saved(lima, 4)["parameters_sha256"] != saved(lima, 2)["parameters_sha256"]
+
+
+def test_the_exchange_bears_no_identity_and_the_rounds_do(make_site: Callable[..., RunConfig]) -> None:
+    block = {"site": "oslo", "sites": ("oslo",)}
+    one, moved = make_site("a", block), make_site("b", {**block, "exchange": f"{os.sep}elsewhere"})
+    other = make_site("c", {**block, "inner_steps": 7})
+    assert identity(one) == identity(moved) != identity(other)
+    assert identity(one) != identity(make_site("d"))
