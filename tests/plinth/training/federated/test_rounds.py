@@ -87,8 +87,8 @@ def test_the_outer_step_is_nesterov_of_torch() -> None:
 
 def test_rate_1_without_momentum_is_the_mean_and_of_one_site_its_own_bits() -> None:
     """Also where x + (m - x) would not be m: weights of other sizes, the least numbers, and minus zero."""
-    site = torch.tensor([1e-30, 1.0, -0.0, 1e-45, 3e38, -7.5])
-    common = torch.tensor([1.0, 1e-30, 1.0, -3e38, -3e38, 0.1])
+    site = torch.tensor([1e-30, 1.0, -0.0, -0.0, 1e-45, 3e38, -7.5])
+    common = torch.tensor([1.0, 1e-30, 1.0, -1.0, -3e38, -3e38, 0.1])
     made = next_common(common, None, mean_of([site]), 1.0, 0.0)
     assert torch.equal(made.view(torch.int32), site.view(torch.int32))
     assert not torch.equal((common + (site - common)).view(torch.int32), site.view(torch.int32))
