@@ -21,7 +21,7 @@ from torch import Tensor
 from plinth.errors import CheckpointError, PlinthError
 from plinth.records import Blob
 from plinth.training.checkpoint.sharded_state import MASTER, ShardedState
-from plinth.training.federated.exchange import Contribution, Exchange, Round, Signed, now
+from plinth.training.federated.exchange import Contribution, Exchange, Round, SignedRecord, now
 from plinth.training.federated.outer_step import (
     MOMENTUM,
     RoundFiles,
@@ -42,7 +42,7 @@ class Coordinator:
     def __init__(self, exchange: Exchange, params: Federated) -> None:
         self.exchange, self.params = exchange, params
         self.number = exchange.newest() + 1
-        self._accepted: dict[str, tuple[Contribution, Signed]] = {}
+        self._accepted: dict[str, tuple[Contribution, SignedRecord]] = {}
         self._refused: dict[str, str] = {}
         self._ended = set(exchange.round(self.number - 1)[0].ended) if self.number else set[str]()
 

@@ -60,7 +60,7 @@ class Round(Frozen):
     at: str
 
 
-class Signed(NamedTuple):
+class SignedRecord(NamedTuple):
     """The bytes of a record, and their SHA-256."""
 
     data: bytes
@@ -82,7 +82,7 @@ class Exchange:
         """The number of the last committed round; -1 before any."""
         return max((int(name.removesuffix(".json")) for name in self._rounds.names()), default=-1)
 
-    def round(self, number: int) -> tuple[Round, Signed]:
+    def round(self, number: int) -> tuple[Round, SignedRecord]:
         """A committed round, whose signature holds.
 
         Raises:
@@ -92,7 +92,7 @@ class Exchange:
         where = self._rounds.where(_round_name(number))
         if found is None:
             raise CheckpointError(f"round {number} is not committed", expected=where)
-        return self.opened_round(found.data, where), Signed(found.data, hashlib.sha256(found.data).hexdigest())
+        return self.opened_round(found.data, where), SignedRecord(found.data, hashlib.sha256(found.data).hexdigest())
 
     def opened_round(self, data: bytes, where: str) -> Round:
         """The round in a record's bytes.
@@ -119,7 +119,7 @@ class Exchange:
         """Whether a site's contribution to a round is there."""
         return self._contributions.get(_contribution_name(number, site)) is not None
 
-    def contribution(self, number: int, site: str) -> tuple[Contribution, Signed] | None:
+    def contribution(self, number: int, site: str) -> tuple[Contribution, SignedRecord] | None:
         """A site's contribution to a round, whose signature holds; None before it has come.
 
         Raises:
@@ -136,7 +136,7 @@ class Exchange:
                 found=f"site {made.site}, round {made.round}",
                 expected=f"site {site}, round {number}",
             )
-        return made, Signed(found.data, hashlib.sha256(found.data).hexdigest())
+        return made, SignedRecord(found.data, hashlib.sha256(found.data).hexdigest())
 
     def _sealed(self, made: Contribution | Round, kind: str, subjects: Mapping[str, str]) -> bytes:
         content = dsse.statement(kind, subjects, made.model_dump(mode="json"))
