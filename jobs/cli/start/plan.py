@@ -42,7 +42,14 @@ def plan(
     from jobs.cli import output
     from plinth.operation.planning.plan import plan as make
 
-    made = make(settings.load_recipe(), tokens_per_second=tokens_per_second, precision=precision, device=device)
+    recipe, vocabulary = settings.load_recipe(), None
+    if recipe.tokenizer.kind == "initial" and recipe.training.initial is not None:
+        from assets.initial import vocabulary as of_weights
+
+        vocabulary = of_weights(settings.context(), recipe.training.initial)
+    made = make(
+        recipe, tokens_per_second=tokens_per_second, vocab_size=vocabulary, precision=precision, device=device
+    )
     if as_json:
         output.emit_json(made)
     else:

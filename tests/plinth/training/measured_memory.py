@@ -45,4 +45,5 @@ def planned(config: RunConfig) -> memory.Memory:
         accumulation=config.accumulation(),
         ranks=config.ranks,
         precision=config.precision,  # type: ignore[arg-type]
+        optimizer=config.optimizer,
     )

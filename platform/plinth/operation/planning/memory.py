@@ -2,12 +2,13 @@
 
     P  parameters of a rank    R  ranks that ZeRO divides over: data x sequence    t, s, p  tensor, sequence, pipeline
 
-**States** (Rajbhandari et al. 2020, "ZeRO", section 3): Adam keeps two moments in FP32, and ZeRO an FP32 master copy
-in any precision; without ZeRO, FP32 parameters are their own. ZeRO-1 divides these by R, ZeRO-3 the parameters too, but
-for those of at most 100,000 elements (norms), which stay whole. Gradients are accumulated in FP32, so that they take
-four bytes in any precision: whole without ZeRO; this rank's part, and with ZeRO-1 the whole before it, unless each is
-reduced at once: overlapped, in the only micro batch of a step. A test compares the sum of all with every tensor that
-DeepSpeed makes in a step, to 2%.
+**States** (Rajbhandari et al. 2020, "ZeRO", section 3): Adam keeps two moments in FP32, Muon one for its matrices, a
+mean of the weights (`ema_decay`) takes as much as a moment, and ZeRO keeps an FP32 master copy in any precision;
+without ZeRO, FP32 parameters are their own. An optimizer of a package is counted as Adam. ZeRO-1 divides these by R,
+ZeRO-3 the parameters too, but for those of at most 100,000 elements (norms), which stay whole. Gradients are
+accumulated in FP32, so that they take four bytes in any precision: whole without ZeRO; this rank's part, and with
+ZeRO-1 the whole before it, unless each is reduced at once: overlapped, in the only micro batch of a step. A test
+compares the sum of all with every tensor that DeepSpeed makes in a step, to 2%.
 
 **Activations** (Korthikanti et al. 2022, arXiv:2205.05198, section 4, counted for this architecture and without
 the attention scores, which flash attention computes again): what tensor parallelism does not divide are the
@@ -23,6 +24,7 @@ from plinth.launch import devices
 from plinth.model import flops as counts
 from plinth.model.parameters import Model
 from plinth.records import Frozen
+from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps
 from plinth.training.parallel.parameters import Parallel
 
@@ -34,6 +36,13 @@ LOGITS_AT_ONCE = 2**27
 #: DeepSpeed's defaults for ZeRO-3: elements that it keeps gathered, or updates at once; that it gathers ahead, in one
 #: tensor from which it copies; of a parameter that it does not divide.
 LIVE_ELEMENTS, PREFETCHED_ELEMENTS, PERSISTENT_ELEMENTS = 10**9, 5 * 10**7, 10**5
+
+#: What is counted unless a recipe says otherwise.
+ADAMW = Optimizer()
+
+#: Bytes of an element of the matrix that Muon updates: momentum and look ahead in FP32, and in BF16 what is made
+#: orthogonal, as it is sent and as it is multiplied.
+MUON_BYTES = 10
 
 #: Bytes of devices by their data sheets.
 DEVICES: dict[str, int] = {name: one.memory_bytes for name, one in devices.DEVICES.items()}
@@ -69,21 +78,31 @@ class States(NamedTuple):
 
 
 def states(
-    parameters: int, *, ranks: int, zero_stage: int, precision: Precision, at_once: bool = False, whole: int = 0
+    parameters: int,
+    *,
+    ranks: int,
+    zero_stage: int,
+    precision: Precision,
+    at_once: bool = False,
+    whole: int = 0,
+    optimizer: Optimizer = ADAMW,
+    matrices: int = 0,
 ) -> States:
     """Bytes under ZeRO on one of `ranks` ranks that hold the same `parameters`.
 
     Args:
-        parameters: of the rank's part of the model.
+        parameters: of the rank's part of the model; `matrices` of them are in the blocks.
         at_once: a gradient is reduced as soon as it is there, in the only micro batch of a step.
         whole: parameters that ZeRO-3 does not divide between steps.
     """
     width, share = _width(precision), -(-parameters // ranks)
-    own_masters = precision == "fp32" and zero_stage == 0
+    masters = 0 if precision == "fp32" and zero_stage == 0 else parameters
+    kept = masters + 2 * parameters - (matrices if is_muon(optimizer) else 0)
+    kept += 0 if optimizer.ema_decay is None else parameters
     return States(
         parameters=(share + whole if zero_stage == 3 else parameters) * width,
         gradients=4 * (share if zero_stage > 1 or at_once else parameters + (share if zero_stage else 0)),
-        optimizer=8 * parameters if own_masters else 12 * (share if zero_stage else parameters),
+        optimizer=4 * (-(-kept // ranks) if zero_stage else kept),
     )
 
 
@@ -98,11 +117,12 @@ def per_device(
     ranks: int,
     precision: Precision,
     gpu: bool = True,
+    optimizer: Optimizer = ADAMW,
 ) -> Memory:
     """Peak bytes of the rank that needs most, without fragmentation and the runtime's own.
 
     Args:
-        model, parallel: of the recipe.
+        model, parallel, optimizer: of the recipe.
         micro_batch: sequences of a forward pass.
         accumulation: micro batches of a step on one data rank.
         ranks: of the whole run.
@@ -114,22 +134,26 @@ def per_device(
     replicas = max(1, ranks // (parallel.tensor * parallel.pipeline))
     at_once = overlaps(parallel, gpu=gpu) and accumulation == 1
     whole = undivided_by_zero3(model, vocab_size)
-    held = states(own, ranks=replicas, zero_stage=stage, precision=precision, at_once=at_once, whole=whole)
+    matrices = matrices_of_rank(model, vocab_size, parallel)
+    held = states(
+        own, ranks=replicas, zero_stage=stage, precision=precision, at_once=at_once, whole=whole, optimizer=optimizer,
+        matrices=matrices,
+    )  # fmt: skip
     tokens = micro_batch * sequence_tokens // parallel.sequence
-    host, parameters, gradients, optimizer = 0, held.parameters, held.gradients, held.optimizer
+    host, parameters, gradients, kept = 0, held.parameters, held.gradients, held.optimizer
     if parallel.offload != "none":
         share = -(-own // replicas)  # ZeRO-3 accumulates gradients on the host, the others on the device
-        host, optimizer = optimizer + share * (8 if stage == 3 else 4 + width), 0
+        host, kept = kept + share * (8 if stage == 3 else 4 + width), 0
         gradients = 0 if stage == 3 else gradients
     if parallel.offload == "parameters":
         host, parameters = host + parameters, 0
     return Memory(
         parameters=parameters,
         gradients=gradients,
-        optimizer=optimizer,
+        optimizer=kept,
         activations=_activations(model, parallel, tokens, accumulation) * width,
         logits=_logits(vocab_size, parallel, tokens, width),
-        buffers=_buffers(model, vocab_size, parallel, own, replicas, precision, accumulation, gpu),
+        buffers=_buffers(model, vocab_size, parallel, own, replicas, precision, accumulation, gpu, optimizer),
         host=host,
     )
 
@@ -138,9 +162,20 @@ def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int
     """Parameters of the tensor and pipeline rank that holds most: the first stage, or the last of an untied model."""
     whole = counts.parameters(model, vocab_size)
     layers = -(-model.layers // parallel.pipeline)
-    matrices = (whole.attention + whole.feed_forward) * layers // model.layers
+    matrices = matrices_of_rank(model, vocab_size, parallel) * parallel.tensor
     ends = whole.embedding + whole.output if parallel.pipeline == 1 else max(whole.embedding, whole.output)
     return -(-(matrices + ends) // parallel.tensor) + whole.norms * layers // model.layers
+
+
+def matrices_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
+    """Parameters of the blocks' matrices that such a rank holds."""
+    whole, layers = counts.parameters(model, vocab_size), -(-model.layers // parallel.pipeline)
+    return -(-((whole.attention + whole.feed_forward) * layers // model.layers) // parallel.tensor)
+
+
+def is_muon(optimizer: Optimizer) -> bool:
+    """Whether the blocks' matrices have a momentum alone."""
+    return optimizer.kind == "muon"
 
 
 def _activations(model: Model, parallel: Parallel, tokens: int, accumulation: int) -> int:
@@ -182,9 +217,10 @@ def _buffers(
     precision: Precision,
     accumulation: int,
     gpu: bool,
+    optimizer: Optimizer,
 ) -> int:
     """Gradients on their way and what ZeRO-3 has gathered; or the second copy of this rank's part that DeepSpeed makes
-    for the update, in FP32 and ZeRO-3, if that is more."""
+    for the update, in FP32 and ZeRO-3, or what Muon then computes a matrix in, if that is more."""
     stage, share, overlapped = parallel.zero_stage, -(-own // replicas), overlaps(parallel, gpu=gpu)
     at_once = overlapped and accumulation == 1
     largest = max(vocab_size * model.dim, model.ffn_dim * model.dim) // parallel.tensor
@@ -198,7 +234,9 @@ def _buffers(
         moving = max(min(own, PREFETCHED_ELEMENTS) * width, moving) + live * width
         moving += min(parallel.reduce_bucket_elements, own) * width
     copied = stage == 3 or (precision == "fp32" and (stage == 2 or (stage == 1 and at_once)))
-    return max(moving, 4 * min(share, LIVE_ELEMENTS) if copied else 0)
+    computed = MUON_BYTES * max(model.ffn_dim, model.heads * model.head_width) * model.dim if is_muon(optimizer) else 0
+    freed = 4 * own if stage == 1 and not at_once else 0  # whole gradients, before the update
+    return max(moving, 4 * min(share, LIVE_ELEMENTS) if copied else 0, computed - freed)
 
 
 def _moving(parallel: Parallel, bucket: int, largest: int, precision: Precision, overlapped: bool) -> int:

@@ -132,6 +132,7 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
             accumulation=training.global_batch_sequences // (block.data_ranks(ranks) * micro),
             ranks=ranks,
             precision=precision,
+            optimizer=training.optimizer,
         )
     return found
 
@@ -141,6 +142,13 @@ def _division(parallel: Parallel, ranks: int) -> str:
     degrees = {"data": parallel.data_ranks(ranks)}
     degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
     return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
+
+
+def _state(training: Training) -> str:
+    """The optimizer's state, in words."""
+    kinds = {"adamw": "Adam's state", "muon": "Muon's momentum and Adam's state"}
+    found = kinds.get(training.optimizer.kind, f"the state of {training.optimizer.kind} counted as Adam's")
+    return found + (", the mean of the weights" if training.optimizer.ema_decay is not None else "")
 
 
 def _attention(training: Training) -> str:
@@ -159,8 +167,8 @@ def _assumptions(
     lines = [
         "6 N D counts all parameters, embeddings included; backward costs twice forward",
         "exact FLOPs count attention over the whole square, without causal or document masks, and no recomputation",
-        "memory is parameters, gradients, Adam's state, activations, logits and communication buckets; a tenth of a "
-        "device is left for the runtime and fragmentation",
+        f"memory is parameters, gradients, {_state(recipe.training)}, activations, logits and communication buckets; a "
+        "tenth of a device is left for the runtime and fragmentation",
         "attention scores are recomputed; other activations are kept, but of blocks that the recipe recomputes",
         "a last step that its batch does not fill is not run",
     ]

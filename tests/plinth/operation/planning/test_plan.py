@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from plinth.model import flops
@@ -7,6 +9,7 @@ from plinth.model.parameters import AttentionPath, Model
 from plinth.operation.planning import memory
 from plinth.operation.planning.plan import _attention, plan
 from plinth.recipe.recipe import Recipe
+from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 
@@ -105,6 +108,21 @@ def test_zero_divides_the_states() -> None:
     }
     at_once = memory.states(7_500_000_000, ranks=64, zero_stage=1, precision="bf16", at_once=True)
     assert round(at_once.gradients / 1e9, 1) == 0.5
+
+
+def test_muon_keeps_a_momentum_and_a_mean_as_much() -> None:
+    """Of 100 parameters, 60 of matrices: 12 bytes each; 4 less of matrices; 4 more of the mean, all divided alike."""
+
+    def kept(stage: int, precision: memory.Precision = "bf16", **optimizer: Any) -> int:
+        asked = Optimizer(**optimizer)
+        return memory.states(
+            100, ranks=4, zero_stage=stage, precision=precision, optimizer=asked, matrices=60
+        ).optimizer
+
+    assert (kept(1), kept(1, kind="muon"), kept(1, ema_decay=0.9)) == (300, 240, 400)
+    assert (kept(0), kept(0, kind="muon", ema_decay=0.9), kept(0, "fp32", kind="muon")) == (1200, 1360, 560)
+    model, whole = Model(layers=4, dim=320, heads=2, kv_heads=2, ffn_dim=832), Parallel()
+    assert memory.matrices_of_rank(model, 64, whole) == 4 * (4 * 320 * 320 + 3 * 320 * 832)
 
 
 def test_the_plan_tells_the_way_of_gradients() -> None:
