@@ -268,5 +268,6 @@ def _parallel(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     for path, message in problems_with_settings(training.deepspeed):
         yield ("training", "deepspeed", *path), message
     if training.optimizer.kind in OPTIMIZERS:  # one that is unknown is refused by `extension_checks`
-        for key, message in problems_with_division(training.optimizer, training.parallel):
+        settings = training.optimizer, training.parallel, training.model, training.precision
+        for key, message in problems_with_division(*settings):
             yield ("training", "parallel", key), message

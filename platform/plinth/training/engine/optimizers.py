@@ -21,6 +21,7 @@ from pydantic import Field
 
 from plinth.errors import TrainingError
 from plinth.extensions import Catalogue, NoParams
+from plinth.model.parameters import Model
 from plinth.records import Frozen
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel, Refusal
@@ -126,14 +127,24 @@ def make_optimizer(groups: Groups, optimizer: Optimizer, origin: str | None) -> 
     return made
 
 
-def problems_with_division(optimizer: Optimizer, parallel: Parallel) -> Iterator[Refusal]:
+def problems_with_division(
+    optimizer: Optimizer, parallel: Parallel, model: Model, precision: str
+) -> Iterator[Refusal]:
     """The reasons for which an optimizer cannot run on a division, by key of `training.parallel`."""
     kind = OPTIMIZERS.find(optimizer.kind)
-    if kind.hidden_factor is not None and parallel.pipeline > 1:
+    apart = {
+        f"the optimizer {optimizer.kind}": kind.hidden_factor is not None,
+        f"muP at width {model.width_multiplier:g}": model.width_multiplier != 1,
+        f"embedding_lr_factor {optimizer.embedding_lr_factor:g}": optimizer.embedding_lr_factor != 1,
+        "embedding_weight_decay": optimizer.embedding_weight_decay not in (None, optimizer.weight_decay),
+    }
+    measured = precision != "fp16" and optimizer.kind in OPTIMIZERS.built_in  # the norm, by `device_gradients`
+    if parallel.pipeline > 1 and not measured and any(apart.values()):
         yield (
             "pipeline",
-            f"the optimizer {optimizer.kind} has a group of parameters more on stages with embeddings, and DeepSpeed "
-            "sums the gradient norm over stages group by group; expected 1",
+            f"{next(name for name, is_so in apart.items() if is_so)} has a group of parameters for embeddings, which "
+            "some stages lack; in FP16, and with an optimizer of a package, DeepSpeed sums the gradient norm over "
+            "stages group by group, so that they wait for each other for ever; expected 1, or another precision",
         )
     if kind.elementwise:
         return

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from plinth.model.decoder import build
-from plinth.model.parameters import Model
+from plinth.model.parameters import Model, MuP
 from plinth.training.engine import matrix_division
 from plinth.training.engine.muon import Muon, orthogonal
 from plinth.training.engine.optimizers import MuonOptions, make_optimizer, problems_with_division
@@ -165,14 +165,15 @@ def test_parts_are_whole_at_one_owner_and_come_back(world: int) -> None:
 
 
 def test_divisions_that_hold_no_whole_matrix_are_refused_by_name() -> None:
-    muon = Optimizer(kind="muon")
-    assert [key for key, _ in problems_with_division(muon, Parallel(tensor=2, offload="optimizer"))] == [
-        "tensor",
-        "offload",
-    ]
-    assert [key for key, _ in problems_with_division(muon, Parallel(pipeline=2))] == ["pipeline"]
-    assert not list(problems_with_division(muon, Parallel(zero_stage=3, sequence=2)))
-    assert not list(problems_with_division(Optimizer(), Parallel(tensor=2, offload="optimizer")))
+    def refused(optimizer: Optimizer, precision: str = "bf16", model: Model = SHAPE, **parallel: Any) -> list[str]:
+        return [key for key, _ in problems_with_division(optimizer, Parallel(**parallel), model, precision)]
+
+    muon, wide = Optimizer(kind="muon"), SHAPE.model_copy(update={"mup": MuP(base_dim=SHAPE.dim // 2)})
+    assert refused(muon, tensor=2, offload="optimizer") == ["tensor", "offload"]
+    assert refused(muon, zero_stage=3, sequence=2) == refused(muon, pipeline=2) == []
+    assert refused(Optimizer(), tensor=2, offload="optimizer") == []
+    assert refused(muon, "fp16", pipeline=2) == refused(Optimizer(), "fp16", wide, pipeline=2) == ["pipeline"]
+    assert refused(Optimizer(), "fp16", pipeline=2) == refused(muon, "fp16", zero_stage=1) == []
 
 
 def test_options_are_those_of_the_optimizer() -> None:

@@ -10,6 +10,7 @@ import changed_layout
 import pytest
 
 from plinth.launch.parameters import Launch
+from plinth.model.parameters import MuP
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
@@ -22,8 +23,10 @@ NOISE = 2e-4
 
 Kinds = list[tuple[str, dict[str, Any]]]
 SOME: Kinds = [("fp32", {"zero_stage": 1}), ("fp32", {"zero_stage": 3}), ("bf16", {"zero_stage": 1})]
+SOME += [("fp32", {"zero_stage": 1, "pipeline": 2})]
 OTHERS: Kinds = [("fp32", {"zero_stage": 0}), ("fp32", {"zero_stage": 2}), ("fp32", {"sequence": 2})]
 OTHERS += [("bf16", {"zero_stage": stage}) for stage in (0, 2, 3)]
+OTHERS += [("bf16", {"zero_stage": 0, "pipeline": 2}), ("fp32", {"zero_stage": 0, "pipeline": 2})]
 
 
 def layout(make: Callable[..., RunConfig], ranks: int, precision: str, **parallel: Any) -> RunConfig:
@@ -65,6 +68,17 @@ def test_stages_agree_with_one_rank_and_resume_bit_for_bit(
         assert changed_layout.same(left, changed_layout.whole_state(tmp_path / f"{number}-one-before"))
         assert {kind for name, kind in left if name == "layers.0.mlp.up_proj.weight"} == {"master", "momentum_buffer"}
         assert found["loss"] == pytest.approx(reference["loss"][2:], abs=NOISE)
+
+
+def test_mup_over_a_pipeline_is_as_on_one_rank(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """Its stages have not the same groups of parameters: the norm is one sum over ranks, whatever groups there are."""
+    fields: dict[str, Any] = {"model": make().model.model_copy(update={"mup": MuP(base_dim=16)})}
+    two = make(parallel=Parallel(pipeline=2), batches="changed_layout:open_batches", **fields)
+    one = make(launch=Launch(ranks=1), batches="changed_layout:open_batches", **fields)
+    (divided, _) = run_ranks(2, changed_layout.journey, [(two, None, 1, 4, tmp_path / "two")], timeout_s=200)
+    ((alone,),) = run_ranks(1, changed_layout.journey, [(one, None, 1, 4, tmp_path / "one")], timeout_s=200)
+    assert divided[0]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
+    assert divided[0]["grad_norm"] == pytest.approx(alone["grad_norm"], rel=2e-5)
 
 
 def kept_back(configs: list[RunConfig]) -> list[tuple[list[bool], list[dict[str, Any]]]]:
