@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
+from plinth.model.hugging_face import CONFIG
 from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.checkout import resolve
 from plinth.training import config, manifests
-from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.initial import source
 from plinth.training.initial.parameters import InitialWeights
 from registry import taint
@@ -91,6 +94,23 @@ def _release(ctx: Context, target: str) -> Manifest:
     return ctx.refs.load(verify_release(ctx, name, version)[0].checkpoint)
 
 
+def vocabulary(ctx: Context, params: InitialWeights) -> int:
+    """Rows of the embeddings of the weights that a recipe names, for plans: nothing is proved.
+
+    Raises:
+        MissingError: nothing has that name.
+    """
+    if params.folder:
+        described = (_folder(ctx, params.folder) / CONFIG).read_bytes()
+        return int(json.loads(described)["vocab_size"])
+    mean = _mean(ctx, params.checkpoint or "")
+    if params.checkpoint and mean is None:
+        return _run(ctx, params.checkpoint)[0].vocab_size
+    made = mean or ctx.refs.load(_meant(params, ctx))
+    (described_by,) = made.named(CONFIG)
+    return int(json.loads(ctx.store.read_bytes(described_by.blob))["vocab_size"])
+
+
 def _version(ctx: Context, target: str) -> tuple[str, str]:
     """Name and number of `NAME@PLACE` or `NAME/VERSION`."""
     name, at, which = target.rpartition("@") if "@" in target else target.rpartition("/")
@@ -106,9 +126,7 @@ def _version(ctx: Context, target: str) -> tuple[str, str]:
 
 def _checkpoint(ctx: Context, target: str) -> Manifest:
     if (mean := _mean(ctx, target)) is not None:
-        from plinth.training.checkpoint.averaging import require_mean  # torch: only where a recipe names a mean
-
-        require_mean(ctx, mean)
+        mean_record.require(RunDirectory(ctx.workspace.runs / str(mean.stats.get("run_id"))), mean)
         return mean
     run, step = _run(ctx, target)
     return manifests.committed_manifest(ctx, run, step)
@@ -120,7 +138,7 @@ def _mean(ctx: Context, target: str) -> Manifest | None:
         found = resolve(ctx.refs, target)
     except MissingError:
         return None
-    return found if found.step == "average" else None
+    return found if mean_record.is_mean(found) else None
 
 
 def _run(ctx: Context, target: str) -> tuple[RunConfig, int | None]:

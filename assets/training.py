@@ -29,6 +29,7 @@ from plinth.records import Manifest
 from plinth.report.run import build
 from plinth.report.run.metrics import words
 from plinth.training import config, job, manifests
+from plinth.training.checkpoint import mean_record
 from plinth.training.config import RunConfig
 from plinth.training.initial import source
 from plinth.training.telemetry.timeline import read_events, timeline
@@ -72,14 +73,22 @@ def stages(recipe: Recipe) -> list[Stage]:
             deps=("run", "tokenizer"),
             make=partial(_checkpoint, recipe),
             version=config.VERSION,
-            params={},
+            params=_average(recipe),
             group="training",
-            description="Weights, configuration, state and resume proof of the final committed checkpoint.",
+            description="Weights, configuration, state and resume proof of the final committed checkpoint, or of the "
+            "mean of checkpoints that the recipe asks for.",
             owner=owner,
             kinds=kinds,
+            present=_present_checkpoint,
             pool="training",
         ),
     ]
+
+
+def _average(recipe: Recipe) -> dict[str, Any]:
+    """The mean that the recipe asks for, in the identity of the asset `checkpoint`."""
+    average = recipe.training.checkpoints.average
+    return {} if average is None else {"average": average.model_dump(mode="json")}
 
 
 def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
@@ -198,7 +207,19 @@ class _Relay:
 def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     run = inputs["run"]
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
-    return manifests.checkpoint_manifest(ctx, prepared, run)
+    average = recipe.training.checkpoints.average
+    if average is None:
+        return manifests.checkpoint_manifest(ctx, prepared, run)
+    from plinth.training.checkpoint.averaging import asked  # torch: only where a recipe asks for a mean
+
+    made = asked(ctx, prepared, average)
+    say(f"the checkpoint is a {mean_record.in_words(made)}")
+    return made
+
+
+def _present_checkpoint(ctx: Context, made: Manifest) -> dict[str, Any]:
+    kind = mean_record.in_words(made) if mean_record.is_mean(made) else f"step {made.stats['step']}"
+    return {"checkpoint": kind, "run": made.stats["run_id"]}
 
 
 def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:

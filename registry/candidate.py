@@ -21,6 +21,7 @@ from plinth.errors import LineageError, PlinthError, SignatureError
 from plinth.provenance.statements import Chain, chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
+from plinth.training.checkpoint import mean_record
 from plinth.training.forensics.proof import examined
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
@@ -173,10 +174,12 @@ def attest(
 
 
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
-    """What the proof of resume in a signed directory concludes of a checkpoint; None without one."""
+    """What the proof of resume in a signed directory concludes of a checkpoint; None without one. That of a mean is of
+    the last checkpoint of its run."""
     try:
         found = json.loads((directory / RESUME_FILE).read_bytes())
-        step, parameters = checkpoint.stats["step"], checkpoint.stats["parameters_sha256"]
+        last = checkpoint.stats["resume"] if mean_record.is_mean(checkpoint) else checkpoint.stats
+        step, parameters = last["step"], last["parameters_sha256"]
     except (OSError, ValueError, KeyError):
         return None
     shown = examined(found, step=step, parameters_sha256=parameters)

@@ -154,7 +154,7 @@ def _lineage(
     except TrustError as error:
         return None, CheckResult(holds=False, detail=_sentence(error)), None
     detail = f"{len(chain.links)} manifests, complete down to {len(chain.sources)} source inventories"
-    detail += f"; trained in {trained.in_words(attempts)}"
+    detail += f"; {trained.in_words(ctx.refs.load(candidate.checkpoint), attempts)}"
     return chain, CheckResult(holds=True, detail=detail), trained.code(attempts)
 
 

@@ -17,6 +17,7 @@ from plinth.provenance.statements import INITIAL, Chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage import locks
+from plinth.training.checkpoint import mean_record
 from registry import mlflow_client
 from registry.candidate import CandidateRun, Facts, model_name
 from registry.consumers import DIGEST, PARENT
@@ -133,7 +134,7 @@ def _ensure_model(client: Any, run: Any, checkpoint: Manifest, key: str) -> Any:
     if model is None:
         model = client.create_logged_model(
             run.info.experiment_id,
-            name=f"checkpoint-{checkpoint.digest[:12]}",
+            name=f"{'mean' if mean_record.is_mean(checkpoint) else 'checkpoint'}-{checkpoint.digest[:12]}",
             source_run_id=run.info.run_id,
             tags={KEY_TAG: key, "mlflow.model.isExternal": "true"},
         )
@@ -175,6 +176,7 @@ def _tags(
     tags |= {f"data/{asset}": digest for asset, digest in chain.data_versions.items()}
     tags |= {f"source/{name}": digest for name, digest in chain.sources.items()}
     tags |= _child_of(chain, checkpoint)
+    tags |= {"mean": mean_record.in_words(checkpoint)} if mean_record.is_mean(checkpoint) else {}
     tags |= {f"cost/{name}": str(value) for name, value in facts.cost.items()}
     if facts.requested_by:
         tags["requested_by"] = facts.requested_by

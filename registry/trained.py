@@ -4,6 +4,8 @@
     manifest   the files of the committed checkpoint: weights and configuration, as registered, and
     attempts   every start of the ranks until then, each signed and naming the one before
     looks      the last looks at probes, where there were any: what each is worth
+    mean       of a mean of checkpoints: the signed statement of its files, and the commit records of all that it is
+               of; the others are those of the newest
 
 These stand in `provenance.json`. Registration adds nothing to them that it has not seen: it refuses a checkpoint for
 which they are absent, of another run or step, or about other files.
@@ -23,7 +25,7 @@ from plinth.records import Manifest
 from plinth.training.attempts import statement
 from plinth.training.attempts.statement import BUNDLE, AttemptRecord
 from plinth.training.checkpoint import checkpoint as checkpoints
-from plinth.training.checkpoint import commit_record, digest_tree
+from plinth.training.checkpoint import commit_record, digest_tree, mean_record
 from plinth.training.checkpoint.file_digests import MANIFEST
 from plinth.training.directory import RunDirectory
 from plinth.training.validation.kept_looks import LOOKS
@@ -47,6 +49,7 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
     try:
         looks = folder / LOOKS
         more = {"looks": json.loads(looks.read_bytes())["looks"]} if looks.exists() else {}
+        more |= {"mean": _mean(run, checkpoint)} if mean_record.is_mean(checkpoint) else {}
         return more | {
             "commit": json.loads(checkpoints.record_path(run, step).read_bytes()),
             "manifest": json.loads((folder / MANIFEST).read_bytes()),
@@ -59,6 +62,15 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
             expected=f"its commit record, {MANIFEST} and {BUNDLE} in {run.checkpoints}",
             remedy="train it again, or bring the run's folder from the machine that trained it",
         ) from error
+
+
+def _mean(run: RunDirectory, checkpoint: Manifest) -> dict[str, Any]:
+    """What was signed about a mean of checkpoints; nothing is verified yet."""
+    records = {str(step): checkpoints.record_path(run, step) for step in checkpoint.params["steps"]}
+    return {
+        "statement": json.loads(mean_record.path(run, checkpoint.digest).read_bytes()),
+        "commits": {step: json.loads(path.read_bytes()) for step, path in records.items()},
+    }
 
 
 def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) -> tuple[AttemptRecord, ...]:
@@ -75,8 +87,12 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
     if not {"commit", "manifest", "attempts"} <= set(training):
         raise _foreign("nobody stated how this checkpoint was trained", "no statement of the trainer")
     step, authority = _step(checkpoint), Trust.of(ctx.workspace).authority(TRAINER)
-    _committed(ctx, run["id"], step, training)
-    _same_files(training, provenance["files"])
+    manifest = _committed(ctx, run["id"], step, training["commit"])
+    if (found_manifest := fingerprint.digest(training["manifest"])) != manifest:
+        raise _foreign(f"the commit record of step {step} of {run['id']} is of other files", found_manifest, manifest)
+    if mean_record.is_mean(checkpoint):
+        _same_mean(ctx, checkpoint, run["id"], training, provenance["files"])
+    _same_files(training, {} if mean_record.is_mean(checkpoint) else provenance["files"])
     found = statement.opened(training["attempts"], authority, run["id"])
     if {one.key for one in found} != {run["key"]}:
         raise _foreign("the attempts are of a run with other parameters or data", found[0].key, run["key"])
@@ -94,11 +110,12 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
     )
 
 
-def in_words(attempts: tuple[AttemptRecord, ...]) -> str:
-    """Attempts, commits and machines, and what changed between attempts."""
+def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
+    """A mean as such; attempts, commits and machines, and what changed between attempts."""
     hosts = [host for one in attempts for host in one.hosts]
     commits = sorted({host.commit[:12] + " with changes" * bool(host.dirty) for host in hosts if host.commit})
-    said = [f"{len(attempts)} attempts" if len(attempts) > 1 else "1 attempt"]
+    said = [f"a {mean_record.in_words(checkpoint)}"] if mean_record.is_mean(checkpoint) else []
+    said.append(f"trained in {len(attempts)} attempts" if len(attempts) > 1 else "trained in 1 attempt")
     said.append(f"commit {', '.join(commits)}" if commits else "no commit known")
     if len({host.software for host in hosts}) > 1:
         said.append("not all with the same software")
@@ -117,21 +134,39 @@ def _unclean(one: AttemptRecord) -> list[str]:
     return said
 
 
-def _committed(ctx: Context, run_id: str, step: int, training: Mapping[str, Any]) -> None:
-    """The trainer's commit record of this very step names this list of files."""
-    where = f"the commit record of step {step} of {run_id}"
-    run, data = RunDirectory(ctx.workspace.runs / run_id), json.dumps(training["commit"]).encode()
+def _committed(ctx: Context, run_id: str, step: int, commit: Mapping[str, Any]) -> str:
+    """The digest of the list of files that the trainer committed at this very step."""
+    run, where = RunDirectory(ctx.workspace.runs / run_id), f"the commit record of step {step} of {run_id}"
     try:
-        record = commit_record.verified(run, step, data, where)
+        return commit_record.verified(run, step, json.dumps(commit).encode(), where).manifest_sha256
     except CheckpointError as error:
         raise _foreign(error.what, error.found, error.expected) from error
-    found = fingerprint.digest(training["manifest"])
-    if found != record.manifest_sha256:
-        raise _foreign(f"{where} is of other files", found, record.manifest_sha256)
+
+
+def _same_mean(
+    ctx: Context, checkpoint: Manifest, run_id: str, training: Mapping[str, Any], files: Mapping[str, Any]
+) -> None:
+    """A trainer stated that these files are the mean of checkpoints, each of which a trainer committed."""
+    signed = training.get("mean") or {}
+    if not {"statement", "commits"} <= set(signed):
+        raise _foreign("nobody stated how this mean of checkpoints was made", "no statement of the trainer")
+    stated = mean_record.opened(signed["statement"], Trust.of(ctx.workspace).authority(TRAINER), checkpoint)
+    found = {str(one.step): _committed(ctx, run_id, one.step, signed["commits"][str(one.step)])
+             for one in stated.parents if str(one.step) in signed["commits"]}  # fmt: skip
+    expected = {str(one.step): one.manifest_sha256 for one in stated.parents}
+    newest = str(_step(checkpoint))
+    if found != expected or expected.get(newest) != fingerprint.digest(training["manifest"]):
+        raise _foreign("the mean is of other checkpoints than were committed", found, expected)
+    if stated.run != run_id or dict(stated.files) != {name: one["sha256"] for name, one in files.items()}:
+        raise _foreign("other files were registered than were averaged", dict(stated.files))
 
 
 def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-    """The committed files are those that were registered, and the statements that were committed with them."""
+    """The committed files are those that were registered, and the statements that were committed with them.
+
+    Args:
+        files: as registered; empty: a mean, whose weights were not committed.
+    """
     root = digest_tree.read_root(fingerprint.canonical(training["manifest"]), "the registered checkpoint")
     listed = [*root.files, *(file for rank in root.ranks for file in rank.model)]
     committed = {file.path: file.digest for file in listed}
@@ -139,7 +174,7 @@ def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     expected = {name if name == checkpoints.STATE else digest_tree.MODEL + name: files[name]["sha256"] for name in same}
     expected[BUNDLE] = fingerprint.digest({"attempts": training["attempts"]})
     expected |= {LOOKS: fingerprint.digest({"looks": training["looks"]})} if "looks" in training else {}
-    asked = {path for path in committed if path == LOOKS or _is_weights(path)} | set(expected)
+    asked = {path for path in committed if path == LOOKS or (files and _is_weights(path))} | set(expected)
     different = sorted(path for path in asked if committed.get(path) != expected.get(path))
     if different:
         found = ", ".join(f"{path} {committed.get(path, 'absent')[:12]}" for path in different)

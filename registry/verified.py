@@ -8,11 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import Field
+
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError
 from plinth.provenance import lineage
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
+from plinth.training.checkpoint import mean_record
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from registry import candidate, consumers, mlflow_client, released, releases, signing, taint, trained
@@ -25,6 +28,7 @@ class VerifiedModel(Frozen):
     target: str
     directory: Path
     checkpoint: str
+    mean: str | None = Field(None, exclude_if=lambda given: given is None, description="Its parents in words.")
     run: str
     release: str | None
     manifests: int
@@ -59,11 +63,13 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
         _require_served(ctx, release, consumer)
     if marks := taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, *found.evaluation)):
         raise GateError(f"{target} is tainted", found="; ".join(marks), remedy="do not load it; roll back")
+    made = ctx.refs.load(found.checkpoint)
     read = lineage.verify(ctx, found.checkpoint) if deep else None
     return VerifiedModel(
         target=target,
         directory=found.directory,
         checkpoint=found.checkpoint,
+        mean=mean_record.in_words(made) if mean_record.is_mean(made) else None,
         run=found.run,
         release=release,
         manifests=len(chain.links),

@@ -59,6 +59,9 @@ def _banner(tags: Mapping[str, str]) -> Iterable[str]:
     if tags.get("root", "").startswith("demo root"):
         yield f"> Signed under a **{plain(tags['root'])}**, whose keys protect nothing."
         yield ""
+    if tags.get("mean"):
+        yield f"> The weights are a {plain(tags['mean'])}."
+        yield ""
     if tags.get("trial"):
         yield f"> **Canary, at the last look:** {_short(tags['trial'], TRIAL)}"
         yield f"> Plot: `{plain(tags.get('recipe', ''))}-canary.html` among the artifacts of the source run."

@@ -13,7 +13,9 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.errors import LineageError
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
+from plinth.provenance.statements import Chain
 from plinth.records import Frozen, Manifest, bucket_of
+from plinth.training.checkpoint import mean_record
 from registry.papers.domains import trained_text
 from registry.papers.facts import (
     BucketRule,
@@ -70,7 +72,8 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
         MissingError, IntegrityError: a manifest or part is absent or has changed.
     """
     provenance = subject.provenance
-    chain = {link["asset"]: link["digest"] for link in provenance["chain"]}
+    links = Chain.model_validate({"links": provenance["chain"]})
+    chain = {link.asset: link.digest for link in (*links.links, *links.own)}
     made = {asset: ctx.refs.load(digest) for asset, digest in chain.items()}
     checkpoint = provenance["checkpoint"]["digest"]
     evaluation = _evaluation(ctx, subject.evaluation, checkpoint)
@@ -147,7 +150,9 @@ def _model(ctx: Context, checkpoint: Manifest) -> Iterator[StatedFact]:
 
 
 def _run(made: Mapping[str, Manifest]) -> Iterator[StatedFact]:
-    run = made.get("run")
+    run, checkpoint = made.get("run"), made["checkpoint"]
+    if mean_record.is_mean(checkpoint):
+        yield StatedFact(name="weights", value=mean_record.in_words(checkpoint), evidence=checkpoint.digest)
     for name in _RUN if run else ():
         if run and name in run.stats:
             yield StatedFact(name=name, value=run.stats[name], evidence=run.digest)

@@ -13,6 +13,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
+from plinth.operation.planning.plan import plan
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.training.initial.parameters import InitialWeights
@@ -72,6 +73,16 @@ def test_a_changed_folder_is_read_again(ctx: Context, folder: Path) -> None:
     assert stage.outside(ctx) != before
     with pytest.raises(MissingError, match="no folder"):
         made(ctx, folder="nowhere", licence="MIT")
+
+
+def test_a_plan_takes_the_vocabulary_of_the_weights(ctx: Context, folder: Path) -> None:
+    assert initial.vocabulary(ctx, InitialWeights(folder="llama", licence="MIT")) == 265
+    recipe = load(RECIPE)
+    planned = plan(recipe, vocab_size=265)
+    assert planned.parameters == plan(recipe).parameters - (recipe.tokenizer.vocab_size - 265) * 64
+    for target in ("nobody/1", "nobody@champion"):
+        with pytest.raises((GateError, MissingError)):
+            initial.vocabulary(ctx, InitialWeights(release=target))
 
 
 def test_marked_weights_are_refused(ctx: Context, folder: Path) -> None:

@@ -50,3 +50,37 @@ def _follow(workspace: Path, tmp_path: Path) -> None:
     again = plinth(workspace, "run", "-r", recipe, "--select", "initial", check=False)
     assert again.returncode != 0
     assert "tainted" in again.stderr + again.stdout
+
+
+MEAN = """
+training:
+  checkpoints: {average: {last: 2}}
+"""
+RELEASED = """
+name: child
+tokenizer: {kind: initial}
+training:
+  initial: {release: tiny@champion}
+  model: {layers: 2, dim: 64, heads: 2, kv_heads: 1, ffn_dim: 176}
+"""
+
+
+def test_a_mean_is_released_and_a_run_begins_from_the_release(trained: Path, tmp_path: Path) -> None:
+    """The run is the one that is there: only its last checkpoint gives way to the mean of the last two."""
+    workspace = copied(trained, tmp_path / "workspace")
+    known = digests(workspace)
+    try:
+        plinth(workspace, "run", "-r", variant(tmp_path, MEAN))
+        made, (folder,) = digests(workspace), (workspace / "models").glob("[0-9a-f]" * 12)
+        assert made["run"] == known["run"]
+        assert made["checkpoint"] != known["checkpoint"]
+        proved = answer(workspace, "verify", "tiny@champion")
+        assert (proved["checkpoint"], proved["mean"]) == (made["checkpoint"], "mean of the weights of steps 32, 40")
+        assert json.loads((folder / "resume.json").read_bytes())["bit_exact"]
+        assert "mean of the weights of steps 32, 40" in plinth(workspace, "verify", "tiny@champion").stdout
+        plinth(workspace, "run", "-r", variant(tmp_path, RELEASED), "--select", "checkpoint")
+        (child,), (parent,) = (workspace / "runs").glob("child-*"), (workspace / "runs").glob("tiny-*")
+        assert abs(losses(child)[0] - losses(parent)[-1]) < 0.25 * (losses(parent)[0] - losses(parent)[-1])
+        assert digests(workspace)["checkpoint"] in json.dumps(answer(workspace, "impact", made["checkpoint"][:16]))
+    finally:
+        stop_server(Workspace(workspace))

@@ -95,11 +95,13 @@ def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> Non
 def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, as_json: bool) -> None:
     """Average committed checkpoints of RUN in FP32, as a checkpoint of its own, named by its digest.
 
-    Commands that take a model take the digest. Every parent is verified first, and named by digest in the result.
+    Commands that take a model take the digest. Every parent is verified first, and named by digest in the result, which
+    is signed as trainer. training.checkpoints.average in a recipe evaluates and releases such a mean.
     """
     from jobs.cli import output
     from jobs.cli.training.batch import find_run
     from plinth.training.checkpoint.averaging import average as averaged
+    from plinth.training.checkpoint.mean_record import in_words as mean_in_words
 
     ctx = settings.context()
     config, chosen = find_run(ctx, run), _numbers(steps, int, "--steps")
@@ -107,9 +109,9 @@ def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, a
     made = averaged(ctx, config, chosen, shares, ema=ema)
     parents = {name: digest for name, digest in made.inputs.items() if name.startswith("checkpoint/")}
     if as_json:
-        output.emit_json({"digest": made.digest, "parents": parents, **made.stats["averaged"]})
+        output.emit_json({"digest": made.digest, "parents": parents, **made.params})
         return
-    output.say(f"checkpoint {made.digest}")
+    output.say(f"checkpoint {made.digest}: {mean_in_words(made)}")
     output.table(("parent", "digest"), list(parents.items()))
 
 

@@ -21,6 +21,7 @@ from plinth.records import Frozen, Manifest
 from plinth.storage.refs import Refs
 from plinth.training.attempts.code import together
 from plinth.training.attempts.statement import AttemptRecord, stated
+from plinth.training.checkpoint import mean_record
 from plinth.training.initial import source
 from plinth.trust.dsse import statement
 
@@ -50,6 +51,12 @@ class Link(Frozen):
         """Whether its inputs are inventories of raw files instead of manifests."""
         return self.asset.rsplit("/", 1)[-1] == SOURCE_STAGE
 
+    @property
+    def made_of(self) -> tuple[str, ...]:
+        """Its inputs; of a mean of checkpoints, without those."""
+        mean = self.step == mean_record.AVERAGE
+        return tuple(own for name, own in self.inputs.items() if not (mean and name.startswith(mean_record.PARENT)))
+
 
 class Chain(Frozen):
     """The complete ancestry of one manifest: inputs come before what was made of them."""
@@ -64,7 +71,8 @@ class Chain(Frozen):
 
     @cached_property
     def own(self) -> tuple[Link, ...]:
-        """The links without those behind weights that a run began or learnt from: what the end itself was made of."""
+        """The links without those behind weights that a run began or learnt from, and without the checkpoints of a
+        mean, whose run is its own: what the end itself was made of."""
         by_digest = {link.digest: link for link in self.links}
         waiting, found = [self.links[-1].digest] if self.links else [], set[str]()
         while waiting:
@@ -72,7 +80,7 @@ class Chain(Frozen):
             if digest in by_digest and digest not in found:
                 found.add(digest)
                 link = by_digest[digest]
-                waiting += [] if link.asset in (INITIAL, TEACHER) else link.inputs.values()
+                waiting += [] if link.asset in (INITIAL, TEACHER) else link.made_of
         return tuple(link for link in self.links if link.digest in found)
 
     @property

@@ -18,6 +18,7 @@ class RunDirectory:
     attempts/       0001.json …: what the trainer stated at each start of its ranks, signed
     audits/         0001.json …: all evidence, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
+    means/          statements about means of its checkpoints, signed, each by the beginning of its digest
     staging/        checkpoints being written; never read
     profiles/       requests for traces, and the traces: 0001.json, 0001-steps-100-103-rank-0000.json.gz …
     sinks/          marks and files of sinks: tensorboard/, wandb/, plinth.prom
@@ -40,6 +41,7 @@ class RunDirectory:
         self.attempts = self.root / "attempts"
         self.audits = self.root / "audits"
         self.checkpoints = self.root / "checkpoints"
+        self.means = self.root / "means"
         self.staging = self.root / "staging"
         self.writers = self.root / "writers"
         self.profiles = self.root / "profiles"

@@ -125,6 +125,13 @@ class Training(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _keeps_a_mean(self) -> Training:
+        average = self.checkpoints.average
+        if average is not None and average.ema and self.optimizer.ema_decay is None:
+            raise ValueError("checkpoints.average.ema: no mean of weights is kept without optimizer.ema_decay")
+        return self
+
+    @model_validator(mode="after")
     def _keeps_enough(self) -> Training:
         watched = self.stopping.plateau.slices if self.stopping.plateau else ()
         looked_at = () if self.validation is None else self.validation.slices

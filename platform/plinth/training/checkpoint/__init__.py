@@ -12,6 +12,7 @@ Files only, without torch:
     file_digests    the files of a directory by path, size and digest
     piece_index     which rank's file holds which piece of the state
     model_division  which rank writes which parameter of the model
+    mean_record     the signed statement of a mean: its files and the checkpoints that it is of
     retention       checkpoints that stay, and deletion of the others
     selection       the checkpoint that a run resumes from
     remote          committed checkpoints in a bucket
@@ -25,7 +26,7 @@ The state of a run, with torch:
     model_share          this rank's share of the model as whole parameters
     universal            DeepSpeed's state as addresses that belong to no layout, and back
     sharded_state        the files of that state: spans of whole parameters, by name
-    averaging            the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint to use
+    averaging            the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint
     shared_verification  all ranks verify, each its share, and agree
     writer/              the process beside a rank that writes its part
 """

@@ -5,18 +5,19 @@
     step 1000 ─┘
 
 The result is a manifest of the asset `checkpoint` in the workspace, named by its digest: it is compared and generated
-from as any other, and a run may begin from it, for which it is made again and compared. Its inputs are the manifests of
-all parents, each of which names the step and the run. It is no state to resume from and no candidate for a release: no
-trainer committed its files.
+from as any other, a run may begin from it, and it is released as a checkpoint is, for whoever averages signs what it is
+(mean_record). Its inputs are the manifests of all parents, each of which names the step and the run. It is no state to
+resume from. The proof of resume beside it is that of its run, where the run has finished.
 
 Every byte of the parents is compared with their signed records before it is read. Two tensors are held at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,18 +28,21 @@ from plinth.errors import CheckpointError
 from plinth.model.hugging_face import CONFIG, WEIGHTS, config_text, hf_config, hf_name
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage import tensor_file
-from plinth.training import config as configuration
-from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint import checkpoint, mean_record
+from plinth.training.checkpoint.mean_record import AVERAGE, PARENT
+from plinth.training.checkpoint.parameters import Average
 from plinth.training.checkpoint.sharded_state import MASTER, ShardedState
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.engine.weight_average import EMA
 from plinth.training.manifests import committed_manifest
+from plinth.training.stopping.stopping import last_step
 
 VERSION = "1"
 
 
 def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequence[float], *, ema: bool) -> Manifest:
-    """Average committed checkpoints, and save the result; returns its manifest.
+    """Average committed checkpoints, save the result and sign what it is; returns its manifest.
 
     Args:
         steps: of the run, each once.
@@ -48,12 +52,13 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
     Raises:
         CheckpointError: a step twice, weights that do not fit, a checkpoint that does not verify or keeps no mean.
         MissingError: the run has no such checkpoint.
+        SignatureError: this machine has no key as trainer.
     """
     _require(steps, weights)
-    parents = {f"checkpoint/{step}": committed_manifest(ctx, config, step) for step in steps}
+    parents = {f"{PARENT}{step}": committed_manifest(ctx, config, step) for step in steps}
     for parent in parents.values():
         ctx.refs.save(parent)
-    newest = parents[f"checkpoint/{max(steps)}"]
+    final = _final(ctx, config, parents)
     with ctx.store.staging() as path, ExitStack() as stack:
         folders = [checkpoint.path(config.directory, step) / "engine" for step in steps]
         states = [ShardedState(stack, folder) for folder in folders]
@@ -61,36 +66,52 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
         blob = ctx.store.put_file(path)
     described = hf_config(config.model, config.vocab_size, config.sequence_tokens, "float32", config.end_of_text)
     files = [_part(WEIGHTS, blob), _part(CONFIG, ctx.store.put_bytes(config_text(described).encode()))]
-    inputs: dict[str, Manifest | str] = {"run": newest.inputs["run"], "tokenizer": config.tokenizer, **parents}
-    params = {"steps": list(steps), "weights": list(weights), "of": "ema" if ema else "weights"}
+    stats: dict[str, Any] = {"run_id": config.run_id, "step": max(steps), "tokens": config.tokens_through(max(steps))}
+    if final is not None:
+        files += final.named("resume.json")
+        stats["resume"] = {name: final.stats[name] for name in ("step", "parameters_sha256")}
+    run = (final or parents[f"{PARENT}{max(steps)}"]).inputs["run"]
     made = stage.manifest(
         "checkpoint",
-        Step(name="average", version=VERSION, params=params),
-        inputs,
+        Step(name=AVERAGE, version=VERSION, params=_params(steps, weights, ema=ema)),
+        {"run": run, "tokenizer": config.tokenizer, **parents},
         [*files, *ctx.refs.load(config.tokenizer).named("tokenizer.json")],
-        {"run_id": config.run_id, "step": max(steps), "tokens": config.tokens_through(max(steps)), "averaged": params},
+        stats,
     )
     ctx.refs.save(made)
+    mean_record.state(RunDirectory(ctx.workspace.runs / config.run_id), made)
     return made
 
 
-def require_mean(ctx: Context, made: Manifest) -> None:
-    """Prove a mean that somebody has made: the same again from the signed checkpoints that it names.
+def asked(ctx: Context, config: RunConfig, params: Average) -> Manifest:
+    """The mean that a recipe asks for, of a run that has finished.
 
     Raises:
-        CheckpointError: it is another, or a checkpoint of it does not verify.
-        MissingError: its run, or a checkpoint of it, is gone.
+        CheckpointError: fewer checkpoints are committed than it asks for; as `average`.
     """
-    params, run = made.params, str(made.stats["run_id"])
-    config = configuration.load(ctx.workspace.runs / run / "config.json")
-    again = average(ctx, config, params["steps"], params["weights"], ema=params["of"] == "ema")
-    if again.digest != made.digest:
+    last = last_step(config)
+    known = [step for step in checkpoint.committed(config.directory) if config.saves_at(step) or step == last]
+    steps = params.steps or tuple(known[-params.last :])
+    if len(steps) < params.last or not set(steps) <= set(known):
         raise CheckpointError(
-            f"{made.digest[:12]} is not the mean that it says it is",
-            found=made.digest,
-            expected=f"{again.digest}, made again from steps {params['steps']} of run {run}",
-            remedy="use the one that was made again",
+            f"run {config.run_id} keeps too few checkpoints for its mean",
+            found=f"steps {', '.join(map(str, known)) or 'none'}",
+            expected=f"steps {', '.join(map(str, params.steps))}" if params.steps else f"the newest {params.last}",
+            remedy="ask for fewer in training.checkpoints.average, or keep more: checkpoints.keep_last, keep_every",
         )
+    return average(ctx, config, steps, [1.0] * len(steps), ema=params.ema)
+
+
+def _params(steps: Sequence[int], weights: Sequence[float], *, ema: bool) -> dict[str, Any]:
+    return {"steps": list(steps), "weights": list(weights), "of": "ema" if ema else "weights"}
+
+
+def _final(ctx: Context, config: RunConfig, parents: Mapping[str, Manifest]) -> Manifest | None:
+    """The last checkpoint of a run that has finished, which holds the proof of its resume; None of any other run."""
+    last = last_step(config)
+    if not config.directory.evidence.exists() or last not in checkpoint.committed(config.directory):
+        return None
+    return parents.get(f"{PARENT}{last}") or committed_manifest(ctx, config, last)
 
 
 def _require(steps: Sequence[int], weights: Sequence[float]) -> None:

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plinth.records import Frozen, internal
+
+
+class Average(Frozen):
+    """The checkpoint that is evaluated and released is a mean of committed ones, instead of the last."""
+
+    last: int = Field(1, ge=1, description="Of the newest so many.")
+    steps: tuple[int, ...] = Field((), description="Of these; left out: of the newest `last`.")
+    ema: bool = Field(
+        False, description="Of the means of weights that they keep (`training.optimizer.ema_decay`) instead."
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Average:
+        if self.steps and (self.last != 1 or len(set(self.steps)) != len(self.steps)):
+            raise ValueError("give `last`, or `steps`, each once")
+        return self
 
 
 class Checkpoints(Frozen):
@@ -27,3 +43,14 @@ class Checkpoints(Frozen):
         pattern=r"^s3://[^/]+(/.*)?$",
         description="Copy of every committed checkpoint, from which another machine can resume.",
     )
+    average: Average | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="What is evaluated and released is a mean of checkpoints; left out: the last checkpoint.",
+    )
+
+    @model_validator(mode="after")
+    def _kept(self) -> Checkpoints:
+        if self.average and self.average.last > self.keep_last:
+            raise ValueError(f"average.last {self.average.last} needs more than keep_last {self.keep_last} leaves")
+        return self

@@ -21,7 +21,7 @@ class InitialWeights(Frozen):
     checkpoint: str | None = Field(
         None,
         description="`RUN` or `RUN:STEP` of this workspace, committed and signed; without a step the newest. Or the "
-        "digest of a mean (`plinth checkpoint average`), which is made again to prove it.",
+        "digest of a mean (`plinth checkpoint average`), which its trainer signed.",
     )
     folder: str | None = Field(
         None,

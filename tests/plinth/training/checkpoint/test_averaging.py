@@ -13,18 +13,19 @@ from torch import Tensor
 
 from assets import initial
 from plinth.compute.context import Context
-from plinth.errors import CheckpointError, MissingError
+from plinth.errors import CheckpointError, LineageError, MissingError
 from plinth.model.decoder import build
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import CONFIG, WEIGHTS, config_text, hf_config, hf_name
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
-from plinth.training import config as configuration
-from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.averaging import average, require_mean
+from plinth.training.checkpoint import checkpoint, mean_record
+from plinth.training.checkpoint.averaging import asked, average
+from plinth.training.checkpoint.parameters import Average, Checkpoints
 from plinth.training.checkpoint.sharded_state import WHOLE, Captured, Share, key_of, write
 from plinth.training.config import RunConfig
 from plinth.training.initial.parameters import InitialWeights
+from plinth.training.parameters import Training
 
 STEPS = (3, 6, 9)
 
@@ -126,19 +127,35 @@ def test_what_cannot_be_averaged_is_refused(run: tuple[Context, RunConfig]) -> N
         average(ctx, config, (3, 6), (1.0, 1.0), ema=False)
 
 
-def test_a_run_begins_from_a_mean_that_is_made_again(run: tuple[Context, RunConfig]) -> None:
-    """A manifest that names the parents of a mean and holds other weights is refused, and one whose parent changed."""
+def test_a_run_begins_from_a_mean_that_its_trainer_signed(run: tuple[Context, RunConfig]) -> None:
+    """A manifest that names the parents of a mean and holds other weights is refused, signed for another or not."""
     ctx, config = run
-    configuration.write(config)
     made = average(ctx, config, (3, 9), (1.0, 3.0), ema=False)
     assert initial._checkpoint(ctx, made.digest[:12]) == made
     assert initial._meant(InitialWeights(checkpoint=made.digest), ctx) == made.digest
     other = average(ctx, config, (6,), (1.0,), ema=False)
     forged = Manifest.model_validate(made.model_dump() | {"parts": other.parts})
     ctx.refs.save(forged)
-    with pytest.raises(CheckpointError, match="is not the mean that it says it is"):
-        initial._checkpoint(ctx, forged.digest)
-    file = checkpoint.path(config.directory, 9) / "engine" / "rank-00000.safetensors"
-    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(CheckpointError, match="has changed"):
-        require_mean(ctx, made)
+    for statement in (None, made, other):
+        if statement is not None:
+            content = mean_record.path(config.directory, statement.digest).read_bytes()
+            mean_record.path(config.directory, forged.digest).write_bytes(content)
+        with pytest.raises(LineageError, match="is not the mean that it says it is"):
+            initial._checkpoint(ctx, forged.digest)
+
+
+def test_the_mean_that_a_recipe_asks_for(run: tuple[Context, RunConfig]) -> None:
+    ctx, config = run
+    assert asked(ctx, config, Average(last=2)).params["steps"] == [6, 9]
+    alike = average(ctx, config, (3, 9), (1.0, 1.0), ema=False)
+    assert asked(ctx, config, Average(steps=(3, 9))) == alike
+    assert mean_record.in_words(asked(ctx, config, Average(ema=True))) == (
+        "exponential mean of the weights (EMA) that step 9 kept"
+    )
+    for params in (Average(last=4), Average(steps=(3, 7))):
+        with pytest.raises(CheckpointError, match="too few checkpoints"):
+            asked(ctx, config, params)
+    with pytest.raises(ValueError, match="keep_last 2"):
+        Checkpoints(average=Average(last=3))
+    with pytest.raises(ValueError, match="ema_decay"):
+        Training(checkpoints=Checkpoints(average=Average(ema=True)))

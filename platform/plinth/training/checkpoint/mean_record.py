@@ -1,0 +1,146 @@
+"""The signed statement of a mean of checkpoints: which files are the mean of which committed checkpoints.
+
+    runs/<run>/means/<digest 16>.json    DSSE envelope: subjects `checkpoint` (the manifest) and each of its files by
+                                         SHA-256, predicate `MeanRecord`
+
+Whoever averages signs as trainer, after every byte of the parents was compared with their signed records: so a mean is
+released as a checkpoint is, and weights that somebody calls a mean are refused. No torch.
+
+Does not belong here: the arithmetic (averaging).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from plinth.errors import LineageError, SignatureError
+from plinth.records import Frozen, Manifest
+from plinth.storage.workspace import Workspace
+from plinth.training.checkpoint import checkpoint, commit_record
+from plinth.training.directory import RunDirectory
+from plinth.trust import dsse
+from plinth.trust.authority import TRAINER, Authority
+from plinth.trust.clock import now
+from plinth.trust.pin import Trust
+
+PREDICATE: Final = "urn:plinth:checkpoint-mean:v1"
+#: The step of a manifest that is a mean, and how the keys of its inputs begin that are its parents.
+AVERAGE, PARENT = "average", "checkpoint/"
+
+
+class MeanParent(Frozen):
+    """A committed checkpoint of a mean: its step, its share, and the digest that its commit record names."""
+
+    step: int = Field(ge=1)
+    weight: float = Field(gt=0)
+    manifest_sha256: str
+
+
+class MeanRecord(Frozen):
+    """What is stated of a mean."""
+
+    run: str
+    checkpoint: str = Field(description="Digest of the manifest.")
+    of: Literal["weights", "ema"]
+    parents: tuple[MeanParent, ...] = Field(min_length=1)
+    files: Mapping[str, str] = Field(description="SHA-256 by name.")
+    at: str = Field(description="UTC, ISO 8601.")
+
+
+def is_mean(one: Manifest) -> bool:
+    """Whether a manifest says that it is a mean of checkpoints."""
+    return one.asset == "checkpoint" and one.step == AVERAGE
+
+
+def in_words(mean: Manifest) -> str:
+    """What a mean is of, for people: `mean of the weights of steps 900, 950, 1000`."""
+    params = mean.params
+    steps, shares = ", ".join(str(one) for one in params["steps"]), params["weights"]
+    kept = params["of"] == "ema"
+    if kept and len(params["steps"]) == 1:
+        return f"exponential mean of the weights (EMA) that step {steps} kept"
+    shown = f", weighted {', '.join(f'{one:g}' for one in shares)}" if len(set(shares)) > 1 else ""
+    return f"mean of the {'EMAs' if kept else 'weights'} of steps {steps}{shown}"
+
+
+def state(run: RunDirectory, mean: Manifest) -> None:
+    """Sign that a manifest is the mean of the committed checkpoints that it names.
+
+    Raises:
+        CheckpointError: a parent is not committed by a trainer.
+        SignatureError: this machine has no key as trainer.
+    """
+    target = path(run, mean.digest)
+    parents = tuple(
+        MeanParent(step=step, weight=weight, manifest_sha256=_committed(run, step))
+        for step, weight in zip(mean.params["steps"], mean.params["weights"], strict=True)
+    )
+    named = {"run": run.root.name, "checkpoint": mean.digest, "of": mean.params["of"], "at": now()}
+    made = MeanRecord(**named, parents=parents, files=_files(mean))
+    content = dsse.statement(PREDICATE, _subjects(made), made.model_dump(mode="json"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    dsse.write(target, content, commit_record.trainer_of(run))
+
+
+def path(run: RunDirectory, digest: str) -> Path:
+    """The statement of the mean with this digest."""
+    return run.means / f"{digest[:16]}.json"
+
+
+def require(run: RunDirectory, mean: Manifest) -> MeanRecord:
+    """The statement of a mean of this run that lies beside it.
+
+    Raises:
+        LineageError: nobody stated it, or it is about another one.
+        SignatureError: no trainer signed it.
+    """
+    target = path(run, mean.digest)
+    if not target.exists():
+        raise _foreign(mean, f"no {target}")
+    return opened(dsse.envelope_of(target), Trust.of(Workspace(run.workspace)).authority(TRAINER), mean)
+
+
+def opened(envelope: Any, authority: Authority, mean: Manifest) -> MeanRecord:
+    """What a trainer stated of this very manifest: its files, and the parents that it names.
+
+    Raises:
+        LineageError: it is about another mean.
+        SignatureError: no trainer signed it.
+    """
+    content = dsse.opened(envelope, authority, PREDICATE, f"the statement of the mean {mean.digest[:12]}")
+    try:
+        found = MeanRecord.model_validate(content["predicate"])
+    except (KeyError, ValidationError) as error:
+        raise SignatureError(f"the statement of the mean {mean.digest[:12]} is none", found=error) from error
+    shares = [(one.step, one.weight) for one in found.parents]
+    named = {"of": found.of, "steps": [step for step, _ in shares], "weights": [weight for _, weight in shares]}
+    about = (found.run, found.checkpoint, dict(found.files), named, dsse.subjects(content))
+    if about != (mean.stats.get("run_id"), mean.digest, _files(mean), dict(mean.params), _subjects(found)):
+        raise _foreign(mean, f"a statement about {found.checkpoint[:12]} of run {found.run}")
+    return found
+
+
+def _files(mean: Manifest) -> dict[str, str]:
+    return {part.name: part.blob.sha256 for part in mean.parts}
+
+
+def _subjects(record: MeanRecord) -> dict[str, str]:
+    return {"checkpoint": record.checkpoint, **record.files}
+
+
+def _committed(run: RunDirectory, step: int) -> str:
+    record = checkpoint.record_path(run, step)
+    return commit_record.verified(run, step, record.read_bytes(), str(record)).manifest_sha256
+
+
+def _foreign(mean: Manifest, found: str) -> LineageError:
+    return LineageError(
+        f"{mean.digest[:12]} is not the mean that it says it is",
+        found=found,
+        expected="the statement of the trainer who averaged, about these files and these checkpoints",
+        remedy="make it again: `plinth checkpoint average RUN --steps …`",
+    )
