@@ -4,7 +4,11 @@
 
 The entry point of a job of several nodes (ray_jobs). NODES bundles of the resources BUNDLE (JSON) are placed on as
 many nodes (STRICT_SPREAD); COMMAND runs in each with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A request to stop is
-forwarded to all of them. Ends with the status of node 0, or with 75 where that node was lost.
+forwarded to all of them. Ends with the status of node 0.
+
+Where a node is lost, node 0's supervisor ends once its lease is over (or, lost itself, the others'), and the command
+is started again on nodes that the cluster has or gets, as a scheduler that requeues would: from the last commit, at
+most `REPLACEMENTS` times, then with status 75.
 
 Needs Ray in the interpreter that runs it, of the cluster's version.
 """
@@ -23,6 +27,9 @@ from typing import Any
 from plinth.launch.script import LEFT
 
 POLL_S = 0.5
+
+#: How often a job fills the place of a lost node; one that loses more is for a person to look at.
+REPLACEMENTS = 6
 
 PR_SET_PDEATHSIG = 1
 
@@ -67,41 +74,65 @@ class Node:
 
 
 def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event) -> int:
-    """Run a command on each of so many nodes; returns the status of the first."""
+    """Run a command on each of so many nodes, again where one is lost; returns the status of the first."""
+    for left in reversed(range(REPLACEMENTS + 1)):
+        status, lost = _run_once(nodes, bundle, command, asked)
+        if not lost or asked.is_set() or not left:
+            break
+        print(f"lost: node {', '.join(map(str, lost))}; again on {nodes} nodes, {left} times at most", flush=True)
+    return status
+
+
+def _run_once(
+    nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event
+) -> tuple[int, list[int]]:
+    """The status of the first node, and the nodes that were lost, once none of them runs the command."""
     import ray
-
-    supervisors = _start(nodes, bundle, asked)
-    if not supervisors:
-        return LEFT
-    address = ray.get(supervisors[0].address.remote())
-    ends = [
-        supervisor.run.remote(
-            command, {"PLINTH_NODE": str(node), "PLINTH_NODES": str(nodes), "PLINTH_ADDRESS": address}
-        )
-        for node, supervisor in enumerate(supervisors)
-    ]
-    handed_on = False
-    while ray.wait(ends, num_returns=nodes, timeout=POLL_S)[1]:
-        if asked.is_set() and not handed_on:
-            handed_on = True
-            for supervisor in supervisors:
-                supervisor.stop.remote()
-    try:
-        return int(ray.get(ends[0]))
-    except ray.exceptions.RayActorError:
-        return LEFT
-
-
-def _start(nodes: int, bundle: Mapping[str, float], asked: threading.Event) -> list[Any]:
-    """One actor on each node, once there are as many with what is asked for; none when asked to stop before."""
-    import ray
-    from ray.util.placement_group import placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+    from ray.util.placement_group import placement_group, remove_placement_group
 
     group = placement_group([dict(bundle)] * nodes, strategy="STRICT_SPREAD")
-    while not group.wait(POLL_S):
-        if asked.is_set():
-            return []
+    try:
+        while not group.wait(POLL_S):
+            if asked.is_set():
+                return LEFT, []
+        supervisors = _start(group, nodes, bundle)
+        try:
+            address = ray.get(supervisors[0].address.remote())
+        except ray.exceptions.RayActorError:
+            return LEFT, [0]
+        ends = [
+            supervisor.run.remote(
+                command, {"PLINTH_NODE": str(node), "PLINTH_NODES": str(nodes), "PLINTH_ADDRESS": address}
+            )
+            for node, supervisor in enumerate(supervisors)
+        ]
+        handed_on = False
+        while ray.wait(ends, num_returns=nodes, timeout=POLL_S)[1]:
+            if asked.is_set() and not handed_on:
+                handed_on = True
+                for supervisor in supervisors:
+                    supervisor.stop.remote()
+        codes = [_status(end) for end in ends]
+        return LEFT if codes[0] is None else codes[0], [node for node, code in enumerate(codes) if code is None]
+    finally:
+        remove_placement_group(group)  # and whatever still runs in it
+
+
+def _status(end: Any) -> int | None:
+    """The exit status of a command; None where its node was lost."""
+    import ray
+
+    try:
+        return int(ray.get(end))
+    except ray.exceptions.RayActorError:
+        return None
+
+
+def _start(group: Any, nodes: int, bundle: Mapping[str, float]) -> list[Any]:
+    """One actor in each bundle."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
     options: dict[str, Any] = {_OPTIONS[name]: amount for name, amount in bundle.items() if name in _OPTIONS}
     options["resources"] = {name: amount for name, amount in bundle.items() if name not in _OPTIONS}
     return [

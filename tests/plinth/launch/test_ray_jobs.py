@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from plinth.compute.context import Context
@@ -156,3 +158,48 @@ def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_p
     second = job.submit_or_find(ctx, config)
     assert second.id.endswith("-0002")
     job.cancel(ctx, config)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("known")
+def test_a_run_outlives_a_node_that_is_lost(tmp_path: Path, marks: Path) -> None:
+    """Three nodes, a run on two: one that is not the head dies before step 5; the third takes its place."""
+    faults = json.dumps({"marks": str(marks), "faults": []})
+    surroundings = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN, FAULTS=faults)
+    held_ranks.hold(marks, 5)
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        ray_head(Path(folder), surroundings, 3) as found,
+    ):
+        ctx = Context(Workspace(tmp_path / "workspace").ensure())
+        config = tiny(
+            ctx.workspace.root,
+            launch=Launch(kind="ray", ranks=2, nodes=2, python=sys.executable, ray=Ray(address=found)),
+            supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
+            batches="faulty_ranks:open_batches",
+        )
+        job.submit_or_find(ctx, config)
+        wait_for(lambda: held_ranks.waiting(marks, 2), "step 5")
+        gone = lose_a_node(config.directory.root)
+        held_ranks.let_go(marks)
+        job.follow(ctx, config)
+    history = timeline(config.directory.events)
+    assert max(history.steps) == config.total_steps
+    (lost,) = history.of("lost")
+    assert (lost["reason"], lost["from_step"]) == ("the node of rank 1 sends no heartbeat", 3)
+    assert [event["nodes"] for event in history.of("job_started")] == [2, 2]
+    assert not psutil.pid_exists(gone)
+
+
+def lose_a_node(run: Path) -> int:
+    """Kill a node's daemon and all that runs below it, where it has a rank of this run and is not the head."""
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if "start" in line and any(word.startswith("--address=") for word in line):
+            family = [process, *process.children(recursive=True)]
+            if any(str(run) in " ".join(one.cmdline()) for one in family if one.is_running()):
+                for one in family:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        one.kill()
+                return process.pid
+    raise AssertionError("no node but the head runs a rank")

@@ -12,7 +12,10 @@ from plinth.training.config import RunConfig
 
 
 def measure_all(configs: dict[str, RunConfig]) -> dict[str, int]:
-    """On one rank, of each configuration: most bytes held in the third step."""
+    """On one rank, of each configuration: most bytes held in a step, the least of three.
+
+    Gloo's threads let go of what they have sent when they get to it, on a busy machine in the next bucket's time.
+    """
     from plinth.training.engine import engine as engines
 
     rank = engines.join(next(iter(configs.values())))
@@ -24,14 +27,15 @@ def measure_all(configs: dict[str, RunConfig]) -> dict[str, int]:
 def _measure(config: RunConfig, rank: Any) -> int:
     from plinth.training.engine.engine import open_engine
 
-    live = Live()
+    live, peaks = Live(), []
     with live:
         engine = open_engine(config, rank)
-        for step in range(1, 4):
+        for step in range(1, 6):
             live.peak = 0
             engine.train_step(synthetic.batch_at(config, step, engine.topology.place.data), 1e-3)
+            peaks.append(live.peak)
     engine.deepspeed.destroy()
-    return live.peak
+    return min(peaks[2:])
 
 
 def planned(config: RunConfig) -> memory.Memory:

@@ -123,13 +123,12 @@ class RemoteNode:
         self, leader: Leader, files: NodeFiles, node: int, patience: Callable[[HeartbeatReader], float]
     ) -> None:
         self._leader, self._path, self._silence_limit_s = leader, files.report(node), patience
-        self._beat_path, self.node = files.beat(node), node
+        self._heard, self.node = HeartbeatReader(files.beat(node)), node
         self.follow("")
 
     def follow(self, order: str) -> None:
         """Expect reports of this order from now on."""
-        self._order, self._heard = order, HeartbeatReader(self._beat_path)
-        self._report, self._read_at = NodeReport(order=""), 0.0
+        self._order, self._report, self._read_at = order, NodeReport(order=""), 0.0
 
     @property
     def acknowledged(self) -> bool:

@@ -16,7 +16,7 @@ from tests.ranks import run_ranks
 
 #: Parameters are nearly all of it: 4.9 million, and four tokens. The largest are more than a bucket.
 MODEL = Model(layers=4, dim=320, heads=2, kv_heads=2, ffn_dim=832)
-ROWS: dict[str, Any] = {"model": MODEL, "sequence_tokens": 4, "micro_batch_sequences": 1, "total_steps": 4}
+ROWS: dict[str, Any] = {"model": MODEL, "sequence_tokens": 4, "micro_batch_sequences": 1, "total_steps": 6}
 
 
 def cases(precision: str, accumulation: int, make: Callable[..., RunConfig]) -> dict[str, RunConfig]:
