@@ -41,6 +41,7 @@ from assets import (
     span_dedup,
     takedown,
     tasks,
+    teacher_logits,
     tokenizer,
     trace_index,
     training,
@@ -77,6 +78,7 @@ STEMS = (
     data_card,
     ledger,
     takedown,
+    teacher_logits,
     training,
     evaluation,
     probes,
@@ -95,8 +97,8 @@ STEMS = (
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(initial, tokenizer, canaries, shards, trace_index, packing, mixture),
-    *(training, evaluation, probes, memorisation, extraction, fairness, pii, tasks, proxies, comparison),
-    *(serving, evaluation_page, candidate),
+    *(teacher_logits, training, evaluation, probes, memorisation, extraction, fairness, pii, tasks, proxies),
+    *(comparison, serving, evaluation_page, candidate),
 )
 
 

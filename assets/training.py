@@ -19,6 +19,7 @@ from assets.framework.inputs import by_bucket, each, planted, read_by_run, share
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.initial import begun
+from assets.teacher_logits import stored
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.protected import protected
@@ -31,6 +32,7 @@ from plinth.report.run.metrics import words
 from plinth.training import config, job, manifests
 from plinth.training.checkpoint import mean_record
 from plinth.training.config import RunConfig
+from plinth.training.distillation import stored_logits
 from plinth.training.initial import source
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import seeds
@@ -56,7 +58,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset="run",
             deps=(
                 *("mixture", "tokenizer", *each(recipe, "shards")),
-                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *begun(recipe)),
+                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *begun(recipe), *stored(recipe)),
             ),
             make=partial(_run, recipe),
             version=config.VERSION,
@@ -96,7 +98,7 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
     curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
     data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
     scored = {name: inputs[name] for name in _probes(recipe)}
-    models = inputs.get(source.ASSET), inputs.get(source.TEACHER)
+    models = inputs.get(source.ASSET), inputs.get(source.TEACHER), inputs.get(stored_logits.ASSET)
     return config.prepare(ctx, recipe.name, recipe.training, *data, scored, *models)
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from plinth.model.architecture import architecture
 from plinth.model.attention import CoreAttention, attention_mask, causal_mask, rotary
 from plinth.model.blocks import Block
-from plinth.model.distillation import Teacher, distilled_cross_entropy
+from plinth.model.distillation import Teacher, TopTokens, distilled_cross_entropy
 from plinth.model.division import GAIN, UNDIVIDED, VOCABULARY, Declaration, Division, Placement, declarations
 from plinth.model.initialisation import Initial, initialise
 from plinth.model.layout import Layout
@@ -76,7 +76,7 @@ class Decoder(nn.Module):
         x: Tensor | None = None,
         whole: bool | None = None,
         layout: Layout | None = None,
-        teacher: Teacher | None = None,
+        teacher: Teacher | TopTokens | None = None,
     ) -> Tensor:
         """Logits [B, S/n, V], or this rank's share of the mean cross-entropy in nats (scalar, FP32) over `targets`.
 
@@ -164,7 +164,7 @@ class Decoder(nn.Module):
         x = self.division.tensor.enter_region(x)
         return times(functional.linear(x, self.output_matrix), self.config.logit_scale)
 
-    def loss(self, x: Tensor, targets: Tensor, teacher: Teacher | None = None) -> Tensor:
+    def loss(self, x: Tensor, targets: Tensor, teacher: Teacher | TopTokens | None = None) -> Tensor:
         """[B, S, D] after the last norm to the mean cross-entropy over targets [B, S], mixed with a teacher's."""
         ranks, scale = self.division.tensor, self.config.logit_scale
         z_loss = self.config.z_loss if self.training else 0.0

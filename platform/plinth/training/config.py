@@ -25,7 +25,7 @@ from plinth.tokens.order.steps import Steps, schedule
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
-from plinth.training.distillation.parameters import TeacherState
+from plinth.training.distillation.parameters import VOCABULARY_REMEDY, TeacherState
 from plinth.training.engine.deepspeed_block import identified_settings
 from plinth.training.engine.optimizers import origin_of
 from plinth.training.engine.parameters import Optimizer
@@ -214,12 +214,14 @@ def prepare(
     probes: Mapping[str, Manifest] | None = None,
     initial: Manifest | None = None,
     teacher: Manifest | None = None,
+    logits: Manifest | None = None,
 ) -> RunConfig:
     """Resolve a run and write `runs/<run_id>/config.json`.
 
     `curated` holds the held-out text by bucket, `probes` the items of probes and their comparison with training text
     (`probe_sets`, `protected`); only validation asks for them. `canaries` is the text planted to measure memorisation,
-    where there is any. `initial` holds the weights that the recipe begins from, `teacher` those it learns from.
+    where there is any. `initial` holds the weights that the recipe begins from, `teacher` those it learns from,
+    `logits` what the teacher said of the mixture's sequences, where the recipe stores that.
 
     Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
 
@@ -229,8 +231,8 @@ def prepare(
             that of the weights it begins from.
     """
     begun, origin = _initial_state(training, initial, tokenizer), origin_of(training.optimizer)
-    learnt = _teacher_state(training, teacher, tokenizer)
-    models = begun.manifest if begun else "", learnt.manifest if learnt else ""
+    learnt = _teacher_state(training, teacher, tokenizer, logits)
+    models = begun.manifest if begun else "", *((learnt.manifest, learnt.logits) if learnt else ())
     key = run_key(training, mixture.digest, tokenizer.digest, *models)
     config = RunConfig(
         run_id=f"{recipe_name}-{key[:12]}",
@@ -260,7 +262,7 @@ def prepare(
             "mixture": mixture.digest,
             "tokenizer": tokenizer.digest,
             **({"initial": begun.manifest} if begun else {}),
-            **({"teacher": learnt.manifest} if learnt else {}),
+            **(learnt.inputs if learnt else {}),
             "shards": {name: manifest.digest for name, manifest in shards.items()},
             **({"optimizer": origin} if origin else {}),
             **({"canaries": {"manifest": canaries.digest, **canaries.stats}} if canaries else {}),
@@ -269,7 +271,7 @@ def prepare(
     if canaries is not None:
         _require_drawn(ctx, config, mixture, shards, canaries)
     config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer)})
-    for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, teacher))):
+    for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, teacher, logits))):
         ctx.refs.save(manifest)
     if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
         write(config)  # an amendment is written once the job has stopped: `amend`
@@ -285,14 +287,16 @@ def _initial_state(training: Training, initial: Manifest | None, tokenizer: Mani
     return InitialState(manifest=initial.digest, **how)
 
 
-def _teacher_state(training: Training, teacher: Manifest | None, tokenizer: Manifest) -> TeacherState | None:
+def _teacher_state(
+    training: Training, teacher: Manifest | None, tokenizer: Manifest, logits: Manifest | None
+) -> TeacherState | None:
     """The model that the run learns from, after a check that it speaks of the same tokens."""
     params = training.distillation
     if params is None or teacher is None:
         return None
-    remedy = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: initial"
-    require_same_vocabulary(teacher, tokenizer, "training.distillation.teacher", remedy)
-    return TeacherState(manifest=teacher.digest, share=params.share, temperature=params.temperature)
+    require_same_vocabulary(teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
+    said = "" if logits is None else logits.digest
+    return TeacherState(manifest=teacher.digest, share=params.share, temperature=params.temperature, logits=said)
 
 
 def _total_steps(training: Training, mixture: Manifest) -> int:

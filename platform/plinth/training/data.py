@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -16,13 +16,19 @@ from plinth.storage.refs import Refs
 from plinth.storage.shared_store import open_store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
+from plinth.tokens.order.steps import Steps
 from plinth.tokens.packing.layout import open_layouts
 from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
 from plinth.tokens.reading.loader import Loader
+from plinth.tokens.reading.parameters import Reading
 from plinth.tokens.reading.shard_sources import open_shards
 from plinth.tokens.reading.shards_ahead import shards_ahead
 from plinth.training.config import RunConfig
+from plinth.training.distillation.stored_logits import LogitRows, StoredLogits
 from plinth.training.parallel.topology import RankPlace, place_of
+
+#: From the workspace's store.
+READING = Reading()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +45,13 @@ class StepBatch:
         micro: [A] the sequences of each micro batch, as they are stored (`tokens.reading.compact_batch`).
         length: l, which divides S: batch expansion cuts a sequence into S / l rows.
         scored_tokens: targets that count in the whole step, over all ranks; None where all do.
+        taught: [A] what a teacher said of each micro batch, where a run reads that.
     """
 
     micro: tuple[CompactBatch, ...]
     length: int
     scored_tokens: int | None = None
+    taught: tuple[LogitRows, ...] | None = None
 
     @classmethod
     def of(
@@ -107,34 +115,71 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
     """
     workspace = Workspace(config.workspace)
-    refs = Refs(workspace)
-    mixture = refs.load(config.mixture)
-    blocks = refs.load(config.blocks) if config.blocks else None
-    opened = open_shards(open_store(workspace), map(refs.load, config.shards.values()), config.reading, blocks)
-    store, readers = opened.store, opened.readers
-    order = Order(mixture)
-    loader = Loader(
-        order,
-        readers,
-        open_layouts(
-            store, refs.load, mixture, {name: readers[name].tokens for name in order.streams if name in readers}
-        ),
+    micro_sequences, place = config.micro_batch_sequences, place_of(config.parallel, config.ranks, rank)
+    loader = open_loader(
+        workspace,
+        config.mixture,
+        config.shards.values(),
+        config.reading,
+        config.blocks,
         global_batch=config.steps,
-        micro_batch=config.micro_batch_sequences,
-        rank=place_of(config.parallel, config.ranks, rank).data,
+        micro_batch=micro_sequences,
+        rank=place.data,
         world=config.data_ranks,
     )
+    said = None
+    if config.distillation is not None and config.distillation.logits:
+        said = StoredLogits(open_store(workspace), Refs(workspace).load(config.distillation.logits))
+
+    def taught(step: int, rows: int) -> tuple[LogitRows, ...] | None:
+        """What the teacher said of this rank's rows of a step."""
+        if said is None:
+            return None
+        first = config.steps.take(step)[0] + place.data * rows
+        starts = range(first, first + rows, micro_sequences)
+        return tuple(said.rows(start, start + micro_sequences) for start in starts)
 
     def stream(first_step: int) -> Iterator[StepBatch]:
         first, stop = first_step - 1, config.total_steps
         with shards_ahead(loader, first, stop, config.reading.ahead) as required:
             for share in loader.batches(first, stop, required):
-                count = len(share) // config.micro_batch_sequences
-                micro = tuple(share.micro_batch(each, config.micro_batch_sequences) for each in range(count))
+                count = len(share) // micro_sequences
+                micro = tuple(share.micro_batch(each, micro_sequences) for each in range(count))
                 total = None if share.unscored is None else share.scored_tokens
-                yield StepBatch(micro, config.steps.length(share.step), total)
+                yield StepBatch(micro, config.steps.length(share.step), total, taught(share.step, len(share)))
 
     return stream
+
+
+def open_loader(
+    workspace: Workspace,
+    mixture: str,
+    shards: Iterable[str],
+    reading: Reading = READING,
+    blocks: str = "",
+    *,
+    global_batch: int | Steps = 1,
+    micro_batch: int = 1,
+    rank: int = 0,
+    world: int = 1,
+) -> Loader:
+    """The loader of a mixture's order, by the digests of their manifests.
+
+    Args: as of `open_shards` and `Loader`.
+
+    Raises:
+        MissingError, IntegrityError: manifests or shards are absent or have changed.
+    """
+    refs = Refs(workspace)
+    mixed = refs.load(mixture)
+    listed = refs.load(blocks) if blocks else None
+    opened = open_shards(open_store(workspace), map(refs.load, shards), reading, listed)
+    readers, order = opened.readers, Order(mixed)
+    known = {name: readers[name].tokens for name in order.streams if name in readers}
+    layouts = open_layouts(opened.store, refs.load, mixed, known)
+    return Loader(
+        order, readers, layouts, global_batch=global_batch, micro_batch=micro_batch, rank=rank, world=world
+    )
 
 
 def batches_of(config: RunConfig, rank: int) -> Batches:

@@ -207,7 +207,7 @@ def _stop_reasons(config: RunConfig, history: History) -> list[str]:
 def _inputs(config: RunConfig) -> dict[str, Manifest | str]:
     """What a run reads, by digest."""
     begun = {"initial": config.initial.manifest} if config.initial else {}
-    learnt = {"teacher": config.distillation.manifest} if config.distillation else {}
+    learnt = config.distillation.inputs if config.distillation else {}
     return {"mixture": config.mixture, "tokenizer": config.tokenizer, **begun, **learnt}
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, internal, spelling
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, RunChange
+from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, RunChange, lengths
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.distillation.parameters import Distillation
@@ -121,6 +121,12 @@ class Training(Frozen):
             raise ValueError(
                 f"distillation with parallel.{divided[0]} {getattr(self.parallel, divided[0])}: a teacher's logits are "
                 "of the whole vocabulary and of whole sequences; use ZeRO"
+            )
+        shorter = [length for _, length in lengths(self)]
+        if self.distillation is not None and self.distillation.top_k is not None and shorter:
+            raise ValueError(
+                f"distillation.top_k with rows of {shorter[0]} tokens: logits are stored of whole sequences; leave "
+                "out top_k, or the change of length"
             )
         return self
 

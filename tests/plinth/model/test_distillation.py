@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from plinth.model.distillation import Teacher, distilled_cross_entropy, divergence
+from plinth.model.distillation import (
+    Teacher,
+    TopTokens,
+    distilled_cross_entropy,
+    divergence,
+    divergence_of_top,
+    top_tokens,
+)
 from plinth.model.loss import IGNORED, cross_entropy
 
 N, D, E, V = 24, 12, 20, 40
@@ -83,3 +90,56 @@ def test_nothing_scored_teaches_nothing() -> None:
     assert loss.item() == 0.0
     assert hidden.grad is not None
     assert not hidden.grad.any()
+
+
+@pytest.mark.parametrize("count", [1, 5, V])
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_what_a_teacher_said_teaches_it_nothing(count: int, temperature: float) -> None:
+    logits = drawn(N, V, seed=1) * 10
+    gap, gradient = divergence_of_top(logits.clone(), *top_tokens(logits, count, temperature), temperature)
+    assert gap.tolist() == [0.0] * N
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("rows", [7, N])
+@pytest.mark.parametrize(("share", "temperature"), [(1.0, 1.0), (0.5, 2.0)])
+def test_all_tokens_stored_are_the_teacher(share: float, temperature: float, rows: int) -> None:
+    hidden, weight, teaches, output, targets = sides()
+    beside = Teacher(teaches, output, 0.5, share, temperature)
+    stored = TopTokens(*top_tokens(teaches @ output.T * 0.5, V, temperature), share, temperature)
+    found = []
+    for given in (beside, stored):
+        hidden.grad = weight.grad = None
+        loss = distilled_cross_entropy(hidden, weight, targets, given, scale=1.5, z_loss=1e-2, rows=rows)
+        loss.backward()
+        assert hidden.grad is not None
+        assert weight.grad is not None
+        found.append([loss.detach(), hidden.grad, weight.grad])
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 4, V - 1])
+def test_the_tail_is_one_event(count: int) -> None:
+    student, teacher = drawn(6, V, seed=1).double().requires_grad_(), drawn(6, V, seed=2).double() * 3
+    ids, log_p = top_tokens(teacher, count, 2.0)
+    gap, gradient = divergence_of_top(student.detach(), ids, log_p, 2.0)
+    q, p = ((side / 2).softmax(-1) for side in (student, teacher))
+    others = torch.ones_like(p, dtype=torch.bool).scatter(-1, ids, False)
+    events = [torch.cat([side.gather(-1, ids), (side * others).sum(-1, keepdim=True)], -1) for side in (p, q)]
+    plain = 4 * (events[0] * (events[0] / events[1]).log()).sum(-1)
+    plain.sum().backward()
+    assert student.grad is not None
+    assert torch.allclose(gap, plain.detach(), rtol=0, atol=1e-12)
+    assert torch.allclose(gradient, student.grad, rtol=0, atol=1e-12)
+    assert (gap <= divergence(student.detach(), teacher, 2.0)[0] + 1e-12).all()
+    assert (ids.diff(dim=-1) > 0).all()
+    assert (teacher.gather(-1, ids).min(-1).values >= teacher.masked_fill(~others, -torch.inf).max(-1).values).all()
+
+
+def test_a_tail_that_the_student_all_but_excludes_gives_finite_numbers() -> None:
+    student, teacher = torch.tensor([[300.0, 0.0, -300.0]]), torch.tensor([[0.1, 0.0, 0.0]])
+    gap, gradient = divergence_of_top(student, *top_tokens(teacher, 1, 1.0), 1.0)
+    assert gap.isfinite().all()
+    assert gradient.sum().item() == pytest.approx(0.0, abs=1e-5)
+    assert gradient.isfinite().all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import held_ranks
-import pyarrow as pa
 import pytest
+from tiny_mixture import made_mixture
 
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
@@ -25,17 +24,10 @@ from plinth.launch.local import LocalLauncher
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.folder import load_model
 from plinth.model.parameters import Model
-from plinth.records import DOCUMENT_SCHEMA, Manifest
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens.mixture import mixture
-from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.shards import shards
-from plinth.tokens.shards.parameters import Shards
-from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config, job, manifests
 from plinth.training.attempts import statement
 from plinth.training.attempts.code import code_digests
@@ -66,35 +58,6 @@ TRAINING = Training(
 )
 
 
-def curated(ctx: Context, bucket: str) -> Manifest:
-    chooser = random.Random(bucket)
-    texts = [" ".join(chooser.choices(["the", "house", "of", "tokens", "42"], k=80)) for _ in range(60)]
-    empty: dict[str, Any] = {
-        "captured_at": None,
-        "snapshot": "s",
-        "licence": "MIT",
-        "mime": "text/plain",
-        "extra": "{}",
-    }
-    rows = [
-        {"id": hashlib.sha256(text.encode()).digest()[:16], "text": text, "uri": "u", "source_bytes": 1, **empty}
-        for text in texts
-    ]
-    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
-    return Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
-
-
-def line(ctx: Context, steps: int = 12) -> tuple[Manifest, dict[str, Manifest], Manifest]:
-    """Mixture of so many steps, shards and tokenizer."""
-    texts = {bucket: curated(ctx, bucket) for bucket in ("code", "web")}
-    trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=300), texts)
-    sharded = {bucket: shards.run(ctx, bucket, Shards(), trained, texts[bucket]) for bucket in texts}
-    phase = Phase(name="all", fraction=1.0, weights={"code": 1.0, "web": 3.0})
-    wanted = Mixture(sequence_tokens=32, total_tokens=32 * 4 * steps, phases=(phase,), max_epochs=1000.0)
-    mixed = mixture.run(ctx, wanted, sharded)
-    return mixed, sharded, trained
-
-
 @pytest.fixture
 def ctx(tmp_path: Path) -> Context:
     return Context(Workspace(tmp_path / "workspace").ensure())
@@ -102,7 +65,7 @@ def ctx(tmp_path: Path) -> Context:
 
 @pytest.fixture
 def prepared(ctx: Context) -> Iterator[RunConfig]:
-    mixed, sharded, trained = line(ctx)
+    mixed, sharded, trained = made_mixture(ctx)
     resolved = config.prepare(ctx, "demo", TRAINING, mixed, sharded, trained)
     yield resolved
     job.cancel(ctx, resolved)
@@ -157,7 +120,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
 
 
 def test_a_mixture_of_one_step_is_refused(ctx: Context) -> None:
-    mixed, sharded, trained = line(ctx)
+    mixed, sharded, trained = made_mixture(ctx)
     greedy = TRAINING.model_copy(update={"global_batch_sequences": 48})
     with pytest.raises(TrainingError, match="too short to train on"):
         config.prepare(ctx, "demo", greedy, mixed, sharded, trained)

@@ -143,6 +143,18 @@ class Loader:
             pieces = self._pieces_of_all(step)
         return RankBatch(tokens, starts, unscored, step, streams, int((pieces.tokens - pieces.context).sum()))
 
+    def at(self, first: int, stop: int) -> CompactBatch:
+        """The sequences at positions of the order, whatever steps take them.
+
+        Raises:
+            MissingError: they are not all inside the run.
+        """
+        window = self.order.window(first, stop)
+        tokens = np.empty((len(window), self.order.sequence_tokens + 1), self._gather.dtype)
+        pieces = self._joint.pieces(window.streams, window.indices)
+        starts, unscored = self._gather.fill(window.streams, pieces, tokens)
+        return CompactBatch(tokens, starts, unscored if self._joint.padded else None)
+
     def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], PackedPieces]]:
         """What this rank reads in a step: by stream, its reader, rows of the batch, and their pieces.
 

@@ -1,7 +1,9 @@
 """Distillation: a run whose loss is mixed with the divergence from a teacher, a model that exists.
 
-    parameters   what a recipe says of it
-    teacher      the teacher on a rank: its states of a batch (imports torch)
+    parameters      what a recipe says of it
+    teacher         the teacher on a rank: its states of a batch, or what it said before (imports torch)
+    teacher_logits  the asset: what a teacher says of every sequence of a run, stored once (imports torch)
+    stored_logits   its files, read by position
 
 The loss itself is `plinth.model.distillation`. The teacher is found and proved as `initial` weights are; its digest is
 in the run's key and among the inputs of its `run`, so that lineage and taint go through it.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from plinth.records import Frozen
 from plinth.training.initial.parameters import InitialWeights
+
+#: For a teacher that speaks of other tokens.
+VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: initial"
 
 
 class Distillation(Frozen):
@@ -21,6 +26,17 @@ class Distillation(Frozen):
     )
     temperature: float = Field(1.0, gt=0, description="Of both distributions in the divergence.")
 
+    top_k: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda count: count is None,
+        description="Stores so many most probable tokens of every position, and the mass of all others, once before "
+        "the run, which then needs no teacher beside it; left out: the teacher computes every batch.",
+    )
+    stored: Literal["fp16", "fp32"] = Field(
+        "fp16", exclude_if=lambda kind: kind == "fp16", description="`top_k`: how logarithms of probabilities are kept."
+    )
+
     @property
     def weights(self) -> InitialWeights:
         """The teacher as what a run begins from is named."""
@@ -29,8 +45,15 @@ class Distillation(Frozen):
 
 
 class TeacherState(Frozen):
-    """The resolved teacher: digest of the manifest `teacher`, and how much it counts."""
+    """The resolved teacher: digest of the manifest `teacher`, how much it counts, and the digest of its stored logits
+    (`teacher_logits`), where the run reads those."""
 
     manifest: str
     share: float
     temperature: float
+    logits: str = Field("", exclude_if=lambda digest: not digest)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Digests of what the run reads, by asset."""
+        return {"teacher": self.manifest, **({"teacher_logits": self.logits} if self.logits else {})}

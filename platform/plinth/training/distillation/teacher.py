@@ -1,4 +1,4 @@
-"""The teacher on a rank: whole, in the run's precision, without gradients."""
+"""The teacher on a rank: whole, in the run's precision, without gradients; or what it said before the run."""
 
 from __future__ import annotations
 
@@ -7,36 +7,30 @@ from pathlib import Path
 
 import torch
 
-from plinth.model.distillation import Teacher
+from plinth.model.decoder import Decoder
+from plinth.model.distillation import Teacher, TopTokens
 from plinth.model.folder import described_model, load_weights, read_config
 from plinth.storage.checkout import checkout
 from plinth.storage.refs import Refs
 from plinth.storage.shared_store import open_store
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
-from plinth.training.engine.batch_expansion import ModelInput
+from plinth.training.distillation.parameters import TeacherState
+from plinth.training.distillation.stored_logits import LogitRows
+from plinth.training.engine.batch_expansion import ModelInput, signed, to_device
 
 
 class LoadedTeacher:
     """The teacher of a run.
 
-    Raises:
-        CheckpointError, IntegrityError, MissingError: its files are absent, changed or no model.
+    Raises: as `load_teacher`.
     """
 
     def __init__(self, config: RunConfig, device: torch.device, dtype: torch.dtype) -> None:
         assert config.distillation is not None
         self._share, self._temperature = config.distillation.share, config.distillation.temperature
-        workspace = Workspace(config.workspace)
-        found = Refs(workspace).load(config.distillation.manifest)
-        digests = {part.name: part.blob.sha256 for part in found.parts}
-        with tempfile.TemporaryDirectory(prefix="teacher-", dir=_made(workspace.tmp)) as folder:
-            at = Path(folder) / "model"
-            checkout(open_store(workspace), found.parts, at)
-            self.model = described_model(read_config(at, digests), at)
-            load_weights(self.model, at, device, dtype, digests)
+        self.model = load_teacher(Workspace(config.workspace), config.distillation.manifest, device, dtype)
         self.model.attend_by(config.parallel.attention)
-        self.model.eval().requires_grad_(False)
 
     def of(self, batch: ModelInput, whole: bool) -> Teacher:
         """What the teacher says of a micro batch; nothing is read on the host."""
@@ -44,6 +38,34 @@ class LoadedTeacher:
             states = self.model.states(batch.inputs, batch.segments, whole=whole).flatten(0, 1)
         scale = self.model.config.logit_scale
         return Teacher(states, self.model.output_matrix, scale, self._share, self._temperature)
+
+
+def load_teacher(workspace: Workspace, manifest: str, device: torch.device, dtype: torch.dtype) -> Decoder:
+    """A model of the workspace, by the digest of its manifest, ready to teach.
+
+    Raises:
+        CheckpointError, IntegrityError, MissingError: its files are absent, changed or no model.
+    """
+    found = Refs(workspace).load(manifest)
+    digests = {part.name: part.blob.sha256 for part in found.parts}
+    with tempfile.TemporaryDirectory(prefix="teacher-", dir=_made(workspace.tmp)) as folder:
+        at = Path(folder) / "model"
+        checkout(open_store(workspace), found.parts, at)
+        model = described_model(read_config(at, digests), at)
+        load_weights(model, at, device, dtype, digests)
+    return model.eval().requires_grad_(False)
+
+
+def stored_teacher(said: LogitRows, state: TeacherState, device: torch.device) -> TopTokens:
+    """What a teacher said of a micro batch, on a device; nothing waits for it.
+
+    What was rounded to FP16 adds up to 1 again; FP32 is taken as it is, so that a teacher of itself stays exact.
+    """
+    ids, log_p = (to_device(column.reshape(-1, column.shape[-1]), device) for column in (signed(said.ids), said.log_p))
+    ids = ids.long() & 0xFFFF if said.ids.itemsize == 2 else ids.long()
+    if log_p.dtype == torch.float16:
+        log_p = log_p.float().log_softmax(-1)
+    return TopTokens(ids, log_p, state.share, state.temperature)
 
 
 def _made(folder: Path) -> Path:

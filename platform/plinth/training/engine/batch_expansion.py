@@ -36,7 +36,7 @@ class ModelInput(NamedTuple):
 def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ModelInput:
     """Ids of 64 bits on a device, in rows of `length` tokens; with `segments`, the document of each token."""
     width = rows.tokens.shape[1]
-    ids = _to_device(rows.tokens.view(_SIGNED[rows.tokens.itemsize]), device).long()
+    ids = to_device(signed(rows.tokens), device).long()
     if rows.tokens.itemsize == 2:
         ids &= 0xFFFF
     targets = ids[:, 1:]
@@ -52,14 +52,14 @@ def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segme
 def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
     """[B, S + 1] how many documents of the sequence have begun: one more than their numbers in `Expanded`."""
     begins = torch.zeros(rows.tokens.shape, dtype=torch.int32, device=device)
-    begins.view(-1)[_to_device(rows.starts, device).long()] = 1
+    begins.view(-1)[to_device(rows.starts, device).long()] = 1
     return begins.cumsum(1, dtype=torch.int32)
 
 
 def _mask_of_runs(runs: np.ndarray, shape: torch.Size, device: torch.device) -> Tensor:
     """Positions of the flat array that lie in runs (begin and end, ascending, apart or adjacent), as bool."""
     edges = torch.zeros(shape.numel() + 1, dtype=torch.int32, device=device)
-    places = _to_device(runs, device).long()
+    places = to_device(runs, device).long()
     edges.index_add_(0, places[:, 0], torch.ones_like(places[:, 0], dtype=torch.int32))
     edges.index_add_(0, places[:, 1], torch.full_like(places[:, 1], -1, dtype=torch.int32))
     return (edges.cumsum(0, dtype=torch.int32)[:-1] > 0).view(shape)
@@ -69,7 +69,12 @@ def _cut(array: Tensor, length: int) -> Tensor:
     return array if array.shape[1] == length else array.reshape(-1, length)
 
 
-def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """Without a wait: from pageable memory a copy of more than 64 KB may wait for the device."""
+def signed(array: np.ndarray) -> np.ndarray:
+    """Integers as signed ones of the same width and bits."""
+    return array.view(_SIGNED[array.itemsize])
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """On a device, without a wait: from pageable memory a copy of more than 64 KB may wait for the device."""
     held = torch.from_numpy(array)
     return (held.pin_memory() if device.type == "cuda" else held).to(device, non_blocking=True)

@@ -23,7 +23,7 @@ from plinth.model.parameters import AttentionPath
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
-from plinth.training.distillation.teacher import LoadedTeacher
+from plinth.training.distillation.teacher import LoadedTeacher, stored_teacher
 from plinth.training.engine.batch_expansion import ModelInput, expand_batch
 from plinth.training.engine.deepspeed_engine import initialize as initialize_deepspeed
 from plinth.training.engine.deepspeed_settings import deepspeed_config, sums_gradients
@@ -130,8 +130,9 @@ class TrainingEngine:
         mpu = self._unit()
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
         self._open(model, groups, mpu)
-        #: The model that the run learns from, beside its own.
-        self.teacher = LoadedTeacher(config, rank.device, self.dtype) if config.distillation else None
+        #: The model that the run learns from, beside its own; none where the run reads what it said.
+        learns = config.distillation is not None and not config.distillation.logits
+        self.teacher = LoadedTeacher(config, rank.device, self.dtype) if learns else None
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor
@@ -226,8 +227,7 @@ class TrainingEngine:
             self.clock.enter("forward")
             unbroken = rows.unbroken(batch.length)  # checked here, where it costs no wait
             inputs = self._on_device(rows, batch.length)
-            given = {} if self.teacher is None else {"teacher": self.teacher.of(inputs, unbroken)}
-            loss = self.deepspeed(*inputs, whole=unbroken, **given)
+            loss = self.deepspeed(*inputs, whole=unbroken, **self._taught(batch, micro, inputs, unbroken))
             if weights is not None:  # so that every scored target of the global batch counts the same
                 loss = loss * weights[micro - 1]
             total += loss.detach().double() / len(batch)
@@ -241,6 +241,16 @@ class TrainingEngine:
             self.clock.enter("optimizer")
             self.deepspeed.step()
         return total
+
+    def _taught(self, batch: StepBatch, micro: int, inputs: ModelInput, unbroken: bool) -> dict[str, Any]:
+        """What the run learns from in a micro batch, counted from 1, beside its text."""
+        state = self.config.distillation
+        if state is None:
+            return {}
+        if self.teacher is not None:
+            return {"teacher": self.teacher.of(inputs, unbroken)}
+        assert batch.taught is not None
+        return {"teacher": stored_teacher(batch.taught[micro - 1], state, self.rank.device)}
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
