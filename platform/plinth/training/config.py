@@ -28,7 +28,7 @@ from plinth.training.directory import RunDirectory
 from plinth.training.distillation.parameters import VOCABULARY_REMEDY, TeacherState
 from plinth.training.engine.deepspeed_block import identified_settings
 from plinth.training.engine.optimizers import origin_of
-from plinth.training.engine.parameters import Optimizer
+from plinth.training.engine.parameters import Float8, Optimizer
 from plinth.training.federated.parameters import Federated
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.initial.agreement import require_agreement, require_same_vocabulary
@@ -76,6 +76,7 @@ class RunConfig(Frozen):
     seed: int
     deterministic: bool = Field(True, exclude_if=lambda given: given)
     fp32_matmul: Literal["ieee", "tf32"] = Field("ieee", exclude_if=lambda kind: kind == "ieee")
+    float8: Float8 = Field("none", exclude_if=lambda kind: kind == "none")
     launch: Launch
     sequence_tokens: int = Field(ge=2)
     micro_batch_sequences: int = Field(ge=1)
@@ -243,6 +244,7 @@ def prepare(
         federated=training.federated,
         deterministic=training.deterministic,
         fp32_matmul=training.fp32_matmul,
+        float8=training.float8,
         **{name: getattr(training, name) for name in (*UNIDENTIFIED, "batch_schedule", "length_schedule")},
         sequences=int(mixture.stats["sequences"]),
         vocab_size=tokenizer.stats["vocab_size"],

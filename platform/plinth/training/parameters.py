@@ -14,7 +14,7 @@ from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange,
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.distillation.parameters import Distillation
-from plinth.training.engine.parameters import Optimizer
+from plinth.training.engine.parameters import Float8, Optimizer
 from plinth.training.federated.parameters import Federated
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.initial.parameters import InitialWeights
@@ -71,6 +71,13 @@ class Training(Frozen):
         description="Products of FP32 matrices: of exact inputs, or of inputs rounded to TF32's 10 bits, several times "
         "faster (GPUs from Ampere on).",
         exclude_if=lambda kind: kind == "ieee",
+    )
+    float8: Float8 = Field(
+        "none",
+        exclude_if=lambda kind: kind == "none",
+        description="Products of the blocks' linear layers in FP8 by torchao's recipe of this name, the rest in BF16: "
+        "`tensorwise` (compute capability 8.9), `rowwise` and `rowwise_with_gw_hp` (9.0), whose gradients of weights "
+        "stay in BF16.",
     )
     seed: int = Field(1, description="Of initial weights.")
     deterministic: bool = Field(
@@ -135,6 +142,20 @@ class Training(Frozen):
         average = self.checkpoints.average
         if average is not None and average.ema and self.optimizer.ema_decay is None:
             raise ValueError("checkpoints.average.ema: no mean of weights is kept without optimizer.ema_decay")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_in_float8(self) -> Training:
+        """Scales are of whole matrices, and a layer keeps its weight for the backward pass."""
+        if self.float8 == "none":
+            return self
+        divided = [name for name in ("tensor", "sequence") if getattr(self.parallel, name) > 1]
+        if divided or self.parallel.zero_stage == 3:
+            name = divided[0] if divided else "zero_stage"
+            found = f"parallel.{name} {getattr(self.parallel, name)}"
+            raise ValueError(f"float8 {self.float8} with {found}: layers are whole; use ZeRO up to 2, or pipelines")
+        if self.precision not in ("bf16", "auto"):
+            raise ValueError(f"float8 {self.float8} with precision {self.precision}: all else is computed in bf16")
         return self
 
     @model_validator(mode="after")

@@ -109,6 +109,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "guard": GuardParameters(enabled=not TRAINING.guard.enabled),
         "deterministic": False,
         "fp32_matmul": "tf32",
+        "float8": "rowwise",
         "deepspeed": {"zero_optimization": {"zero_quantized_gradients": True}},
         "distillation": Distillation(teacher="large@champion"),
         "initial": InitialWeights(folder="llama", licence="MIT", vocabulary="mean"),

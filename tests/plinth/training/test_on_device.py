@@ -87,6 +87,17 @@ def test_paths_of_attention_agree_in_losses_and_so_in_gradients(path: Any, tmp_p
     assert found == pytest.approx(auto, rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_fp8_products_learn_what_bf16_does_without_a_wait(kind: Any, tmp_path: Path) -> None:
+    block = Parallel(zero_stage=1, compile=True)
+    eighths = configured(tmp_path / kind, precision="bf16", parallel=block, float8=kind)
+    [(found, again)] = run_ranks(1, losses, eighths, "cuda", 6)
+    [(plain, _)] = run_ranks(1, losses, configured(tmp_path / "bf16", precision="bf16", parallel=block), "cuda", 6)
+    assert found != plain
+    assert found == pytest.approx(plain, rel=3e-2)
+    assert again == 0
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_no_step_waits_and_nothing_is_compiled_again(compiled: bool, tmp_path: Path) -> None:
     config = configured(tmp_path, precision="bf16", parallel=Parallel(zero_stage=1, compile=compiled))

@@ -175,6 +175,8 @@ def _assumptions(
     lines.append(f"attention: {_attention(recipe.training)}")
     if recipe.training.fp32_matmul == "tf32":
         lines.append("products of FP32 matrices are rounded to TF32; a device without it ends the run by name")
+    if recipe.training.float8 != "none":
+        lines.append("products of FP8 layers are counted as others are, and a peak or speed that is stated as BF16's")
     if vocab_size is None:
         lines.append("the tokenizer reaches the recipe's vocabulary size")
     if recipe.training.precision == "auto":

@@ -7,6 +7,7 @@
     device_gradients    norm, clipping and finiteness of a step's gradient, on the device
     master_weights      FP32 masters and gradients of a BF16 model without ZeRO
     ranks               join the process group, seed, leave
+    float8              FP8 products of the blocks' linear layers, by torchao
     batch_expansion     stored rows to what the model takes, on the device
     parameter_groups    learning rate and weight decay by parameter
     optimizers          AdamW, Muon, and those of installed packages, by name

@@ -28,6 +28,7 @@ from plinth.training.engine.batch_expansion import ModelInput, expand_batch
 from plinth.training.engine.deepspeed_engine import initialize as initialize_deepspeed
 from plinth.training.engine.deepspeed_settings import deepspeed_config, sums_gradients
 from plinth.training.engine.device_gradients import DeviceGradients, keeps_back
+from plinth.training.engine.float8 import convert, require_float8
 from plinth.training.engine.layer_statistics import LayerMonitor
 from plinth.training.engine.master_weights import MasterWeights, master_weights
 from plinth.training.engine.muon import Muon
@@ -119,6 +120,7 @@ class TrainingEngine:
         self.precision = precision_of(config, rank.device)
         _require_device(self.precision, rank.device)
         _require_gradient(config.parallel.attention, rank.device)
+        require_float8(config, self.precision, rank.device)
         self.topology = Topology(config.parallel, config.ranks, rank.index)
         self.on_gradient: Callable[[Tensor], None] | None = None
         self.clock = StepClock.of(rank.device)
@@ -185,6 +187,8 @@ class TrainingEngine:
         config = self.config
         model = divided_decoder(config.model, config.vocab_size, self.topology, self.rank.device, self.dtype)
         model.attend_by(config.parallel.attention)
+        if config.float8 != "none":
+            convert(model, config.float8)
         wrap_blocks(model.blocks, config.parallel)
         return model
 

@@ -11,6 +11,9 @@ from plinth.records import Frozen, internal
 
 ScheduleName = Literal["cosine", "linear", "wsd", "wsd-sqrt", "constant", "inverse-sqrt"]
 
+#: FP8 products, by the names of torchao's recipes: `plinth.training.engine.float8` describes each.
+Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
+
 
 class Optimizer(Frozen):
     """Optimizer, and its rate with warm-up, stable phase and decay by tokens."""

@@ -24,6 +24,7 @@ def open_only(config: RunConfig) -> None:
     ("changes", "says"),
     [
         ({"fp32_matmul": "tf32"}, "training.fp32_matmul tf32 cannot run on this cpu"),
+        ({"float8": "rowwise"}, "training.float8 rowwise cannot run on this cpu"),
         ({"parallel": Parallel(attention="flex")}, "training.parallel.attention flex cannot train on this cpu"),
     ],
 )
@@ -42,4 +43,4 @@ def test_settings_of_before_bear_the_same_identity() -> None:
     assert run_key(Training(parallel=Parallel(attention="sdpa")), "m", "t") == plain
     assert run_key(Training(fp32_matmul="tf32"), "m", "t") != plain
     assert run_key(Training(deterministic=False), "m", "t") != plain
-    assert not {"fp32_matmul", "deterministic"} & set(Training().model_dump(mode="json"))
+    assert not {"fp32_matmul", "deterministic", "float8"} & set(Training().model_dump(mode="json"))
