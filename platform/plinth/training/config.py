@@ -198,8 +198,10 @@ def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> s
 
 
 def _identified(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a dump without the settings of DeepSpeed that change no number."""
+    """Fields of a dump without the settings of DeepSpeed that change no number, and without a screening that is off."""
     block = identified_settings(fields.pop("deepspeed", {}))
+    if "guard" in fields and fields["guard"].get("screening") is None:
+        fields = {**fields, "guard": {name: one for name, one in fields["guard"].items() if name != "screening"}}
     return {**fields, **({"deepspeed": block} if block else {})}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +19,30 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps
 from plinth.tokens.packing.layout import open_layouts
 from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
-from plinth.tokens.reading.loader import Loader
+from plinth.tokens.reading.loader import Loader, RankBatch
 from plinth.tokens.reading.parameters import Reading
+from plinth.tokens.reading.prefetch import prefetched
 from plinth.tokens.reading.shard_sources import open_shards
-from plinth.tokens.reading.shards_ahead import shards_ahead
+from plinth.tokens.reading.shards_ahead import proved_batches
 from plinth.training.config import RunConfig
 from plinth.training.distillation.stored_logits import LogitRows, StoredLogits
+from plinth.training.guard.screening import NONE_BROKEN, count_broken, require_streams
 from plinth.training.parallel.topology import RankPlace, place_of
 
 #: From the workspace's store.
 READING = Reading()
+
+
+class Examination(NamedTuple):
+    """What a replica adds to the sums over ranks about the text of a step's rows.
+
+    Attributes:
+        words: two 32-bit words that identify content and position (`fingerprint_of`).
+        broken: rows that break the bound of each rule of screening.
+    """
+
+    words: tuple[int, int]
+    broken: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +60,14 @@ class StepBatch:
         length: l, which divides S: batch expansion cuts a sequence into S / l rows.
         scored_tokens: targets that count in the whole step, over all ranks; None where all do.
         taught: [A] what a teacher said of each micro batch, where a run reads that.
+        examination: of its rows, where the thread that made it has examined them.
     """
 
     micro: tuple[CompactBatch, ...]
     length: int
     scored_tokens: int | None = None
     taught: tuple[LogitRows, ...] | None = None
+    examination: Examination | None = None
 
     @classmethod
     def of(
@@ -114,21 +130,14 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     Raises:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
     """
-    workspace = Workspace(config.workspace)
     micro_sequences, place = config.micro_batch_sequences, place_of(config.parallel, config.ranks, rank)
-    loader = open_loader(
-        workspace,
-        config.mixture,
-        config.shards.values(),
-        config.reading,
-        config.blocks,
-        global_batch=config.steps,
-        micro_batch=micro_sequences,
-        rank=place.data,
-        world=config.data_ranks,
-    )
+    loader = run_loader(config, place.data, config.data_ranks)
+    screening, names = config.guard.screening, loader.order.streams
+    if screening is not None:
+        require_streams(screening, names)
     said = None
     if config.distillation is not None and config.distillation.logits:
+        workspace = Workspace(config.workspace)
         said = StoredLogits(open_store(workspace), Refs(workspace).load(config.distillation.logits))
 
     def taught(step: int, rows: int) -> tuple[LogitRows, ...] | None:
@@ -139,16 +148,38 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         starts = range(first, first + rows, micro_sequences)
         return tuple(said.rows(start, start + micro_sequences) for start in starts)
 
+    def step_batch(share: RankBatch) -> StepBatch:
+        count = len(share) // micro_sequences
+        micro = tuple(share.micro_batch(each, micro_sequences) for each in range(count))
+        total = None if share.unscored is None else share.scored_tokens
+        batch = StepBatch(micro, config.steps.length(share.step), total, taught(share.step, len(share)))
+        streams = [names[number] for number in share.streams.tolist()]
+        return replace(batch, examination=examined(batch, config, place, streams))
+
     def stream(first_step: int) -> Iterator[StepBatch]:
-        first, stop = first_step - 1, config.total_steps
-        with shards_ahead(loader, first, stop, config.reading.ahead) as required:
-            for share in loader.batches(first, stop, required):
-                count = len(share) // micro_sequences
-                micro = tuple(share.micro_batch(each, micro_sequences) for each in range(count))
-                total = None if share.unscored is None else share.scored_tokens
-                yield StepBatch(micro, config.steps.length(share.step), total, taught(share.step, len(share)))
+        proved = proved_batches(loader, first_step - 1, config.total_steps, config.reading.ahead)
+        return prefetched(map(step_batch, proved), loader.prefetch)
 
     return stream
+
+
+def run_loader(config: RunConfig, rank: int, world: int) -> Loader:
+    """The loader of the run's order, for rank `rank` of `world` data ranks.
+
+    Raises:
+        MissingError, IntegrityError: manifests or shards are absent or have changed.
+    """
+    return open_loader(
+        Workspace(config.workspace),
+        config.mixture,
+        config.shards.values(),
+        config.reading,
+        config.blocks,
+        global_batch=config.steps,
+        micro_batch=config.micro_batch_sequences,
+        rank=rank,
+        world=world,
+    )
 
 
 def open_loader(
@@ -196,6 +227,24 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
             "the configured source of batches does not exist", found=config.batches, expected="module:function"
         ) from error
     return opener(config, rank)
+
+
+def examined(batch: StepBatch, config: RunConfig, place: RankPlace, streams: Sequence[str] = ()) -> Examination:
+    """What this rank adds about the rows of a step: nothing where it sees the same rows as another.
+
+    Args:
+        streams: the name of the stream of every row, in the order of the micro batches.
+    """
+    if not place.leads:
+        return Examination((0, 0), NONE_BROKEN)
+    if batch.examination is not None:
+        return batch.examination
+    policy, broken, first = config.guard.screening, np.array(NONE_BROKEN), 0
+    if policy is not None and config.guard.enabled:
+        for rows in batch.micro:
+            broken += count_broken(policy, rows, streams[first : first + len(rows)])
+            first += len(rows)
+    return Examination(fingerprint_of(batch, place), tuple(broken.tolist()))
 
 
 def fingerprint_of(batch: StepBatch, place: RankPlace) -> tuple[int, int]:

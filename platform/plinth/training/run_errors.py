@@ -7,6 +7,7 @@ import math
 from plinth.errors import TrainingError
 from plinth.training.config import RunConfig
 from plinth.training.guard.records import Intervention
+from plinth.training.guard.screening import TEXT_RULES
 from plinth.training.trainer import Measured
 
 
@@ -29,9 +30,10 @@ def require_finite(config: RunConfig, measured: Measured) -> None:
 
 def stopped(made: Intervention) -> TrainingError:
     """The error of a run that the guard stops, with the window to look at."""
+    rows = " of the batch's rows" if made.rule in TEXT_RULES else ""
     return TrainingError(
         f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),
-        found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else ""),
+        found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else "") + rows,
         expected=f"at most {made.threshold:g}",
         remedy=f"`plinth blame RUN {made.first}` names documents and sources; then change the data, optimizer.lr or "
         "training.guard. The last committed checkpoint is intact",

@@ -18,12 +18,13 @@ from typing import Any
 
 from plinth.training.checkpoint import snapshot
 from plinth.training.config import RunConfig
-from plinth.training.data import StepBatch, batches_of, fingerprint_of
+from plinth.training.data import StepBatch, batches_of, examined
 from plinth.training.engine.engine import Rank, open_engine, seed
 from plinth.training.engine.schedule import learning_rate
 from plinth.training.engine.weight_average import step_weight
 from plinth.training.federated.site import Site
 from plinth.training.guard.records import Intervention, TrainedStep
+from plinth.training.guard.screening import NONE_BROKEN, findings
 from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.state_machine import Guard
 from plinth.training.initial import kept_optimizer
@@ -62,6 +63,7 @@ class Measured:
     timed_step: int = 0  # an earlier step, the last one whose time was known when this one was launched; 0: none
     timed_step_s: float = 0.0  # its seconds, mean over ranks
     trace: int = 0  # the newest request for a trace of steps
+    broken: tuple[int, ...] = NONE_BROKEN  # rows that break the bound of each rule of screening
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Launched:
             self.timed_step,
             shared.step_s,
             shared.trace,
+            shared.broken,
         )
 
 
@@ -150,8 +153,9 @@ class Trainer:
             batch = next(stream)
         waited = time.perf_counter() - started
         rate = learning_rate(self.config.optimizer, *self.config.progress(step)) * self.guard.factor(step)
-        words = fingerprint_of(batch, self.engine.topology.place)
-        self.skipper.arm(self.guard.update_limits(step, in_flight), words, pending, self._timed_s, trace)
+        limits = self.guard.update_limits(step, in_flight, self.config.steps.batch(step - 1))
+        words, broken = examined(batch, self.config, self.engine.topology.place)
+        self.skipper.arm(limits, words, pending, self._timed_s, trace, broken)
         if self.engine.average is not None:
             self.engine.average.weight = step_weight(self.config.optimizer, self.config.step_tokens(step))
         self.engine.stats.begin(step)
@@ -161,10 +165,15 @@ class Trainer:
 
     def record(self, measured: Measured) -> list[Intervention]:
         """Judge a step that was read; the interventions it leads to, the hardest last."""
-        self.monitor.update(measured.loss)
         self._timed_step, self._timed_s = measured.step, measured.time.seconds
         layers = self.engine.stats.at(measured.step)
-        seen = {name: getattr(measured, name) for name in JUDGED}
+        fields = {name: getattr(measured, name) for name in JUDGED}
         if layers is not None:
-            seen |= {"gradients": layers.named("grad_norm"), "activations": layers.named("rms")}
-        return self.guard.record(TrainedStep(**seen))
+            fields |= {"gradients": layers.named("grad_norm"), "activations": layers.named("rms")}
+        policy = self.config.guard.screening
+        if policy is not None:
+            fields["screened"] = findings(policy, measured.broken, self.config.steps.batch(measured.step - 1))
+        seen = TrainedStep(**fields)
+        if not self.guard.kept_back(seen):
+            self.monitor.update(measured.loss)
+        return self.guard.record(seen)

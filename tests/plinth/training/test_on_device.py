@@ -19,7 +19,7 @@ from plinth.model.parameters import Model
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import GuardParameters, LossSpike
+from plinth.training.guard.parameters import BatchScreening, GuardParameters, LossSpike
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training.conftest import tiny
@@ -100,7 +100,12 @@ def test_fp8_products_learn_what_bf16_does_without_a_wait(kind: Any, tmp_path: P
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_no_step_waits_and_nothing_is_compiled_again(compiled: bool, tmp_path: Path) -> None:
-    config = configured(tmp_path, precision="bf16", parallel=Parallel(zero_stage=1, compile=compiled))
+    config = configured(
+        tmp_path,
+        precision="bf16",
+        parallel=Parallel(zero_stage=1, compile=compiled),
+        guard=GuardParameters(screening=BatchScreening(entropy=0.5)),  # judged on the device
+    )
     [(found, again)] = run_ranks(1, losses, config, "cuda", 6)
     assert len(found) == STEPS
     assert again == 0

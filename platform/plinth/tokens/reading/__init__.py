@@ -2,6 +2,7 @@
 
     loader         the batches of one rank, from any step on
     compact_batch  sequences as the shards store them, with where documents begin
+    row_facts      facts about the text of rows, from their token ids
     prefetch       batches made ahead by a background thread
     buffer_pool    arrays of released batches, reused
     shard_sources  open the shards of a job: the workspace's store, a cache, or spans

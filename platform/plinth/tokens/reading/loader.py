@@ -9,7 +9,7 @@ A background thread gathers the sequences of the next steps, each step in one co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -25,7 +25,7 @@ from plinth.tokens.packing.joint_layout import JointLayout
 from plinth.tokens.packing.layout import Concatenated, PackingLayout
 from plinth.tokens.reading.buffer_pool import BufferPool
 from plinth.tokens.reading.compact_batch import CompactBatch
-from plinth.tokens.reading.prefetch import prefetched, timed
+from plinth.tokens.reading.prefetch import prefetched
 from plinth.tokens.shards.reader import ShardReader
 
 #: Sequences of all ranks that are drawn at once: a position takes 2 us alone, and a tenth of that in a batch.
@@ -41,13 +41,11 @@ class RankBatch(CompactBatch):
         step: counted from 0.
         streams: [B] number of each sequence's stream in `Order.streams`.
         scored_tokens: scored targets of the whole step, over all ranks.
-        wait_s: how long the consumer waited for this batch.
     """
 
     step: int
     streams: NDArray[np.int16]
     scored_tokens: int
-    wait_s: float = 0.0
 
     def micro_batch(self, number: int, size: int) -> RankBatch:
         """Micro-batch `number`, of `size` sequences."""
@@ -109,22 +107,10 @@ class Loader:
         """Whole steps of the run."""
         return self.schedule.total
 
-    def batches(
-        self, first_step: int = 0, stop_step: int | None = None, before: Callable[[int], None] | None = None
-    ) -> Iterator[RankBatch]:
-        """This rank's batches of the steps `first_step` to `stop_step` (None: to the end of the run).
-
-        Args:
-            before: called with each step before its batch is made, in the thread that makes it.
-        """
-
-        def made() -> Iterator[RankBatch]:
-            for step in range(first_step, self.steps if stop_step is None else stop_step):
-                if before is not None:
-                    before(step)
-                yield self.batch(step)
-
-        return prefetched(made(), self.prefetch) if self.prefetch else timed(made())
+    def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[RankBatch]:
+        """This rank's batches of the steps `first_step` to `stop_step` (None: to the end of the run)."""
+        made = map(self.batch, range(first_step, self.steps if stop_step is None else stop_step))
+        return prefetched(made, self.prefetch)
 
     def batch(self, step: int) -> RankBatch:
         """This rank's batch of one step.

@@ -1,34 +1,24 @@
-"""Prefetch batches in a background thread, and measure how long their consumer waited."""
+"""Make batches in a background thread, before they are taken."""
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from plinth.tokens.reading.loader import RankBatch
+T = TypeVar("T")
 
 
-def timed(made: Iterator[RankBatch]) -> Iterator[RankBatch]:
-    """The same batches with `wait_s` set, made on demand."""
-    while True:
-        started = time.perf_counter()
-        batch = next(made, None)
-        if batch is None:
-            return
-        yield replace(batch, wait_s=time.perf_counter() - started)
-
-
-def prefetched(made: Iterator[RankBatch], depth: int) -> Iterator[RankBatch]:
-    """The same batches with `wait_s` set, made up to `depth` ahead by a thread that ends with its consumer."""
-    ready: queue.Queue[RankBatch | BaseException | None] = queue.Queue(maxsize=depth)
+def prefetched(made: Iterator[T], depth: int) -> Iterator[T]:
+    """The same items, made up to `depth` ahead by a thread that ends with its consumer; on demand where that is 0."""
+    if not depth:
+        yield from made
+        return
+    ready: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
 
-    def put(item: RankBatch | BaseException | None) -> None:
+    def put(item: tuple[T] | BaseException | None) -> None:
         while not stopped.is_set():
             try:
                 ready.put(item, timeout=0.1)
@@ -38,8 +28,8 @@ def prefetched(made: Iterator[RankBatch], depth: int) -> Iterator[RankBatch]:
 
     def work() -> None:
         try:
-            for batch in made:
-                put(batch)
+            for item in made:
+                put((item,))
                 if stopped.is_set():
                     return
             put(None)
@@ -49,14 +39,10 @@ def prefetched(made: Iterator[RankBatch], depth: int) -> Iterator[RankBatch]:
     thread = threading.Thread(target=work, name="loader", daemon=True)
     thread.start()
     try:
-        while True:
-            started = time.perf_counter()
-            item = ready.get()
-            if item is None:
-                return
+        while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield replace(item, wait_s=time.perf_counter() - started)
+            yield item[0]
     finally:
         stopped.set()
         thread.join()

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plinth.errors import IntegrityError, PlinthError
-from plinth.tokens.reading.loader import Loader
+from plinth.tokens.reading.loader import Loader, RankBatch
 from plinth.tokens.shards.reader import ShardReader, Tokens
 
 #: How many steps before its own a shard is proved: a shard of 1 GB takes a second of a core.
@@ -151,3 +151,15 @@ def shards_ahead(loader: Loader, first_step: int, stop_step: int, threads: int) 
         yield ahead.require
     finally:
         ahead.close()
+
+
+def proved_batches(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[RankBatch]:
+    """The batches of these steps, each made when its shards are proved.
+
+    Raises:
+        MissingError, IntegrityError, StorageError: a shard is absent, has changed, or cannot be fetched.
+    """
+    with shards_ahead(loader, first_step, stop_step, threads) as required:
+        for step in range(first_step, stop_step):
+            required(step)
+            yield loader.batch(step)

@@ -27,13 +27,14 @@ from plinth.training.forensics import blame as ranking
 from plinth.training.forensics import step_losses
 from plinth.training.forensics.blame import ScoredDocument
 from plinth.training.forensics.step_documents import StepDocuments
+from plinth.training.guard.screening import TEXT_RULES
 from plinth.training.telemetry.timeline import History, timeline
 
 #: Number of earlier steps that define the typical loss, and of the last steps that they are chosen from.
 BASELINE, REACH = 4, 64
 
 #: Rules of the guard that suspect a step's batch; the others watch stretches of a run.
-OF_BATCH = ("nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations")
+OF_BATCH = ("nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", *TEXT_RULES)
 
 #: Sequences of a batch up to which every one gets a backward pass of its own.
 GRADIENT_ROWS = 64

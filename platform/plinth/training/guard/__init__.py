@@ -8,6 +8,7 @@
     records         TrainedStep, Limits, Finding, Intervention
     rolling         a window of numbers with level and spread
     rules           the published heuristics, each from numbers to a finding
+    screening       rules over the text of a batch, judged before its update
     state_machine   Guard: streaks, windows left out, learning rate, bounds; its state is part of a checkpoint
     throughput      the rule over tokens per second; it reads a clock, so it is never part of a checkpoint
     documents       the documents of a window, reported on the timeline by a thread of the leading rank

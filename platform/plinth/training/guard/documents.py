@@ -15,8 +15,10 @@ from typing import Any
 
 from plinth.errors import PlinthError
 from plinth.training.config import RunConfig
+from plinth.training.data import run_loader
 from plinth.training.forensics.step_documents import StepDocument, StepDocuments
 from plinth.training.guard.records import Intervention
+from plinth.training.guard.screening import TEXT_RULES, broken_rows
 from plinth.training.telemetry.timeline import Timeline
 
 #: Documents that an event names; of the others it has the number.
@@ -46,7 +48,7 @@ class WindowReporter:
 
     def report(self, made: Intervention) -> None:
         """Queue the documents of an intervention to be listed; returns at once."""
-        if self.config is None or made.action not in _NAMED_ACTIONS:
+        if self.config is None or (made.action not in _NAMED_ACTIONS and made.rule not in TEXT_RULES):
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="window-reporter", daemon=True)
@@ -71,6 +73,8 @@ class WindowReporter:
             }
             try:
                 found = describe(self.config, made.first, made.last)
+                if made.rule in TEXT_RULES:
+                    found |= describe_rows(self.config, made.step, made.rule)
             except PlinthError as error:  # a run whose batches come from elsewhere has no manifests here
                 found = {"unknown": str(error)}
             events.append("documents", **about, **found)
@@ -98,6 +102,24 @@ def describe(config: RunConfig, first: int, last: int) -> dict[str, Any]:
             for seen in inside[:NAMED]
         ],
     }
+
+
+def describe_rows(config: RunConfig, step: int, rule: str) -> dict[str, Any]:
+    """The rows of a step's global batch that break a rule of screening, the furthest out first, with their documents.
+
+    Raises:
+        MissingError, IntegrityError: the data of the run is not in its workspace, or has changed.
+    """
+    assert config.guard.screening is not None
+    loader = run_loader(config, 0, 1)
+    share = loader.batch(step - 1)
+    streams = [loader.order.streams[number] for number in share.streams.tolist()]
+    broken = broken_rows(config.guard.screening, share, streams, rule)
+    documents: dict[int, list[str]] = {}
+    for seen in StepDocuments(config).of_step(step):
+        documents.setdefault(seen.row, []).append(seen.id)
+    named = [{"row": row, "value": round(value, 6), "documents": documents[row]} for row, value in broken[:NAMED]]
+    return {"rows_count": len(broken), "rows": named}
 
 
 def rank_sources(inside: Iterable[StepDocument], before: Iterable[StepDocument]) -> list[dict[str, Any]]:

@@ -88,6 +88,25 @@ class Throughput(GuardRule):
         return self
 
 
+class BatchScreening(Frozen):
+    """Judges the text of a batch before its update: rules over its rows, which are the sequences of the mixture."""
+
+    action: Literal["warn", "skip", "stop"] = Field(
+        "skip", description="warn, skip (the update is not made), or stop, of a batch with too many such rows."
+    )
+    rows: float = Field(0.25, ge=0, lt=1, description="Share of a batch's rows that may break one of these bounds.")
+    duplicate_ngrams: float | None = Field(
+        None, ge=0, le=1, description="Share of a row's 8-grams that came before in the row, at most."
+    )
+    top_ngram: float | None = Field(
+        None, ge=0, le=1, description="Share of a row's 4-grams that are the commonest one, at most."
+    )
+    entropy: float | None = Field(None, ge=0, description="Bits per token of a row's tokens, at least.")
+    streams: tuple[str, ...] = Field(
+        (), description="Streams whose rows count, by name or pattern: `web/language=fr`, `web/*`."
+    )
+
+
 class GuardParameters(Frozen):
     """Watches every step; skips, rolls back, lowers the learning rate or stops, within bounds."""
 
@@ -106,6 +125,9 @@ class GuardParameters(Frozen):
     activations: LayerRule = internal(LayerRule(), description="Activations of a layer.")
     plateau: PlateauRule = internal(PlateauRule(), description="Off.")
     throughput: Throughput = internal(Throughput(), description="Steps take much longer than they did.")
+    screening: BatchScreening | None = Field(
+        None, description="Bounds of the text of a batch, judged before its update; by default none."
+    )
     skip_before: int = internal(0, ge=0, description="Steps before the first suspicious one that are left out as well.")
     skip_after: int = Field(
         0, ge=0, description="Steps after the last suspicious one that are left out as well (PaLM left out 200 to 500)."
@@ -118,6 +140,11 @@ class GuardParameters(Frozen):
         16, ge=0, description="Updates not made among the last `window_steps`; one more stops the run."
     )
     max_lowered: int = internal(4, ge=0, description="How often the learning rate is lowered; one more stops the run.")
+
+    def rule(self, name: str) -> GuardRule:
+        """The policy of a rule, also of one of screening."""
+        own: GuardRule | None = getattr(self, name, None)
+        return own or GuardRule(action="off" if self.screening is None else self.screening.action)
 
     @model_validator(mode="before")
     @classmethod

@@ -8,10 +8,28 @@ from typing import Any, Literal
 
 from plinth.records import Frozen
 
-Rule = Literal["nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", "plateau", "throughput"]
+Rule = Literal[
+    "nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", "plateau", "throughput",
+    "duplicate_ngrams", "top_ngram", "entropy", "streams",
+]  # fmt: skip
 
 #: Actions from the mildest to the hardest; when several rules demand one at a step, the hardest is taken.
 ACTIONS = ("warn", "skip", "lower_lr", "rollback", "stop")
+
+
+class Finding(Frozen):
+    """A rule that found a step suspicious.
+
+    Attributes:
+        value, threshold: of the step; of a rule of screening, shares of its rows.
+        bound: of a row, where a rule judges rows.
+    """
+
+    rule: Rule
+    value: float
+    threshold: float
+    layer: str | None = None
+    bound: float | None = None
 
 
 class TrainedStep(Frozen):
@@ -19,6 +37,7 @@ class TrainedStep(Frozen):
 
     Attributes:
         vetoed: whether the update was not made.
+        screened: the rules of screening that found its batch suspicious.
         gradients, activations: of each layer, when they were measured.
     """
 
@@ -26,6 +45,7 @@ class TrainedStep(Frozen):
     loss: float
     grad_norm: float
     vetoed: bool = False
+    screened: tuple[Finding, ...] = ()
     gradients: Mapping[str, float] | None = None
     activations: Mapping[str, float] | None = None
 
@@ -35,19 +55,15 @@ class TrainedStep(Frozen):
 
 
 class Limits(Frozen):
-    """A step whose loss or gradient norm is above its limit is suspicious. Infinite: not judged yet."""
+    """A step whose loss or gradient norm is above its limit is suspicious. Infinite: not judged yet.
+
+    Attributes:
+        rows: that may break a bound of screening.
+    """
 
     loss: float = math.inf
     grad_norm: float = math.inf
-
-
-class Finding(Frozen):
-    """A rule that found a step suspicious."""
-
-    rule: Rule
-    value: float
-    threshold: float
-    layer: str | None = None
+    rows: float = math.inf
 
 
 class Intervention(Frozen):
@@ -57,6 +73,7 @@ class Intervention(Frozen):
         step: at which it was decided.
         first, last: the steps concerned; a rollback leaves them out.
         factor: of the learning rate from `last` on.
+        bound: of a row, where a rule judges rows.
         number: of the run's interventions of this action, from 1.
         reason: why a harder action was taken than that of the rule.
     """
@@ -71,6 +88,7 @@ class Intervention(Frozen):
     number: int = 1
     factor: float = 1.0
     layer: str | None = None
+    bound: float | None = None
     reason: str = ""
 
     def event(self) -> dict[str, Any]:

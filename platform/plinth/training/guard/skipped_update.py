@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from torch import Tensor
 from plinth.training.engine.device_gradients import HostCopy, keeps_back, state_device
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.guard.records import Limits
+from plinth.training.guard.screening import NONE_BROKEN, TEXT_RULES
 
 #: A rank requests a save in place of one that failed; any other request comes first.
 SAVE_AGAIN = -1
@@ -41,9 +43,8 @@ SIGNALS = (SAVE_AGAIN, STOP_REQUESTED, int(signal.SIGINT), int(signal.SIGTERM))
 _LOSS, _FIRST, _SECOND, _SECONDS, _RANKS = range(5)
 _ASKED = slice(5, 5 + len(SIGNALS))
 _TRACE = _ASKED.stop
-_NORM, _SKIPPED = range(_TRACE + 1, _TRACE + 3)
-
-
+_BROKEN = slice(_TRACE + 1, _TRACE + 1 + len(TEXT_RULES))
+_NORM, _SKIPPED = range(_BROKEN.stop, _BROKEN.stop + 2)
 @dataclass(frozen=True)
 class Shared:
     """The numbers of a step that all ranks share, once the host has read them."""
@@ -55,6 +56,7 @@ class Shared:
     signal: int  # the most urgent signal that any rank has received
     step_s: float  # mean over ranks, of the step before
     trace: int = 0  # the newest request for a trace that the leading rank knows
+    broken: tuple[int, ...] = NONE_BROKEN  # rows that break the bound of each rule of screening
 
 
 class UpdateSkipper:
@@ -73,12 +75,21 @@ class UpdateSkipper:
         if self.able:
             inner.register_step_pre_hook(self._judge)
 
-    def arm(self, limits: Limits, words: tuple[int, int], pending: int, seconds: float, trace: int = 0) -> None:
-        """Before a step: its limits, and this rank's fingerprint, signal, the seconds of its last step, and on the
-        leading rank the newest request for a trace."""
+    def arm(
+        self,
+        limits: Limits,
+        words: tuple[int, int],
+        pending: int,
+        seconds: float,
+        trace: int = 0,
+        broken: Sequence[int] = NONE_BROKEN,
+    ) -> None:
+        """Before a step: its limits, and this rank's fingerprint, signal, the seconds of its last step, on the leading
+        rank the newest request for a trace, and the rows that break the bound of each rule of screening."""
         self._limits, self._summed, self._bad, self._flag = limits, None, None, None
         asked = [float(pending == number) for number in SIGNALS]
-        self._words = torch.tensor([0.0, *map(float, words), seconds, 1.0, *asked, trace], dtype=torch.float64)
+        numbers = [0.0, *map(float, words), seconds, 1.0, *asked, trace, *broken]
+        self._words = torch.tensor(numbers, dtype=torch.float64)
 
     def result(self, loss: Tensor, norm: Tensor) -> PendingNumbers:
         """After a step: everything in one vector on its way to the host."""
@@ -103,6 +114,8 @@ class UpdateSkipper:
             loss = norm if summed is None else summed[_LOSS] / summed[_RANKS]
             limit = math.inf if summed is None else self._limits.loss
             fine = torch.isfinite(loss) & torch.isfinite(norm) & (loss <= limit) & (norm <= self._limits.grad_norm)
+            if summed is not None and math.isfinite(self._limits.rows):
+                fine &= (summed[_BROKEN] <= self._limits.rows).all()
             self._bad = ~fine
         if self._flag is None:
             flag = self._bad.float()
@@ -128,4 +141,5 @@ class PendingNumbers:
             signal=max((number for number, count in zip(SIGNALS, values[_ASKED], strict=True) if count), default=0),
             step_s=values[_SECONDS] / ranks,
             trace=int(values[_TRACE]),
+            broken=tuple(map(int, values[_BROKEN])),
         )

@@ -15,6 +15,7 @@ from plinth.training.guard.parameters import GuardParameters, GuardRule
 from plinth.training.guard.records import ACTIONS, Finding, Intervention, Limits, TrainedStep
 from plinth.training.guard.rolling import Rolling
 from plinth.training.guard.rules import LAYER_WINDOW, judge, judge_layers, limits
+from plinth.training.guard.screening import TEXT_RULES, limit_of
 
 #: Steps between an observation and its effect.
 LAG = 2
@@ -48,7 +49,7 @@ class Guard:
         """The rollback whose window holds this step."""
         return next((made for made in reversed(self.rollbacks) if made.first <= step <= made.last), None)
 
-    def update_limits(self, step: int, in_flight: int = 0) -> Limits:
+    def update_limits(self, step: int, in_flight: int = 0, rows: int = 0) -> Limits:
         """Limits above which the update of the next step is not made: of rules that skip; of all just after a window.
 
         A window ends where the guard was sure, not where the bad data ends. With good parameters again, the
@@ -56,6 +57,7 @@ class Guard:
 
         Args:
             in_flight: steps before this one that are trained and not recorded yet, fewer than `LAG`.
+            rows: of the step's batch, in sequences.
         """
         if not self.policy.enabled:
             return Limits()
@@ -64,6 +66,7 @@ class Guard:
         return Limits(
             loss=limit.loss if loss == "skip" or (probation and loss != "off") else math.inf,
             grad_norm=limit.grad_norm if norm == "skip" or (probation and norm == "rollback") else math.inf,
+            rows=limit_of(self.policy.screening, rows),
         )
 
     def factor(self, step: int) -> float:
@@ -83,12 +86,7 @@ class Guard:
         """Judge a trained step; the interventions it leads to, the hardest last."""
         if not self.policy.enabled:
             return []
-        found = judge(seen, self._next_limits[0])
-        by_layer = (
-            judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
-            judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
-        )
-        found += [finding for finding in by_layer if finding is not None]
+        found = [*seen.screened, *(() if self.kept_back(seen) else self._judge(seen))]
         if seen.finite and not seen.vetoed:  # a long stretch of bad data must not become the level it is judged by
             self._losses.add(seen.loss)
             self._norms.add(seen.grad_norm)
@@ -96,6 +94,10 @@ class Guard:
         self._update_streaks(seen, found)
         made = [one for finding in found if (one := self._decide(seen, finding)) is not None]
         return self._hardest(made)
+
+    def kept_back(self, seen: TrainedStep) -> bool:
+        """Whether screening kept an update back; then loss and gradient say nothing, and are not judged."""
+        return seen.vetoed and any(self.policy.rule(finding.rule).action != "warn" for finding in seen.screened)
 
     def set_rollbacks(self, made: Iterable[Intervention]) -> None:
         """Set every rollback of the run, also those made after this state was saved."""
@@ -135,6 +137,14 @@ class Guard:
 
     # -- inside
 
+    def _judge(self, seen: TrainedStep) -> list[Finding]:
+        """Findings about loss and gradient."""
+        by_layer = (
+            judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
+            judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
+        )
+        return [*judge(seen, self._next_limits[0]), *(finding for finding in by_layer if finding is not None)]
+
     def _on_probation(self, step: int) -> bool:
         """Whether a step is soon after a window, or after one whose update was skipped there: after each, two have to
         pass, and what becomes of a step is known `LAG` steps later."""
@@ -156,7 +166,8 @@ class Guard:
 
     def _update_streaks(self, seen: TrainedStep, found: list[Finding]) -> None:
         """Lengthen the streaks of the rules that found something; end those of the others that could have."""
-        going_on = {finding.rule for finding in found} | _unmeasured(seen)
+        unjudged = set(self._streaks) - set(TEXT_RULES) if self.kept_back(seen) else _unmeasured(seen)
+        going_on = {finding.rule for finding in found} | unjudged
         self._streaks = {rule: streak for rule, streak in self._streaks.items() if rule in going_on}
         for finding in found:
             self._streaks.setdefault(finding.rule, [seen.step, 0])[1] += 1
@@ -166,14 +177,11 @@ class Guard:
 
     def _decide(self, seen: TrainedStep, finding: Finding) -> Intervention | None:
         """The intervention that the policy makes of a finding now, if any."""
-        rule: GuardRule = getattr(self.policy, finding.rule)
+        rule = self.policy.rule(finding.rule)
         if rule.action == "off":
             return None
-        if (
-            seen.vetoed
-            and finding.rule in RULES_BEFORE_UPDATE
-            and (rule.action == "skip" or self._on_probation(seen.step))
-        ):
+        kept_back = finding.rule in RULES_BEFORE_UPDATE and (rule.action == "skip" or self._on_probation(seen.step))
+        if seen.vetoed and (kept_back or (finding.rule in TEXT_RULES and rule.action == "skip")):
             return self._skip(seen, finding, rule)
         count = self._streaks[finding.rule][1]
         if count < rule.confirmations or (rule.action == "warn" and count > rule.confirmations):
@@ -200,7 +208,8 @@ class Guard:
 
     def _roll_back(self, seen: TrainedStep, finding: Finding) -> Intervention:
         """Leave out everything from where any rule first found something to this step."""
-        onset = min(streak[0] for rule, streak in self._streaks.items() if getattr(self.policy, rule).action != "off")
+        acting = (rule for rule in self._streaks if rule not in TEXT_RULES and self.policy.rule(rule).action != "off")
+        onset = min(self._streaks[rule][0] for rule in acting)
         first, last = max(1, onset - self.policy.skip_before), seen.step + self.policy.skip_after
         number, factor = len(self.rollbacks) + 1, self.policy.rollback_lr_factor
         made = self._intervention(seen, finding, "rollback", number=number, factor=factor)

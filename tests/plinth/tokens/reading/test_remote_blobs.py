@@ -27,12 +27,13 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.parameters import Reading
+from plinth.tokens.reading.prefetch import prefetched
 from plinth.tokens.reading.shard_sources import ShardSource, open_shards
-from plinth.tokens.reading.shards_ahead import THREADS, first_touches, shards_ahead
+from plinth.tokens.reading.shards_ahead import THREADS, first_touches, proved_batches, shards_ahead
 from plinth.tokens.reading.span_reader import SpanReader
 from plinth.tokens.shards import blocks
 from plinth.tokens.shards.reader import ShardReader, open_streams
-from plinth.training import config
+from plinth.training import config, data
 from plinth.training.data import open_batches
 from plinth.training.parameters import Training
 from tests.ranks import run_ranks
@@ -115,11 +116,10 @@ def _rank(local: Store, readings: list[Reading], shards: list[Manifest], *made: 
             Order(mixed), opened.readers, global_batch=GLOBAL, micro_batch=4, rank=rank, world=4, prefetch=2
         )
         tokens, rows = [], []
-        with shards_ahead(loader, 0, STEPS, 2) as required:
-            for share in loader.batches(0, STEPS, required):
-                tokens.append(share.tokens)
-                for reader, _, pieces in loader.pieces(share.step):
-                    rows += [(reader.stream.name, start) for start in pieces.starts.tolist()]
+        for share in prefetched(proved_batches(loader, 0, STEPS, 2), 2):
+            tokens.append(share.tokens)
+            for reader, _, pieces in loader.pieces(share.step):
+                rows += [(reader.stream.name, start) for start in pieces.starts.tolist()]
         assert isinstance(opened.store, CachedStore)
         found[reading.fetch] = {"tokens": np.stack(tokens), "rows": rows, "bytes": opened.store.traffic.bytes}
     return found
@@ -257,9 +257,8 @@ def test_when_s3_is_down_it_is_said_after_bounded_tries(pushed: Pushed, tmp_path
         store = CachedStore(tmp_path, remote, 10**9)
         opened = ShardSource(store, open_streams(store, pushed.shards))
         loader = pushed.loader(opened.readers)
-        refused = pytest.raises(StorageError, match="cannot read s3://")
-        with shards_ahead(loader, 0, STEPS, 2) as required, refused as down:
-            next(loader.batches(0, STEPS, required))
+        with pytest.raises(StorageError, match="cannot read s3://") as down:
+            next(proved_batches(loader, 0, STEPS, 2))
         assert "within 3 attempts" in str(down.value)
         _await_fetchers()
     assert store.held_bytes() == 0
@@ -285,8 +284,16 @@ def test_shards_are_fetched_in_the_order_of_need(pushed: Pushed, tmp_path: Path)
     assert store.traffic.bytes == before
 
 
-def test_a_run_reads_the_same_batches_from_anywhere(pushed: Pushed, tmp_path: Path) -> None:
-    ctx = pushed.ctx
+def test_a_run_reads_the_same_batches_from_anywhere(
+    pushed: Pushed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx, examine, threads = pushed.ctx, data.examined, set()
+
+    def examined(*given: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return examine(*given)
+
+    monkeypatch.setattr(data, "examined", examined)
     tokens = Manifest(
         asset="tokenizer",
         step="s",
@@ -313,6 +320,7 @@ def test_a_run_reads_the_same_batches_from_anywhere(pushed: Pushed, tmp_path: Pa
     for there in remote:
         assert all(np.array_equal(*pair) for pair in zip(here, there, strict=True))
     first = next(iter(pushed.shards.values())).parts[0].blob
+    assert threads == {"loader"}  # fingerprint and screening, where batches are made
     assert verified.known(ctx.store.path(first), first)  # what was read in place was compared with its digest
 
 

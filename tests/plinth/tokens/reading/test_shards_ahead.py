@@ -24,7 +24,8 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.packing import packed
 from plinth.tokens.packing.layout import BestFit
 from plinth.tokens.reading.loader import Loader
-from plinth.tokens.reading.shards_ahead import THREADS, ShardsAhead, Touch, first_touches, shards_ahead
+from plinth.tokens.reading.prefetch import prefetched
+from plinth.tokens.reading.shards_ahead import THREADS, ShardsAhead, Touch, first_touches, proved_batches
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
 GLOBAL = 2
@@ -44,8 +45,8 @@ class Corpus:
     def readers(self) -> dict[str, ShardReader]:
         return open_streams(self.ctx.store, self.shards)
 
-    def loader(self, *, prefetch: int = 2) -> Loader:
-        return Loader(Order(self.mixture), self.readers(), global_batch=GLOBAL, micro_batch=2, prefetch=prefetch)
+    def loader(self) -> Loader:
+        return Loader(Order(self.mixture), self.readers(), global_batch=GLOBAL, micro_batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +70,15 @@ def hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, s
 
 
 def _rows(loader: Loader, first: int = 0, threads: int = 2) -> np.ndarray:
-    with shards_ahead(loader, first, loader.steps, threads) as required:
-        return np.concatenate([share.tokens for share in loader.batches(first, None, required)])
+    proved = proved_batches(loader, first, loader.steps, threads)
+    return np.concatenate([share.tokens for share in prefetched(proved, 2)])
 
 
 @pytest.mark.parametrize("first", [0, 17])
 def test_no_shard_is_hashed_where_batches_are_made_and_none_twice(
     corpus: Corpus, hashed: list[tuple[str, str]], first: int
 ) -> None:
-    alone = corpus.loader(prefetch=0)
+    alone = corpus.loader()
     touched = [touch for step in first_touches(alone, first, alone.steps) for touch in step]
     rows = _rows(corpus.loader(), first)
     assert {thread for thread, _ in hashed} == {THREADS}
@@ -95,7 +96,7 @@ def test_without_threads_the_reader_compares_what_it_reads(corpus: Corpus, hashe
 
 
 def test_the_first_touches_of_every_step_by_hand(corpus: Corpus) -> None:
-    loader = corpus.loader(prefetch=0)
+    loader = corpus.loader()
     planned = list(first_touches(loader, 3, loader.steps))
     seen: set[tuple[str, int]] = set()
     for step, found in enumerate(planned, 3):
@@ -124,16 +125,15 @@ def test_a_damaged_shard_stops_the_step_that_reads_it(
     data[-1] ^= 1
     path.chmod(0o644)
     path.write_bytes(bytes(data))
-    alone = corpus.loader(prefetch=0)
+    alone = corpus.loader()
     expected = [alone.batch(step).tokens for step in range(loader.steps)]
     hashed.clear()
     read: list[int] = []
 
     def train() -> None:
-        with shards_ahead(loader, 0, loader.steps, 2) as required:
-            for share in loader.batches(0, None, required):
-                read.append(share.step)
-                assert np.array_equal(share.tokens, expected[share.step])
+        for share in prefetched(proved_batches(loader, 0, loader.steps, 2), 2):
+            read.append(share.step)
+            assert np.array_equal(share.tokens, expected[share.step])
 
     with pytest.raises(IntegrityError, match="has changed since it was written") as refused:
         train()
