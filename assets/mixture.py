@@ -18,18 +18,23 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens.mixture import mixture, mixture_audit
 from plinth.tokens.mixture.advice import advice
+from plinth.training.initial import replay, source
 
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One mixture per recipe."""
-    params = recipe.required_mixture()
+    params, begun = recipe.required_mixture(), recipe.training.initial
+    replays = bool(begun and begun.replay)
     return [
         Stage(
             asset="mixture",
-            deps=(*each(recipe, *_kinds(recipe)), *planted(recipe, *_kinds(recipe))),
+            deps=(
+                *(*each(recipe, *_kinds(recipe)), *planted(recipe, *_kinds(recipe))),
+                *((source.ASSET, "tokenizer") if replays else ()),
+            ),
             make=partial(_make, recipe),
             version=mixture.VERSION,
-            params=params.model_dump(mode="json"),
+            params=params.model_dump(mode="json") | ({"replay": begun.replay} if begun and replays else {}),
             group="mixture",
             description=f"{params.total_tokens:,} tokens in {len(params.phases)} phases.",
             owner=shared_owner(recipe),
@@ -43,7 +48,15 @@ def stages(recipe: Recipe) -> list[Stage]:
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     packed = read_by_run(recipe, inputs, "packed") if "packed" in _kinds(recipe) else None
     own = [CANARIES] if recipe.corpus.canaries else []
-    return mixture.run(ctx, recipe.required_mixture(), read_by_run(recipe, inputs, "shards"), packed, own)
+    params, shards, begun = recipe.required_mixture(), read_by_run(recipe, inputs, "shards"), recipe.training.initial
+    if begun is None or not begun.replay:
+        return mixture.run(ctx, params, shards, packed, own)
+    parent = replay.of_parent(ctx, inputs[source.ASSET], inputs["tokenizer"])
+    for made in parent.shards.values():
+        ctx.refs.save(made)
+    asked = parent.sequences(begun.replay, params.total_tokens // params.sequence_tokens)
+    say(f"replayed: {sum(asked.values())} sequences of {', '.join(parent.shards)}")
+    return mixture.run(ctx, params, shards | parent.shards, packed, own, asked)
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:

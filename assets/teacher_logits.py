@@ -11,7 +11,7 @@ from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.training.distillation import stored_logits
-from plinth.training.initial import source
+from plinth.training.initial import replay, source
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -43,7 +43,7 @@ def stored(recipe: Recipe) -> tuple[str, ...]:
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     from plinth.training.distillation import teacher_logits  # torch: only where logits are made
 
-    shards = read_by_run(recipe, inputs, "shards")
+    shards = read_by_run(recipe, inputs, "shards") | replay.shards_of(ctx, inputs["mixture"])
     models = inputs["tokenizer"], inputs[source.TEACHER]
     return teacher_logits.run(ctx, recipe.training, inputs["mixture"], shards, *models)
 

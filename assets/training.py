@@ -33,7 +33,7 @@ from plinth.training import config, job, manifests
 from plinth.training.checkpoint import mean_record
 from plinth.training.config import RunConfig
 from plinth.training.distillation import stored_logits
-from plinth.training.initial import source
+from plinth.training.initial import replay, source
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import seeds
 from plinth.training.validation.probe_curves import curves
@@ -94,7 +94,7 @@ def _average(recipe: Recipe) -> dict[str, Any]:
 
 
 def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
-    shards = read_by_run(recipe, inputs, "shards")
+    shards = read_by_run(recipe, inputs, "shards") | replay.shards_of(ctx, inputs["mixture"])
     curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
     data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
     scored = {name: inputs[name] for name in _probes(recipe)}

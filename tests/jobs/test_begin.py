@@ -84,3 +84,27 @@ def test_a_mean_is_released_and_a_run_begins_from_the_release(trained: Path, tmp
         assert digests(workspace)["checkpoint"] in json.dumps(answer(workspace, "impact", made["checkpoint"][:16]))
     finally:
         stop_server(Workspace(workspace))
+
+
+REPLAY = """
+name: child
+tokenizer: {{kind: initial}}
+mixture: {{total_tokens: 10240}}
+training:
+  initial: {{checkpoint: {run}, replay: 0.25}}
+  model: {{layers: 2, dim: 64, heads: 2, kv_heads: 1, ffn_dim: 176}}
+"""
+
+
+def test_a_run_replays_its_parents_text(trained: Path, tmp_path: Path) -> None:
+    """A quarter of the sequences are the parent's, and what every step trained on is listed."""
+    workspace = copied(trained, tmp_path / "workspace")
+    (parent,) = (workspace / "runs").glob("tiny-*")
+    recipe = variant(tmp_path, REPLAY.format(run=parent.name[:10]))
+    plinth(workspace, "run", "-r", recipe, "--select", "evaluation")
+    (child,) = (workspace / "runs").glob("child-*")
+    config = json.loads((child / "config.json").read_text())
+    assert {"replay-web", "replay-prose", "replay-code", "web"} <= set(config["shards"])
+    rows = [one for step in (1, 2, 20) for one in answer(workspace, "batch", child.name, step)["sequences"]]
+    assert {one["bucket"].startswith("replay-") for one in rows} == {True, False}
+    assert all(one["documents"] for one in rows)

@@ -22,7 +22,7 @@ from plinth.storage.refs import Refs
 from plinth.training.attempts.code import together
 from plinth.training.attempts.statement import AttemptRecord, stated
 from plinth.training.checkpoint import mean_record
-from plinth.training.initial import source
+from plinth.training.initial import replay, source
 from plinth.trust.dsse import statement
 
 #: The predicate type of SLSA's Provenance v1 specification.
@@ -53,7 +53,9 @@ class Link(Frozen):
 
     @property
     def made_of(self) -> tuple[str, ...]:
-        """Its inputs; of a mean of checkpoints, without those."""
+        """Its inputs; of a mean of checkpoints, without those; none of a parent's text that is replayed."""
+        if self.step == replay.STEP.name:
+            return ()
         mean = self.step == mean_record.AVERAGE
         return tuple(own for name, own in self.inputs.items() if not (mean and name.startswith(mean_record.PARENT)))
 

@@ -216,7 +216,11 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 def _begins(recipe: Recipe) -> Iterator[Found]:
     """What is kept from weights, or compared with them, needs weights."""
-    if recipe.training.initial is not None:
+    begun = recipe.training.initial
+    if begun is not None:
+        if begun.replay and recipe.mixture is not None and recipe.mixture.packing != "concatenate":
+            where = ("training", "initial", "replay")
+            yield where, f"the parent's text is not packed by {recipe.mixture.packing}; expected packing: concatenate"
         return
     if recipe.tokenizer.kind == "initial":
         yield ("tokenizer", "kind"), "initial is the tokenizer of `training.initial`, which the recipe does not have"

@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, groupby
+from types import MappingProxyType
 from typing import Any
 
 from plinth.compute.context import Context
@@ -46,6 +47,7 @@ def run(
     shards: Mapping[str, Manifest],
     packed: Mapping[str, Manifest] | None = None,
     planted: Sequence[str] = (),
+    replayed: Mapping[str, int] = MappingProxyType({}),
 ) -> Manifest:
     """Fix the sequences that every block of the run takes from every stream; stats only.
 
@@ -53,6 +55,7 @@ def run(
         shards: of the buckets.
         packed: with `packing: best-fit`, the packed indexes of the same buckets.
         planted: buckets of these that no key of the recipe names: they are read once, spread over the run.
+        replayed: sequences of streams that no key of the recipe names, spread over the run in the same way.
 
     Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases`, a row per leg (phase, name,
     first, sequences, blocks, and by stream: weights, block_totals, tail, counts, shares; `ramp` where shares move);
@@ -60,7 +63,7 @@ def run(
     and its index: tokens and parts); `realised` (see `mixture_audit.audit`);
     `capped`, sequences that bounds on epochs took from streams; `packing` of the run's text (shares of padding,
     masked targets, document starts, dropped tokens and split documents; r_pad); `planted`, planted streams, where
-    there are any.
+    there are any; `replayed`, sequences of streams, where there are any.
 
     Raises:
         RecipeError: a key names no stream, a stream is needed for more epochs than the recipe allows, or a phase has
@@ -69,32 +72,41 @@ def run(
     streams = {stream.name: stream for stream in streams_of_all(shards)}
     _require_buckets(params, shards)
     own_text = sorted(name for name, stream in streams.items() if stream.bucket in planted)
-    names = sorted([*used_streams(params.phases, sorted(streams.keys() - set(own_text))), *own_text])
+    given = {*own_text, *replayed}
+    names = sorted([*used_streams(params.phases, sorted(streams.keys() - given)), *given])
     packing = {name: _packing(ctx, params, streams[name], shards, packed or {}) for name in names}
-    stats = plan(params, {name: own.sequences for name, own in packing.items()}, own_text)
+    stats = plan(params, {name: own.sequences for name, own in packing.items()}, own_text, replayed)
     for name, own in packing.items():
         stats["buckets"][name]["packing"] = own.model_dump(mode="json")
         stats["buckets"][name]["index"] = _index(streams[name], shards)
     stats["packing"] = _overall(stats, {name: own for name, own in packing.items() if name not in own_text})
-    step = Step(name="tokens.mixture", version=VERSION, params=params.model_dump(mode="json"))
+    more = {"replayed": dict(replayed)} if replayed else {}
+    step = Step(name="tokens.mixture", version=VERSION, params=params.model_dump(mode="json") | more)
     buckets = sorted({streams[name].bucket for name in names})
     inputs = {f"{bucket}/shards": shards[bucket] for bucket in buckets}
     inputs |= {f"{bucket}/packed": packed[bucket] for bucket in buckets if packed}
     return manifest(ASSET, step, inputs, [], stats)
 
 
-def plan(params: Mixture, available: Mapping[str, int], planted: Sequence[str] = ()) -> dict[str, Any]:
-    """The mixture as arithmetic, from the sequences that each stream has; those of `planted` are all read.
+def plan(
+    params: Mixture,
+    available: Mapping[str, int],
+    planted: Sequence[str] = (),
+    replayed: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The mixture as arithmetic, from the sequences that each stream has; those of `planted` are all read, and of
+    `replayed` so many.
 
     Raises:
         RecipeError: as `run`.
     """
     names = sorted(available)
     sequences = params.total_tokens // params.sequence_tokens
-    text = {name: available[name] for name in names if name not in planted}
+    text = {name: available[name] for name in names if name not in planted and name not in replayed}
     limits = caps.bounds(params, sorted(text))
     asked = {name: available[name] for name in planted}
     require_room(asked, sequences, params.sequence_tokens)
+    asked |= replayed
     for _ in range(ROUNDS):
         requested = [
             leg
@@ -107,7 +119,9 @@ def plan(params: Mixture, available: Mapping[str, int], planted: Sequence[str] =
         if not short:
             break
         asked |= {name: asked[name] + lacking for name, lacking in short.items()}  # a ramp's counts are near, not exact
-    caps.require_within(params, {name: needed[name] for name in text}, text, limits)
+    own = text | {name: available[name] for name in replayed}
+    limits |= dict.fromkeys(replayed, params.max_epochs)
+    caps.require_within(params, {name: needed[name] for name in own}, own, limits)
     limits |= {name: float(math.ceil(needed[name] / available[name])) for name in planted if available[name]}
     before, after = caps.requested_sequences(requested), caps.requested_sequences(narrow)
     taken = {name: float(before[name] - amount) for name, amount in after.items() if amount < before[name]}
@@ -129,7 +143,9 @@ def plan(params: Mixture, available: Mapping[str, int], planted: Sequence[str] =
         },
         "capped": taken,
         "realised": audit(made, rows, params.block_sequences, names),
-    } | ({"planted": list(planted)} if planted else {})
+        **({"planted": list(planted)} if planted else {}),
+        **({"replayed": dict(replayed)} if replayed else {}),
+    }
 
 
 def rows(mixture: Manifest) -> list[dict[str, Any]]:

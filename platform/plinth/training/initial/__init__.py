@@ -6,6 +6,7 @@
     source       the manifest of the asset `initial`: files of a checkpoint or folder, by content
     agreement    whether a recipe's model, vocabulary and optimizer can go on from it; differences by name
     kept_optimizer  the optimizer's state of the parent, where the recipe keeps it (imports torch)
+    replay       the parent's text among the run's own, by lineage
     weights      the initial weights of any part of any parameter, read from those files (imports torch)
 
 The digest of the manifest is in the run's key and among the inputs of its `run`, so that lineage, taint and takedown go

@@ -40,6 +40,15 @@ class InitialWeights(Frozen):
         "have, by their text, and begins the others at the mean of the parent's rows (Hewitt 2021).",
     )
 
+    replay: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        exclude_if=lambda share: not share,
+        description="Share of all training tokens that are the parent's: streams of the run that gave the weights, as "
+        "its mixture had them, spread evenly.",
+    )
+
     @model_validator(mode="after")
     def _one_source(self) -> InitialWeights:
         given = [name for name in ("release", "checkpoint", "folder") if getattr(self, name)]
@@ -50,6 +59,8 @@ class InitialWeights(Frozen):
             raise ValueError("`folder` needs `licence`: under which terms its owner gives the weights")
         if self.licence and not self.folder:
             raise ValueError("`licence` is of a `folder`; a release and a checkpoint have that of their sources")
+        if self.replay and self.folder:
+            raise ValueError("`replay` needs a `release` or `checkpoint`, whose text is known")
         if self.optimizer == "kept" and (self.folder or self.vocabulary != "same"):
             raise ValueError("`optimizer: kept` needs a `release` or `checkpoint`, and its vocabulary")
         return self
