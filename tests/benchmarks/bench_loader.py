@@ -51,7 +51,7 @@ def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
         ctx = Context(Workspace(folder).ensure())
-        shards = {name: _bucket(ctx, name, given.tokens, seed) for seed, name in enumerate(("code", "web"))}
+        shards = {name: drawn_bucket(ctx, name, given.tokens, seed) for seed, name in enumerate(("code", "web"))}
         rows = []
         for packing in ("concatenate", "best-fit"):
             for width in sorted({512, given.sequence}):
@@ -64,7 +64,7 @@ def main() -> None:
     RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
 
 
-def _bucket(ctx: Context, name: str, tokens: int, seed: int) -> Manifest:
+def drawn_bucket(ctx: Context, name: str, tokens: int, seed: int, vocab_size: int = 8192) -> Manifest:
     """Shards of random documents, as `plinth.tokens.shards.shards` would have written them."""
     random = np.random.default_rng(seed)
     shards: list[Part] = []
@@ -75,7 +75,7 @@ def _bucket(ctx: Context, name: str, tokens: int, seed: int) -> Manifest:
             random.lognormal(np.log(MEAN_DOCUMENT) - 0.5, 1.0, 2 * size // MEAN_DOCUMENT).astype(np.int64) + 2
         )
         ends = np.append(ends[ends < size], size)
-        values = random.integers(1, 8192, size, dtype=np.uint16)
+        values = random.integers(1, vocab_size, size, dtype=np.uint16 if vocab_size <= 2**16 else np.uint32)
         values[ends - 1] = 0
         facts = {"start": start, "tokens": size}
         shards.append(Part(name=f"shard-{number:05d}.bin", blob=ctx.store.put_bytes(values.tobytes()), stats=facts))
@@ -84,7 +84,7 @@ def _bucket(ctx: Context, name: str, tokens: int, seed: int) -> Manifest:
         "documents": sum(part.rows for part in indexes),
         "tokens": tokens,
         "end_of_text": 0,
-        "dtype": "<u2",
+        "dtype": values.dtype.str,
     }
     parts = (*shards, *indexes)
     return Manifest(asset=f"{name}/shards", step="drawn", version="1", params={}, inputs={}, parts=parts, stats=stats)

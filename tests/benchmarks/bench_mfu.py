@@ -1,14 +1,19 @@
-"""Model FLOPs utilisation: a dense 1B decoder, sequence 4,096, BF16, on one GPU, through our engine.
+"""Model FLOPs utilisation: a dense 1B decoder, sequence 4,096, BF16, on one GPU, through `Trainer`.
+
+A step is a step of a run: the loader reads shards and finds the documents, attention stays within them, the guard
+judges the update on the device and the numbers afterwards, the next step is launched before the last one is read. Text
+is drawn at random: what it says changes no time. Steps after the warm-up are launched under CUDA's sync debug mode
+"error": a wait for the device ends the benchmark, so every step it counts is free of waits.
 
 MFU = FLOPs of the model per token x tokens/s / peak of the device (Chowdhery et al. 2022, "PaLM", appendix B):
 6 per parameter of every matrix product, and 12 L H Q S for attention over the whole square, forward and backward,
-nothing for what is computed again. Peaks are the data sheets', dense, without sparsity. Beside it the share when
-attention counts the half that a causal mask leaves ("causal"), for comparison with those who count so.
+nothing for what is computed again. Peaks are the data sheets', BF16, dense (`plinth.launch.devices`), with FP8 layers
+too. Beside it the share when attention counts the half that a causal mask leaves ("causal").
 
-Without a GPU it says so, runs a tiny model on the CPU, and takes what a large matrix product reaches there for the
-peak, so that the arithmetic is seen to work; that figure is no benchmark.
+Without a GPU there is nothing to measure. `--tiny` takes the same path on a CPU with a model of a million parameters
+and, for the peak, what a large matrix product reaches there; that figure is no benchmark and is recorded nowhere.
 
-    python tests/benchmarks/bench_mfu.py [--preset 1b] [--sequence 4096] [--micro 4] [--steps 20] [--compile]
+    python tests/benchmarks/bench_mfu.py [--preset 1b] [--sequence 4096] [--micro 4] [--steps 30] [--compile]
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import sys
 import tempfile
@@ -25,92 +31,127 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results" / "mfu.json"
-sys.path[:0] = [str(ROOT / "platform")]
+sys.path[:0] = [str(ROOT / "platform"), str(Path(__file__).parent)]
 
-WARMUP_STEPS = 3
-
-#: Dense BF16 FLOP/s of the data sheets, by what the device's name holds.
-PEAKS = {"B200": 2.25e15, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
+WARMUP_STEPS = 5
+LIBRARIES = ("torch", "deepspeed", "torchao", "numpy")
 
 
-def configured(workspace: str, arguments: argparse.Namespace, cuda: bool) -> Any:
-    """A run of one rank; on a CPU the smallest preset over short sequences."""
-    from plinth.launch.parameters import Launch, Supervision
+def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
+    """A run of one rank over drawn documents, as its asset would prepare it."""
+    from bench_loader import drawn_bucket
+
+    from plinth.compute.context import Context
+    from plinth.launch.parameters import Launch
     from plinth.model.parameters import Model
     from plinth.model.presets import PRESETS
-    from plinth.training.checkpoint.parameters import Checkpoints
-    from plinth.training.config import RunConfig
-    from plinth.training.engine.parameters import Optimizer
+    from plinth.records import Manifest
+    from plinth.storage.workspace import Workspace
+    from plinth.tokens.mixture import mixture
+    from plinth.tokens.mixture.parameters import Mixture, Phase
+    from plinth.training import config
     from plinth.training.parallel.parameters import Parallel
+    from plinth.training.parameters import Training
 
-    preset, sequence, micro = arguments.preset, arguments.sequence, arguments.micro
-    if not cuda:
-        preset, sequence, micro = "1m", 256, 4
-    rows = micro * arguments.accumulation
-    block = Parallel(zero_stage=1, compile=arguments.compile, activation_checkpointing=arguments.recompute)
-    return RunConfig(
-        run_id="mfu-000000000000",
-        key="0" * 64,
-        recipe="mfu",
-        workspace=workspace,
-        model=Model(preset=preset, document_mask=False),
-        vocab_size=PRESETS[preset].vocab_size,
-        end_of_text=0,
-        optimizer=Optimizer(),
-        precision="bf16" if cuda else "fp32",
-        parallel=block,
-        seed=1,
-        launch=Launch(ranks=1),
-        sequence_tokens=sequence,
-        micro_batch_sequences=micro,
+    ctx = Context(Workspace(workspace).ensure())
+    vocab_size, rows = PRESETS[arguments.preset].vocab_size, arguments.micro * arguments.accumulation
+    tokens = (arguments.steps + WARMUP_STEPS) * rows * arguments.sequence
+    shards = {"text": drawn_bucket(ctx, "text", tokens + arguments.sequence, 1, vocab_size)}
+    phase = Phase(name="all", fraction=1.0, weights={"text": 1.0})
+    mixed = mixture.run(ctx, Mixture(sequence_tokens=arguments.sequence, total_tokens=tokens, phases=(phase,)), shards)
+    facts = {"vocab_size": vocab_size, "end_of_text": 0}
+    tokenizer = Manifest(asset="tokenizer", step="drawn", version="1", params={}, inputs={}, parts=(), stats=facts)
+    training = Training(
+        model=Model(preset=arguments.preset),
+        precision="fp32" if arguments.tiny else "bf16",
+        float8=arguments.float8,
+        micro_batch_sequences=arguments.micro,
         global_batch_sequences=rows,
-        total_steps=arguments.steps + WARMUP_STEPS,
-        mixture="m" * 64,
-        shards={},
-        tokenizer="t" * 64,
-        checkpoints=Checkpoints(),
-        supervision=Supervision(),
+        launch=Launch(ranks=1),
+        parallel=Parallel(zero_stage=1, compile=arguments.compile, activation_checkpointing=arguments.recompute),
     )
+    return config.prepare(ctx, "mfu", training, mixed, shards, tokenizer)
 
 
 def peak_of(device: Any) -> tuple[str, float]:
-    """The device's name and peak; on a CPU, the best of several products of 1,024 x 1,024 matrices."""
+    """The device's name and peak; on a CPU, the best of several products of 1,024 x 1,024 matrices.
+
+    Raises:
+        SystemExit: a GPU whose peak is not known.
+    """
     import torch
+
+    from plinth.launch.devices import DEVICES
 
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
-        return name, next((peak for part, peak in PEAKS.items() if part in name), float("nan"))
+        words = name.lower().replace("-", " ").split()
+        found = [made.bf16_flops for key, made in DEVICES.items() if key.partition("-")[0] in words]
+        if not found:
+            raise SystemExit(f"no peak of {name} is known: add it to plinth.launch.devices")
+        return name, found[-1]
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     best = float("inf")
     for _ in range(8):
         begun = time.perf_counter()
         torch.mm(a, b)
         best = min(best, time.perf_counter() - begun)
-    return "cpu", 2 * 1024**3 / best
+    return f"cpu, {torch.get_num_threads()} threads", 2 * 1024**3 / best
 
 
-def seconds_of(config: Any, rank: Any) -> list[float]:
-    """Seconds of each step after the warm-up, on batches of random tokens."""
-    import numpy as np
+def trained(config: Any, rank: Any) -> dict[str, Any]:
+    """Seconds of all steps after the warm-up together, the median of single ones, and how many waited for nothing."""
     import torch
 
-    from plinth.training.data import StepBatch
-    from plinth.training.engine.engine import open_engine
+    from plinth.training.trainer import Trainer
 
-    engine, random = open_engine(config, rank), np.random.default_rng(1)
-    shape = (config.accumulation(), config.micro_batch_sequences, config.sequence_tokens + 1)
-    seconds = []
-    for _ in range(config.total_steps):
-        tokens = random.integers(0, config.vocab_size, shape, dtype=np.int32)
-        batch = StepBatch.of(tokens)
-        begun = time.perf_counter()
-        loss, _ = engine.train_step(batch, 1e-4)
-        if rank.device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begun)
-    if not bool(torch.isfinite(loss)):
-        raise SystemExit("the loss is not finite: the measurement means nothing")
-    return seconds[WARMUP_STEPS:]
+    cuda = rank.device.type == "cuda"
+    trainer = Trainer(config, rank)
+    trainer.begin()
+    stream, before, steps, strict = trainer.batches(1), None, [], 0
+    for step in range(1, config.total_steps + 1):
+        if step == WARMUP_STEPS + 1:
+            trainer.record(before.read())
+            before, begun = None, time.perf_counter()
+        strict += cuda and step > WARMUP_STEPS
+        if cuda:
+            torch.cuda.set_sync_debug_mode("error" if step > WARMUP_STEPS else "default")
+        launched = trainer.launch(stream, step)
+        if cuda:
+            torch.cuda.set_sync_debug_mode("default")
+        if before is not None:
+            steps.append(before.read())
+            trainer.record(steps[-1])
+        before = launched
+    steps.append(before.read())
+    elapsed = time.perf_counter() - begun
+    timed = [one.time.seconds for one in steps if one.step > WARMUP_STEPS]
+    if any(one.vetoed or one.loss != one.loss for one in steps):
+        raise SystemExit("an update was not made, or a loss is no number: the measurement means nothing")
+    count = config.total_steps - WARMUP_STEPS
+    memory = torch.cuda.max_memory_allocated() if cuda else 0
+    facts = {"guard": config.guard.enabled, "document_mask": config.model.document_mask, "memory_bytes": memory}
+    return {"elapsed_s": elapsed, "steps": count, "median_s": statistics.median(timed), "strict": strict, **facts}
+
+
+def versions(cuda: bool) -> dict[str, str]:
+    """What ran."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    import torch
+
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    if cuda:
+        import pynvml
+
+        pynvml.nvmlInit()
+        found |= {"cuda": str(torch.version.cuda), "driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    return found
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -124,15 +165,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     os.environ.update({**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
     with tempfile.TemporaryDirectory() as folder:
-        config = configured(folder, arguments, torch.cuda.is_available())
+        config = prepared(Path(folder), arguments)
         rank = engines.join(config)
-        seconds = seconds_of(config, rank)
         name, peak = peak_of(rank.device)
-        memory = torch.cuda.max_memory_allocated() if rank.device.type == "cuda" else 0
+        found = trained(config, rank)
         engines.leave()
     exact = counts.flops_exact(config.model, config.vocab_size, config.sequence_tokens)
     squares = 12 * config.model.layers * config.model.heads * config.model.head_width * config.sequence_tokens
-    speed = config.step_tokens() / statistics.median(seconds)
+    speed = config.step_tokens() * found["steps"] / found["elapsed_s"]
     return {
         "device": name,
         "peak_flops": peak,
@@ -141,14 +181,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "micro_batch": config.micro_batch_sequences,
         "accumulation": config.accumulation(),
         "precision": config.precision,
+        "float8": config.float8,
         "compile": config.parallel.compile,
-        "steps": len(seconds),
-        "step_s": round(statistics.median(seconds), 4),
-        "tokens_per_s": round(speed, 1),
+        "guard": found["guard"],
+        "document_mask": found["document_mask"],
+        "steps": found["steps"],
+        "steps_without_a_wait": found["strict"],
+        "step_s": found["median_s"],
+        "tokens_per_s": speed,
         "flops_per_token": exact,
-        "mfu": round(speed * exact / peak, 4),
-        "mfu_causal": round(speed * (exact - squares // 2) / peak, 4),
-        "memory_bytes": memory,
+        "mfu": speed * exact / peak,
+        "mfu_causal": speed * (exact - squares // 2) / peak,
+        "memory_bytes": found["memory_bytes"],
+        "versions": versions(torch.cuda.is_available()),
     }
 
 
@@ -159,17 +204,27 @@ def main() -> None:
     parser.add_argument("--sequence", type=int, default=4096)
     parser.add_argument("--micro", type=int, default=4)
     parser.add_argument("--accumulation", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--float8", default="none", choices=["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"])
     parser.add_argument("--recompute", type=int, default=0, help="every n-th block in the backward pass")
-    result = measure(arguments := parser.parse_args())
-    for name, value in result.items():
-        print(f"{name:<16} {value!s:>24}")
-    if result["device"] == "cpu":
-        print("no GPU here: a tiny model on the CPU, against the speed of its matrix product; nothing is recorded")
+    parser.add_argument("--tiny", action="store_true", help="the same path on a CPU; nothing is recorded")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    if arguments.tiny:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        arguments.preset, arguments.sequence, arguments.micro, arguments.accumulation = "1m", 128, 2, 2
+
+    import torch
+
+    if not arguments.tiny and not torch.cuda.is_available():
+        raise SystemExit("no GPU here, so nothing to measure; --tiny takes the same path on a CPU")
+    result = measure(arguments)
+    print(json.dumps(result) if arguments.json else "\n".join(f"{name:<22} {value}" for name, value in result.items()))
+    if arguments.tiny:
         return
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known[f"{result['device']}, {arguments.preset}"] = result
+    known[f"{result['device']}, {arguments.preset}, float8 {arguments.float8}"] = result
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
