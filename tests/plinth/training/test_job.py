@@ -212,11 +212,11 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
 @pytest.mark.slow
 @pytest.mark.usefixtures("importable")
 def test_orchestrator_dies_then_supervisor_dies_then_sigterm(
-    ctx: Context, prepared: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, prepared: RunConfig, tmp_path: Path
 ) -> None:
-    """Three deaths, each survived; the end is that of an undisturbed run."""
-    slow = prepared.model_copy(update={"batches": "held_ranks:open_batches"})
-    monkeypatch.setenv("HELD", str(tmp_path))
+    """Three deaths, each survived; the end is that of an undisturbed run. Its ranks have the recipe's environment."""
+    launch = prepared.launch.model_copy(update={"environment": {"HELD": str(tmp_path)}})
+    slow = prepared.model_copy(update={"batches": "held_ranks:open_batches", "launch": launch})
     config.write(slow)
     held_ranks.hold(tmp_path, 3)
 
