@@ -24,6 +24,7 @@ from plinth.launch.ray_jobs import RayLauncher, base_name
 from plinth.storage.workspace import Workspace
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training import held_ranks
 from tests.plinth.training.conftest import environment, tiny
@@ -127,17 +128,21 @@ def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeyp
         launcher().poll(second)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("known")
-def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_path: Path) -> None:
-    held_ranks.hold(marks, 3)
-    ctx = Context(Workspace(tmp_path / "workspace").ensure())
-    config = tiny(
+def over_two_nodes(ctx: Context, address: str) -> RunConfig:
+    return tiny(
         ctx.workspace.root,
         launch=Launch(kind="ray", ranks=2, nodes=2, python=sys.executable, ray=Ray(address=address)),
         supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
         batches="faulty_ranks:open_batches",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("known")
+def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_path: Path) -> None:
+    held_ranks.hold(marks, 3)
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    config = over_two_nodes(ctx, address)
     run = config.directory
     first = job.submit_or_find(ctx, config)
     assert job.submit_or_find(ctx, config) == first
@@ -172,12 +177,7 @@ def test_a_run_outlives_a_node_that_is_lost(tmp_path: Path, marks: Path) -> None
         ray_head(Path(folder), surroundings, 3) as found,
     ):
         ctx = Context(Workspace(tmp_path / "workspace").ensure())
-        config = tiny(
-            ctx.workspace.root,
-            launch=Launch(kind="ray", ranks=2, nodes=2, python=sys.executable, ray=Ray(address=found)),
-            supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
-            batches="faulty_ranks:open_batches",
-        )
+        config = over_two_nodes(ctx, found)
         job.submit_or_find(ctx, config)
         wait_for(lambda: held_ranks.waiting(marks, 2), "step 5")
         gone = lose_a_node(config.directory.root)
