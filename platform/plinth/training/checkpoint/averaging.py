@@ -147,8 +147,10 @@ def _write(path: Path, states: Sequence[ShardedState], weights: Sequence[float],
 def _mean(states: Sequence[ShardedState], weights: Sequence[float], name: str, kind: str) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for state, weight in zip(states, weights, strict=True):
-        total = total + state.whole(name, kind).double() * weight
-    return (total / sum(weights)).float()
+        weighted = state.whole(name, kind).double().mul_(weight)
+        total = weighted.add_(total)  # in place: two in FP64 are all there ever are
+        del weighted
+    return total.div_(sum(weights)).float()
 
 
 def _part(name: str, blob: Blob) -> Part:

@@ -26,6 +26,7 @@ from plinth.training.checkpoint.sharded_state import WHOLE, Captured, Share, key
 from plinth.training.config import RunConfig
 from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parameters import Training
+from tests.plinth.training.counted_tensors import Live
 
 STEPS = (3, 6, 9)
 
@@ -84,6 +85,15 @@ def test_a_weighted_mean_in_fp64_rounded_once(run: tuple[Context, RunConfig]) ->
         assert values.dtype == torch.float32
         assert torch.equal(values, (total / 8.0).float()), name
     assert len(written(ctx, made)) == len(parents[0])
+
+
+def test_memory_is_that_of_the_largest_parameter(run: tuple[Context, RunConfig]) -> None:
+    """Two of it in FP64, and two in FP32, which are read and written, for any number of checkpoints and parameters."""
+    ctx, config = run
+    with Live() as live:
+        average(ctx, config, STEPS, (1.0, 1.0, 1.0), ema=False)
+    largest = max(values.numel() for values in weights_at(config, 3).values())
+    assert 16 * largest < live.peak <= (8 + 8 + 4 + 4) * largest
 
 
 def test_one_checkpoint_is_its_own_mean_and_a_mean_can_be_averaged(run: tuple[Context, RunConfig]) -> None:
