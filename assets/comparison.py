@@ -15,16 +15,19 @@ from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.initial import begun
 from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.evaluation.comparison import job, readers
 from plinth.evaluation.comparison.changes import ancestry
 from plinth.evaluation.comparison.differences import Difference, said
 from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.job import ASSET as EVALUATION
+from plinth.evaluation.job import of_parent
 from plinth.evaluation.memorisation.extraction import ASSET as EXTRACTION
 from plinth.evaluation.slices.spans import with_texts
+from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe
-from plinth.records import Manifest
+from plinth.records import Manifest, bucket_of
 from plinth.storage.atomic import write_bytes
 from plinth.storage.checkout import resolve
 from plinth.training.initial import source
@@ -119,7 +122,25 @@ def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) 
     if other is None:
         say(f"{recipe.required_release().name} has no champion yet: nothing to compare with")
         return job.alone(inputs["checkpoint"])
-    return job.run(ctx, ours, measure(recipe, ctx, other, inputs, say))
+    theirs = measure(recipe, ctx, other, inputs, say)
+    if against == PARENT and (curated := _text_of(ctx, other)):
+        ours, theirs = (_on_parents_text(recipe, ctx, one, curated) for one in (ours, theirs))
+    return job.run(ctx, ours, theirs)
+
+
+def _text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
+    """Curated text of a checkpoint's own run, by bucket, with the held-out part of it; none of weights from outside."""
+    links = (link for link in chain(ctx.refs, parent).own if link.asset.endswith("/curated"))
+    return {bucket_of(one.asset): ctx.refs.load(one.digest) for one in links if bucket_of(one.asset) != CANARIES}
+
+
+def _on_parents_text(
+    recipe: Recipe, ctx: Context, one: MeasuredModel, curated: Mapping[str, Manifest]
+) -> MeasuredModel:
+    """A model that is also measured on the text that its parent held out."""
+    made = of_parent(ctx, recipe.evaluation, one.checkpoint, curated)
+    ctx.refs.save(made)
+    return one._replace(measured={**one.measured, made.asset: made})
 
 
 def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | None:

@@ -108,3 +108,20 @@ def test_a_run_is_compared_with_what_it_began_from(ctx: Context) -> None:
     assert "initial" in stage.deps
     with pytest.raises(ValueError, match="initial is what"):
         Recipe.model_validate(recipe.model_dump() | {"evaluation": evaluation.model_dump()})
+
+
+def test_the_text_of_a_parent_is_that_of_its_own_run(ctx: Context) -> None:
+    """Neither that of the parent's parent, nor what was planted; of weights from outside none is known."""
+
+    def of_run(seed: str, *more: str, **begun: Manifest) -> tuple[Manifest, dict[str, Manifest]]:
+        texts = {}
+        for bucket in ("web", *more):
+            documents = saved(ctx, f"{bucket}/documents", {"seed": seed}, files=saved(ctx, "inventory"))
+            texts[bucket] = saved(ctx, f"{bucket}/curated", {"seed": seed}, documents=documents)
+        mixture = saved(ctx, "mixture", {"seed": seed}, **texts)
+        return saved(ctx, "checkpoint", {"seed": seed}, run=saved(ctx, "run", mixture=mixture, **begun)), texts
+
+    grand, _ = of_run("1", "books")
+    parent, texts = of_run("2", "code", "canaries", initial=saved(ctx, "initial", checkpoint=grand))
+    assert comparison._text_of(ctx, parent) == {name: texts[name] for name in ("web", "code")}
+    assert comparison._text_of(ctx, saved(ctx, "weights")) == {}

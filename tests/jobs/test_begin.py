@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from plinth.storage.refs import Refs
 from plinth.storage.workspace import Workspace
 from registry.server import stop_server
 from tests.jobs.conftest import answer, digests, plinth, variant
@@ -90,6 +91,7 @@ REPLAY = """
 name: child
 tokenizer: {{kind: initial}}
 mixture: {{total_tokens: 10240}}
+evaluation: {{against: initial}}
 training:
   initial: {{checkpoint: {run}, replay: 0.25}}
   model: {{layers: 2, dim: 64, heads: 2, kv_heads: 1, ffn_dim: 176}}
@@ -101,10 +103,15 @@ def test_a_run_replays_its_parents_text(trained: Path, tmp_path: Path) -> None:
     workspace = copied(trained, tmp_path / "workspace")
     (parent,) = (workspace / "runs").glob("tiny-*")
     recipe = variant(tmp_path, REPLAY.format(run=parent.name[:10]))
-    plinth(workspace, "run", "-r", recipe, "--select", "evaluation")
+    plinth(workspace, "run", "-r", recipe, "--select", "comparison")
     (child,) = (workspace / "runs").glob("child-*")
     config = json.loads((child / "config.json").read_text())
     assert {"replay-web", "replay-prose", "replay-code", "web"} <= set(config["shards"])
     rows = [one for step in (1, 2, 20) for one in answer(workspace, "batch", child.name, step)["sequences"]]
     assert {one["bucket"].startswith("replay-") for one in rows} == {True, False}
     assert all(one["documents"] for one in rows)
+    made = json.loads((workspace / "refs" / "comparison.json").read_text())["digest"]
+    compared = Refs(Workspace(workspace)).load(made)
+    theirs = {one["slice"]: one["difference"] for one in compared.stats["lines"] if one["kind"] == "parent slices"}
+    assert {"all", "bucket web", "bucket prose"} <= set(theirs)
+    assert all(one["low"] <= one["value"] <= one["high"] for one in theirs.values())

@@ -15,12 +15,15 @@ from registry.gates.facts import ComparisonFacts, Evidence, PairedLine
 PARENT, OTHER = "p" * 64, "o" * 64
 
 
-def line(label: str, high: float, low: float = -0.01, clusters: int = 50) -> PairedLine:
-    known = {"kind": "slices", "measure": "bits per byte", "fewer_is_better": True, "value": 0.0}
+def line(label: str, high: float, low: float = -0.01, clusters: int = 50, kind: str = "slices") -> PairedLine:
+    known = {"kind": kind, "measure": "bits per byte", "fewer_is_better": True, "value": 0.0}
     return PairedLine(**known, slice=label, low=low, high=high, clusters=clusters)
 
 
-def judged(*lines: PairedLine, parent: str | None = PARENT, champion: str = PARENT, **policy: Any) -> Any:
+def judged(*own: PairedLine, parent: str | None = PARENT, champion: str = PARENT, **policy: Any) -> Any:
+    """With the whole of the parent's text no worse, unless lines of it are given."""
+    theirs = () if any(one.kind != "slices" for one in own) else (line("all", 0.0, kind="parent slices"),)
+    lines = own and (*own, *theirs)
     compared = ComparisonFacts(candidate="c" * 64, champion=champion, lines=lines) if lines else None
     return _installed("forgetting", policy, Evidence(parent=parent, comparison=compared))
 
@@ -33,6 +36,20 @@ def test_the_upper_end_of_every_slice_decides() -> None:
     assert "bucket code may be 0.03 worse than the parent, allowed is less than 0.02" in worse.reason
     assert judged(*good, line("bucket code", 0.03), margins={"bucket code": 0.05}).passed
     assert not judged(*good, margin=0.015).passed
+
+
+def test_text_that_the_parent_held_out_decides_too() -> None:
+    good = line("all", 0.01), line("bucket web", 0.01)
+    ours = (*good, line("all", 0.01, kind="parent slices"))
+    assert judged(*ours).passed
+    worse = judged(*ours, line("bucket code", 0.03, kind="parent slices"))
+    assert "bucket code of the parent's text may be 0.03 worse than the parent" in worse.reason
+    assert not worse.passed
+    small = line("bucket code", 0.03, kind="parent slices", clusters=2)
+    unknown = judged(*good, small)
+    assert "of weights from outside none is known" in unknown.reason
+    assert not unknown.passed
+    assert judged(*good, small, parents_text=False).passed
 
 
 @pytest.mark.parametrize(

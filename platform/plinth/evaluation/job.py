@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from plinth.evaluation.baselines import Trigram
 
 ASSET = "evaluation"
+#: Of the held-out text of the run that gave a model its first weights.
+PARENT = f"{ASSET}/parent"
 VERSION = "3"
 
 #: Training text that the trigram baseline is trained on, shared evenly by the buckets; chosen by hash of id.
@@ -56,9 +58,7 @@ def run(
     if protected is not None and sets:
         inputs |= {"protected": protected} | {f"protected/{name}": made for name, made in sorted(sets.items())}
     read = [each.digest for each in inputs.values()]
-    own = params.of_held_out()
-    step = Step(name=ASSET, version=VERSION, params=own)
-    scores = Step(name=f"{ASSET}/scores", version=VERSION, params={**own, "slices": {}})
+    step, scores = Step(name=ASSET, version=VERSION, params=params.of_held_out()), _scores(params)
     key = step.key([*read, ledger.digest])
     parts = ctx.cache.get(key)
     if parts is None:
@@ -67,6 +67,24 @@ def run(
             measured = ctx.cache.put(scores.key(read), _measured(ctx, params, checkpoint, curated, protected, sets))
         parts = ctx.cache.put(key, (_sliced(ctx, params, ledger, measured[0]), *measured[1:]))
     return stage.manifest(ASSET, step, inputs | {"ledger": ledger}, parts, _stats(ctx, parts))
+
+
+def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: Mapping[str, Manifest]) -> Manifest:
+    """Bits per byte of a checkpoint on held-out text of another run, by the buckets of that; it needs no ledger.
+
+    Raises:
+        CheckpointError, StageError, TrainingError: as `run`.
+    """
+    inputs = {"checkpoint": checkpoint} | {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
+    key = _scores(params).key([each.digest for each in inputs.values()])
+    parts = ctx.cache.get(key) or ctx.cache.put(key, _measured(ctx, params, checkpoint, curated, None, None))
+    stats = {"overall": totals.row(read_table(ctx.store, parts[0]))}
+    return stage.manifest(PARENT, _scores(params), inputs, parts, stats)
+
+
+def _scores(params: Evaluation) -> Step:
+    """What the model says, whatever slices are made of it."""
+    return Step(name=f"{ASSET}/scores", version=VERSION, params={**params.of_held_out(), "slices": {}})
 
 
 def _measured(

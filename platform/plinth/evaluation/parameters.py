@@ -18,6 +18,9 @@ from plinth.records import Frozen, Name
 #: Axes of every evaluation.
 BUILT_IN = ("bucket", "language", "domain", "length")
 
+#: The kind of a comparison's lines on text that the parent of a model held out.
+PARENT_SLICES = "parent slices"
+
 #: The name of an axis becomes a column and a key of statistics.
 AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 

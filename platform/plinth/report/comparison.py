@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "slices": "Held-out text",
+    "parent slices": "Held-out text of the parent's run",
     "protected": "Items of protected sets",
     "probes": "Probes",
     "tasks": "Tasks",

@@ -38,7 +38,8 @@ class Pairs:
     """One measure on both models.
 
     Args:
-        kind: what was measured: `slices`, `protected`, `probes`, `tasks`, `proxies`, `memorisation`, `fairness`.
+        kind: what was measured: `slices`, `parent slices`, `protected`, `probes`, `tasks`, `proxies`, `memorisation`,
+            `fairness`.
         measure: its name within the kind.
         rows: of `ROWS`, sorted by item.
         fewer_is_better: as of bits.

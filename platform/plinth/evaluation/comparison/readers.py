@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from plinth.evaluation.comparison import risk_readers
 from plinth.evaluation.comparison.columns import chosen, groups, part_table
 from plinth.evaluation.comparison.pairs import Pairs, align, labelled
+from plinth.evaluation.parameters import PARENT_SLICES
 from plinth.evaluation.slices.tables import AXIS
 from plinth.records import Manifest, Part
 from plinth.storage.parts import read_table
@@ -55,6 +56,12 @@ def _evaluation(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     for name, (ours, theirs) in groups("set", *items):
         sides = [_protected(side) for side in (ours, theirs)]
         yield align("protected", name, *sides, fewer_is_better=True, ratio=True)
+
+
+def _of_parent(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """Held-out documents of the run that b came of, and that a began from."""
+    documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
+    yield align(PARENT_SLICES, BITS_PER_BYTE, *documents, fewer_is_better=True, ratio=True)
 
 
 def _documents(table: pa.Table) -> pa.Table:
@@ -151,6 +158,7 @@ def _by_name(
 
 READERS: Mapping[str, Reader] = {
     "evaluation": _evaluation,
+    "evaluation/parent": _of_parent,
     "fairness": risk_readers.fairness,
     "memorisation/canaries": risk_readers.canaries,
     "memorisation/extraction": risk_readers.extraction,
