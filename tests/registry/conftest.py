@@ -79,7 +79,9 @@ SOURCE = {"domain": "test", "snapshot": "2026-01", "terms": TERMS}
 class Line:
     """Manifests of a line, saved, with real parts where something reads them."""
 
-    def __init__(self, ctx: Context, recipe: Recipe, seed: int = 1, parent: Manifest | None = None) -> None:
+    def __init__(
+        self, ctx: Context, recipe: Recipe, seed: int = 1, parent: Manifest | None = None, use: str = "initial"
+    ) -> None:
         self.ctx, self.recipe, self.seed = ctx, recipe, seed
         self.documents = self.made("web/documents", {"web/sources": fingerprint.digest("inventory")}, sources=[SOURCE])
         table = document_table("kept", f"also kept {seed}")
@@ -87,7 +89,9 @@ class Line:
         self.tokenizer = self.made("tokenizer", {"web/curated": self.curated})
         shards = self.made("web/shards", {"tokenizer": self.tokenizer, "web/curated": self.curated})
         mixture = self.made("mixture", {"web/shards": shards})
-        begun = {} if parent is None else {"initial": self.made("initial", {parent.asset: parent})}
+        begun = {} if parent is None else {use: self.made(use, {parent.asset: parent})}
+        if use == "teacher" and parent is not None:
+            begun["teacher_logits"] = self.made("teacher_logits", {"mixture": mixture, **begun})
         self.run_manifest = self.made("run", {"mixture": mixture, "tokenizer": self.tokenizer, **begun})
         self.run = CandidateRun(id=f"{recipe.name}-{seed:012x}", key=fingerprint.digest(seed))
         self.checkpoint = self._checkpoint()
@@ -269,9 +273,9 @@ def make_line(ctx: Context, request: pytest.FixtureRequest) -> Callable[..., Lin
     """Make lines of one recipe named after the test, so that tests can share a server; its policy is signed once."""
     name = f"t-{fingerprint.digest(request.node.nodeid)[:10]}"
 
-    def make(seed: int = 1, parent: Manifest | None = None, **approvals: object) -> Line:
+    def make(seed: int = 1, parent: Manifest | None = None, use: str = "initial", **approvals: object) -> Line:
         policy.sign(ctx, small_policy(name, **approvals))
-        return Line(ctx, make_recipe(name), seed, parent)
+        return Line(ctx, make_recipe(name), seed, parent, use)
 
     return make
 

@@ -1,4 +1,4 @@
-"""A model that began from another: proved through its parent, frozen with it, and its own text told apart."""
+"""A model that began or learnt from another: proved through it, frozen with it, and its own text told apart."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def outside(ctx: Context) -> Manifest:
     return made
 
 
-def test_the_walk_goes_through_the_parent(ctx: Context, make_line: Any) -> None:
+@pytest.mark.parametrize("use", ["initial", "teacher"])
+def test_the_walk_goes_through_the_parent(ctx: Context, make_line: Any, use: str) -> None:
     parent = make_line(1)
-    child = make_line(2, parent.checkpoint)
+    child = make_line(2, parent.checkpoint, use)
     chain = chain_of(ctx, child)
     assert {parent.checkpoint.digest, parent.documents.digest, child.documents.digest} <= chain.digests
     assert chain.data_versions["web/curated"] == child.curated.digest  # of two of that name, its own
@@ -43,17 +44,17 @@ def test_the_walk_goes_through_the_parent(ctx: Context, make_line: Any) -> None:
     behind = f"web/documents.{parent.documents.digest[:8]}:web/sources"
     assert set(chain.sources) == {"web/documents:web/sources", behind}
     proved = verify_model(ctx, str(sign_candidate(ctx, child).directory))
-    assert proved.manifests == len(chain_of(ctx, parent).links) + len(chain_of(ctx, make_line(3)).links) + 1
-    assert _child_of(chain, child.checkpoint) == {
-        "parent": parent.checkpoint.digest,
-        "digest": child.checkpoint.digest,
-    }
+    between = {"initial": 1, "teacher": 2}[use]  # the weights; the teacher, and what it said
+    assert proved.manifests == len(chain_of(ctx, parent).links) + len(chain_of(ctx, make_line(3)).links) + between
+    begun = {"parent": parent.checkpoint.digest, "digest": child.checkpoint.digest}
+    assert _child_of(chain, child.checkpoint) == (begun if use == "initial" else {})
 
 
+@pytest.mark.parametrize("use", ["initial", "teacher"])
 @pytest.mark.parametrize("what", ["checkpoint", "tokenizer", "curated"])
-def test_a_mark_on_the_parent_freezes_the_child(ctx: Context, make_line: Any, what: str) -> None:
+def test_a_mark_on_the_parent_freezes_the_child(ctx: Context, make_line: Any, what: str, use: str) -> None:
     parent = make_line(1)
-    child = make_line(2, parent.checkpoint)
+    child = make_line(2, parent.checkpoint, use)
     directory = str(sign_candidate(ctx, child).directory)
     assert verify_model(ctx, directory).checkpoint == child.checkpoint.digest
     record = taint.mark(ctx, getattr(parent, what).digest, "ada", "poisoned")
