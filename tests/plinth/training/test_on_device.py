@@ -1,4 +1,4 @@
-"""The tiny run on a GPU: beside the CPU, without a wait, compiled once, proved exact, and rolled back.
+"""The tiny run on a GPU: beside the CPU, without a wait, compiled once, proved exact, rolled back, and killed.
 
     pytest -m gpu tests/plinth/training/test_on_device.py
 
@@ -24,6 +24,7 @@ from plinth.training.parallel.parameters import Parallel
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training.conftest import tiny
 from tests.plinth.training.forensics.test_audit import NOISE, train_then_audit
+from tests.plinth.training.test_resume import same_end
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.gpu
@@ -129,3 +130,18 @@ def test_a_replay_across_a_rollback_is_bit_exact(
     run_ranks(1, train_then_audit, config, 8)
     assert set(NOISE) & set(timeline(config.directory.events).skipped)
     assert json.loads(config.directory.evidence.read_bytes())["bit_exact"] is True
+
+
+def test_a_rank_killed_on_the_device_ends_as_if_it_had_not_been(
+    make: Callable[..., RunConfig], job: Callable[..., int], tmp_path: Path
+) -> None:
+    """Saves go through page-locked memory beside training; the job restarts from the last and proves its resume."""
+    fields: dict[str, Any] = {"launch": Launch(ranks=1), "precision": "bf16"}
+    undisturbed = make(workspace=tmp_path / "undisturbed", **fields)
+    assert job(undisturbed) == 0
+    struck = make(workspace=tmp_path / "struck", batches="faulty_ranks:open_batches", **fields)
+    (tmp_path / "marks").mkdir()
+    assert job(struck, FAULTS=json.dumps({"marks": str(tmp_path / "marks"), "faults": [["kill", 5, 0]]})) == 0
+    story = same_end(struck, undisturbed)
+    assert [event["step"] for event in story.of("resumed")] == [3]
+    assert json.loads(struck.directory.evidence.read_bytes())["bit_exact"] is True
