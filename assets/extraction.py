@@ -54,7 +54,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     params = recipe.evaluation.extraction
     assert params is not None
     run, checkpoint = inputs["run"], inputs["checkpoint"]
-    steps = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json").steps
+    steps = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json").draws
     taken = Taken(inputs["mixture"], steps, int(checkpoint.stats["step"]), frozenset(run.stats["skipped_steps"]))
     listed = tuple(lists.entries(ctx, params.listed)) if params.listed else ()
     curated, shards = (by_bucket(recipe, inputs, kind) for kind in ("curated", "shards"))

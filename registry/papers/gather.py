@@ -156,6 +156,8 @@ def _run(made: Mapping[str, Manifest]) -> Iterator[StatedFact]:
     for name in _RUN if run else ():
         if run and name in run.stats:
             yield StatedFact(name=name, value=run.stats[name], evidence=run.digest)
+    if run:
+        yield from _flat(run.digest, "privacy", run.stats.get("privacy", {}))
 
 
 def _buckets(made: Mapping[str, Manifest]) -> Iterator[BucketText]:
@@ -223,7 +225,7 @@ def _scores(evaluation: Manifest | None) -> Iterator[SliceResult]:
 
 
 def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[StatedFact]:
-    """Facts of an attestation, nested ones with dots between their names; lists and what is empty are left out."""
+    """Facts of a record, nested ones with dots between their names; lists and what is empty are left out."""
     for key, value in sorted(facts.items()):
         name = f"{prefix}.{key}"
         if isinstance(value, Mapping):

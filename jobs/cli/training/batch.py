@@ -57,7 +57,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
         raise MissingError(f"run {config.run_id} has no step {step}", expected=f"a step from 1 to {config.total_steps}")
     shards = {bucket: ctx.refs.load(digest) for bucket, digest in config.shards.items()}
     mixture = ctx.refs.load(config.mixture)
-    sequences = documents_of_step(ctx, mixture, shards, step - 1, config.steps)
+    sequences = documents_of_step(ctx, mixture, shards, step - 1, config.draws)
     uris = _uris(ctx, shards, sequences)
     return {
         "run": config.run_id,

@@ -49,7 +49,7 @@ def _seen(ctx: Context, config: RunConfig, bucket: str, id_: str) -> dict[str, A
         return {"run": config.run_id, "unknown": "the manifests of its data are not in this workspace"}
     if bucket not in shards:
         return None
-    sightings = steps_of_document(ctx, mixture, shards, bucket, id_, config.steps)
+    sightings = steps_of_document(ctx, mixture, shards, bucket, id_, config.draws)
     trained = trained_steps(config)
     steps = sorted({sighting.step + 1 for sighting in sightings if sighting.step + 1 in trained})
     if not steps:

@@ -25,6 +25,7 @@ The steps of a rank (these modules import torch):
     trainer      the steps of one rank: the same for a run, an audit and a replay
     run_errors   errors that end a run
     distillation/ a teacher beside the student
+    privacy/     DP-SGD: epsilon of a run's weights; gradients imports torch, accounting imports Opacus where it is used
     federated/   rounds of sites whose text stays where it is; imports torch but for parameters and exchange
     engine/      DeepSpeed behind a few methods
     parallel/    one model over several devices

@@ -15,11 +15,13 @@ from pydantic import Field, ValidationError
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.errors import MissingError, TrainingError
+from plinth.errors import MissingError, RecipeError, TrainingError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, Manifest, Step, bucket_of
 from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.tokens.order.order import Order
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.order.steps import Steps, schedule
 from plinth.tokens.reading.parameters import Reading
@@ -35,6 +37,8 @@ from plinth.training.initial.agreement import require_agreement, require_same_vo
 from plinth.training.initial.parameters import NAMES, InitialState
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
+from plinth.training.privacy import secret
+from plinth.training.privacy.parameters import PrivacyState
 from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
@@ -92,6 +96,7 @@ class RunConfig(Frozen):
     initial: InitialState | None = Field(None, exclude_if=lambda given: given is None)
     distillation: TeacherState | None = Field(None, exclude_if=lambda given: given is None)
     federated: Federated | None = Field(None, exclude_if=lambda given: given is None)
+    privacy: PrivacyState | None = Field(None, exclude_if=lambda given: given is None)
     stopping: Stopping = Stopping()
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
@@ -127,6 +132,21 @@ class RunConfig(Frozen):
     def steps(self) -> Steps:
         """The positions of the order that each step takes. Step n of training is its step n - 1."""
         return self._scheduled(self.amendments)
+
+    @property
+    def draws(self) -> Steps:
+        """As `steps`, with the positions that each step really takes: of a private run they follow from its key.
+
+        Raises:
+            SignatureError: the key of a private run is not on this machine.
+        """
+        if self.privacy is None:
+            return self.steps
+        from plinth.tokens.order.poisson import PoissonSteps
+
+        own = self.steps
+        key = secret.read(Workspace(self.workspace), self.run_id, self.privacy.secret_sha256)
+        return PoissonSteps(own.sequences, own.sequence_tokens, own.stretches, key)
 
     def accumulation(self, step: int = 1) -> int:
         """Micro batches per rank of optimizer step `step` (1 … total_steps)."""
@@ -274,7 +294,8 @@ def prepare(
     )
     if canaries is not None:
         _require_drawn(ctx, config, mixture, shards, canaries)
-    config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer)})
+    private = _privacy_state(ctx, training, config, mixture, canaries)
+    config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer), "privacy": private})
     for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, teacher, logits))):
         ctx.refs.save(manifest)
     if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
@@ -301,6 +322,39 @@ def _teacher_state(
     require_same_vocabulary(teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
     said = "" if logits is None else logits.digest
     return TeacherState(manifest=teacher.digest, share=params.share, temperature=params.temperature, logits=said)
+
+
+def _privacy_state(
+    ctx: Context, training: Training, config: RunConfig, mixture: Manifest, canaries: Manifest | None
+) -> PrivacyState | None:
+    """The noise and the key of a private run; those of a run that was begun stay.
+
+    Raises:
+        RecipeError: the budget does not allow the steps, or a sequence would come by more than one way.
+    """
+    params = training.privacy
+    if params is None:
+        return None
+    if config.directory.config.exists() and (known := load(config.directory.config).privacy) is not None:
+        return known
+    if canaries is not None or Order(mixture).repeats:
+        raise RecipeError(
+            "training.privacy needs every sequence once in the mixture",
+            found="canaries, whose copies are planted to be seen" if canaries else "a bucket of more than one epoch",
+            expected="no canaries, and mixture.total_tokens that no bucket has to repeat itself for",
+        )
+    from plinth.training.privacy.accounting import resolved_apart
+
+    rate = 1 / config.total_steps
+    found = resolved_apart(params, rate, config.total_steps)
+    return PrivacyState(
+        epsilon=params.epsilon,
+        delta=params.delta,
+        clip_norm=params.clip_norm,
+        noise_multiplier=found["noise_multiplier"],
+        sample_rate=rate,
+        secret_sha256=secret.make(ctx.workspace, config.run_id),
+    )
 
 
 def _total_steps(training: Training, mixture: Manifest) -> int:

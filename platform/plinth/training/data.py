@@ -61,6 +61,7 @@ class StepBatch:
         scored_tokens: targets that count in the whole step, over all ranks; None where all do.
         taught: [A] what a teacher said of each micro batch, where a run reads that.
         examination: of its rows, where the thread that made it has examined them.
+        numbered: rows have places in the global batch; False where a step is a set of rows.
     """
 
     micro: tuple[CompactBatch, ...]
@@ -68,6 +69,7 @@ class StepBatch:
     scored_tokens: int | None = None
     taught: tuple[LogitRows, ...] | None = None
     examination: Examination | None = None
+    numbered: bool = True
 
     @classmethod
     def of(
@@ -149,6 +151,9 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         return tuple(said.rows(start, start + micro_sequences) for start in starts)
 
     def step_batch(share: RankBatch) -> StepBatch:
+        if config.privacy is not None:  # as many sequences as were drawn, each by itself
+            alone = tuple(share.micro_batch(each, 1) for each in range(len(share)))
+            return StepBatch(alone, config.sequence_tokens, numbered=False)
         count = len(share) // micro_sequences
         micro = tuple(share.micro_batch(each, micro_sequences) for each in range(count))
         total = None if share.unscored is None else share.scored_tokens
@@ -175,7 +180,7 @@ def run_loader(config: RunConfig, rank: int, world: int) -> Loader:
         config.shards.values(),
         config.reading,
         config.blocks,
-        global_batch=config.steps,
+        global_batch=config.draws,
         micro_batch=config.micro_batch_sequences,
         rank=rank,
         world=world,
@@ -253,12 +258,13 @@ def fingerprint_of(batch: StepBatch, place: RankPlace) -> tuple[int, int]:
     A sum over the rows of the global batch of a hash of row number and row, so that the total over ranks is the
     same on any number of them, however they divide the model. Ranks that see the same rows as another add nothing.
     """
-    if not place.leads:
+    if not place.leads or not batch.micro:
         return 0, 0
     columns = [column.reshape(-1, column.shape[-1]) for column in batch.expanded() if column is not None]
     rows, first, second = len(columns[0]), 0, 0
     for row in range(rows):
-        digest = hashlib.sha256((place.data * rows + row).to_bytes(8, "little"))
+        number = place.data * rows + row if batch.numbered else 0
+        digest = hashlib.sha256(number.to_bytes(8, "little"))
         for column in columns:
             digest.update(column[row].data)
         words = digest.digest()

@@ -241,7 +241,10 @@ class TrainingRun:
     def _save(self, step: int) -> None:
         self.saver.engine = self.trainer.engine  # another one after a rollback to the beginning
         with self.trainer.engine.clock.within("save"):
-            self.saver.save(step, {**self.trainer.state(), **self.validator.state(step)})
+            state = self.trainer.state()
+            self.saver.save(step, {**state, **self.validator.state(step)})
+        if "privacy" in state:
+            self._emit("privacy", step=step, **{key: state["privacy"][key] for key in ("unit", "epsilon", "delta")})
         self._save_again = False
 
     def _begin_trace(self, step: int) -> None:

@@ -66,6 +66,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         "parameters_sha256": state["parameters_sha256"],
         **({"canaries": dict(config.provenance["canaries"])} if "canaries" in config.provenance else {}),
         **({"federated": _rounds(history)} if config.federated else {}),
+        **_privacy(state),
     }
     inputs = _inputs(config)
     return stage.manifest(
@@ -100,6 +101,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         "parameters_sha256": run.stats["parameters_sha256"],
         "bit_exact_resume": proof["bit_exact"],
         "compared_steps": proof["compared_steps"],
+        **_privacy(checkpoint.read_state(config.directory, last)),
     }
     step = Step(name="checkpoint", version=configuration.VERSION)
     return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*made, tokenizer], stats)
@@ -129,7 +131,9 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
         return checkpoint_manifest(ctx, config, run)
     folder = checkpoint.verify(config.directory, chosen)
     stats = {"run_id": config.run_id, "step": chosen, "tokens": config.tokens_through(chosen)}
-    loss = checkpoint.read_state(config.directory, chosen)["monitor"]["loss_ema"]
+    state = checkpoint.read_state(config.directory, chosen)
+    stats |= _privacy(state)
+    loss = state["monitor"]["loss_ema"]
     inputs = _inputs(config)
     skipped = sorted(step for step in timeline(config.directory.events).skipped if step <= chosen)
     of_run = stats | {"final_loss_ema": loss, "skipped_steps": skipped}
@@ -196,6 +200,11 @@ def _rounds(history: History) -> list[dict[str, Any]]:
     """The rounds of sites that the run took part in: after which step it adopted which weights, made by which sites."""
     rounds = {event["step"]: event for event in history.of("averaged")}
     return [{key: rounds[step][key] for key in ("step", "round", "sites", "common")} for step in sorted(rounds)]
+
+
+def _privacy(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a private run has spent, as its committed checkpoint states it."""
+    return {"privacy": state["monitor"]["privacy"]} if "privacy" in state["monitor"] else {}
 
 
 def _stop_reasons(config: RunConfig, history: History) -> list[str]:

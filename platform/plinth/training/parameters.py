@@ -19,6 +19,7 @@ from plinth.training.federated.parameters import Federated
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parallel.parameters import Parallel
+from plinth.training.privacy.parameters import Privacy
 from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
@@ -34,6 +35,7 @@ __all__ = [
     "Model",
     "Optimizer",
     "Parallel",
+    "Privacy",
     "Reading",
     "Stopping",
     "Supervision",
@@ -97,6 +99,9 @@ class Training(Frozen):
     federated: Federated | None = Field(
         None, exclude_if=lambda given: given is None, description="Sites that average weights; left out: none."
     )
+    privacy: Privacy | None = Field(
+        None, exclude_if=lambda given: given is None, description="Differential privacy; left out: none."
+    )
     stopping: Stopping = Stopping()
     validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")
     telemetry: Telemetry = internal(Telemetry(), description="Statistics by layer.")
@@ -156,6 +161,28 @@ class Training(Frozen):
             raise ValueError(f"float8 {self.float8} with {found}: layers are whole; use ZeRO up to 2, or pipelines")
         if self.precision not in ("bf16", "auto"):
             raise ValueError(f"float8 {self.float8} with precision {self.precision}: all else is computed in bf16")
+        return self
+
+    @model_validator(mode="after")
+    def _private_as_accounted(self) -> Training:
+        """What would look at the text past the noise, or is not how the accountant takes steps to be."""
+        parallel, divided = self.parallel, ("tensor", "sequence", "pipeline")
+        wrong = {
+            **{f"parallel.{name} {getattr(parallel, name)}": getattr(parallel, name) > 1 for name in divided},
+            f"parallel.zero_stage {parallel.zero_stage}": parallel.zero_stage > 1,
+            f"parallel.offload {parallel.offload}": parallel.offload != "none",
+            "precision fp16": self.precision == "fp16",
+            f"float8 {self.float8}": self.float8 != "none",
+            "changes of batch or length": bool(self.batch_schedule or self.length_schedule or self.amendments),
+            "guard.enabled, whose verdicts depend on losses without noise": self.guard.enabled,
+            "stopping.plateau and checkpoints.keep_best, which do too": bool(
+                self.stopping.plateau or self.checkpoints.keep_best
+            ),
+            "distillation": self.distillation is not None,
+        }
+        found = [name for name, holds in wrong.items() if holds]
+        if self.privacy is not None and found:
+            raise ValueError(f"privacy with {'; '.join(found)}: expected ZeRO-0 or 1 over data ranks, and no guard")
         return self
 
     @model_validator(mode="after")

@@ -28,6 +28,7 @@ from plinth.training.guard.screening import NONE_BROKEN, findings
 from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.state_machine import Guard
 from plinth.training.initial import kept_optimizer
+from plinth.training.privacy.accounting import Budget
 from plinth.training.replica_batches import replica_batches
 from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
@@ -106,6 +107,8 @@ class Trainer:
         self.batches = replica_batches(config, rank.index, partial(batches_of, config, rank.index))
         #: The run's place among other sites, where it has one.
         self.site = Site(config, config.federated, rank) if config.federated else None
+        #: What a private run has spent.
+        self.budget = Budget(config.privacy) if config.privacy else None
         self._open()
 
     def _open(self) -> None:
@@ -132,11 +135,15 @@ class Trainer:
         self.monitor, self.guard = Monitor(state["loss_ema"]), Guard.restored(self.config.guard, state["guard"])
         if self.site is not None:
             self.site.restore(state["federated"])
+        if self.budget is not None:
+            self.budget.steps = state["privacy"]["steps"]
 
     def state(self) -> dict[str, Any]:
-        """The host's part of a checkpoint: monitor, guard, and the round of other sites that it goes on from."""
+        """The host's part of a checkpoint: monitor, guard, the round of other sites that it goes on from, and the
+        privacy spent."""
         site = {} if self.site is None else {"federated": self.site.state()}
-        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **site}
+        private = {} if self.budget is None else {"privacy": self.budget.state()}
+        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **site, **private}
 
     def launch(
         self, stream: Iterator[StepBatch], step: int, pending: int = 0, trace: int = 0, in_flight: int = 0
@@ -146,6 +153,9 @@ class Trainer:
         Args:
             in_flight: steps that were launched before and are not recorded yet.
         """
+        if self.budget is not None and self.engine.private is not None:
+            self.budget.spend(step)
+            self.engine.private.step = step
         clock = self.engine.clock
         clock.begin()
         started = time.perf_counter()

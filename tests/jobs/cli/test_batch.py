@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
+from plinth.errors import RecipeError
 from plinth.fingerprint import digest
 from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest
@@ -19,13 +20,18 @@ from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.batch import steps_of_document
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config
+from plinth.training.data import open_batches
+from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parameters import Training
+from plinth.training.privacy import secret
+from plinth.training.privacy.parameters import Privacy
 
 Plinth = Callable[..., Any]
 SEQUENCE = 8
@@ -123,6 +129,45 @@ def test_two_runs_of_one_beginning(plinth: Plinth, prepared: tuple[Context, conf
     assert outcome.code == 3
     assert "more than one run begins with 'small'" in outcome.err
     assert plinth("batch", "small-other", "1").code == 0
+
+
+def test_a_private_run_is_listed_as_it_is_drawn(
+    plinth: Plinth, prepared: tuple[Context, config.RunConfig], own_trust: Path
+) -> None:
+    """By `plinth batch` as the trainer loads it; from a document to its steps too; without the key by nobody."""
+    ctx, plain = prepared
+    mixed, trained = ctx.refs.load(plain.mixture), ctx.refs.load(plain.tokenizer)
+    cut = {bucket: ctx.refs.load(digest) for bucket, digest in plain.shards.items()}
+    settings = {
+        "model": plain.model, "global_batch_sequences": 16, "guard": GuardParameters(enabled=False),
+        "privacy": Privacy(epsilon=30.0, delta=1e-3, noise_multiplier=1.0),
+    }  # fmt: skip
+    run = config.prepare(ctx, "private", Training.model_validate(settings), mixed, cut, trained)
+    assert run == config.prepare(ctx, "private", Training.model_validate(settings), mixed, cut, trained)
+    assert run.privacy is not None
+    assert (run.privacy.sample_rate, run.total_steps) == (0.25, 4)
+    ranks = [open_batches(run, rank) for rank in range(run.ranks)]
+    loaded = [[rows for rank in ranks for rows in next(iter(rank(step))).micro] for step in range(1, 5)]
+    readers = {b: ShardReader(ctx.store, cut[b]) for b in cut}
+    seen = []
+    for step, micro in enumerate(loaded, 1):
+        listed = json.loads(plinth("batch", run.run_id, step, "--json").out)["sequences"]
+        tokens = [readers[one["bucket"]].read(one["sequence"] * SEQUENCE, SEQUENCE + 1).tolist() for one in listed]
+        assert [rows.tokens[0].tolist() for rows in micro] == tokens
+        seen.append({document["id"] for one in listed for document in one["documents"]})
+    assert len({len(micro) for micro in loaded}) > 1
+    document = sorted(set.union(*seen))[0]
+    bucket = next(b for b in cut if readers[b].index.find(bytes.fromhex(document)))
+    uses = steps_of_document(ctx, mixed, cut, bucket, document, run.draws)
+    assert {use.step for use in uses} == {step for step, own in enumerate(seen) if document in own}
+    assert "key=" not in repr(run.draws)
+    secret.path_of(ctx.workspace, run.run_id).unlink()
+    outcome = plinth("batch", run.run_id, "1")
+    assert outcome.code == 8
+    assert "the privacy key of run" in outcome.err
+    spent = Training.model_validate({**settings, "privacy": Privacy(epsilon=0.1, delta=1e-3, noise_multiplier=1.0)})
+    with pytest.raises(RecipeError, match="4 steps spend more than training"):
+        config.prepare(ctx, "spent", spent, mixed, cut, trained)
 
 
 def test_no_run_yet(plinth: Plinth, tmp_path: Path) -> None:

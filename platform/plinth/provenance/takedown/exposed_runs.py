@@ -123,7 +123,7 @@ def _exposed(
 
 def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tuple[list[int], set[str]]:
     """The steps (from 1) that read the documents, one for each sequence, and the documents."""
-    spans = SpanSteps(ctx, ctx.refs.load(config.mixture), config.steps)
+    spans = SpanSteps(ctx, ctx.refs.load(config.mixture), config.draws)
     trained = exposure.trained_steps(config)
     taken, ids = list[int](), set[str]()
     for bucket in sorted(wanted.keys() & config.shards.keys()):

@@ -48,7 +48,7 @@ class _Run:
     @cached_property
     def _spans(self) -> SpanSteps | None:
         try:
-            return SpanSteps(self._ctx, self._ctx.refs.load(self._config.mixture), self._config.steps)
+            return SpanSteps(self._ctx, self._ctx.refs.load(self._config.mixture), self._config.draws)
         except MissingError:
             return None
 

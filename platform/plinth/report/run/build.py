@@ -83,4 +83,15 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
     device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
     place = f"{run_page.counted(config.ranks, 'rank')} ({device})"
     shape = f"{model.layers} layers of {model.dim}, {counted.total:,} parameters"
-    return f"{shape}; {batch}; ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
+    described = f"{shape}; {batch}; ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
+    return "; ".join([described, *_private(events)])
+
+
+def _private(events: Sequence[dict[str, Any]]) -> list[str]:
+    """What a private run has spent."""
+    spent = [event for event in events if event["event"] == "privacy"][-1:]
+    return [
+        f"differentially private by {one['unit']}: epsilon {one['epsilon']:.4g} at delta {one['delta']:g} "
+        f"after step {one['step']:,}"
+        for one in spent
+    ]

@@ -141,8 +141,7 @@ def _uses(
     steps = order.steps(batches)
     for held in layout.placements(start, tokens):
         for epoch, position in order.positions(stream, held.sequence):
-            taken = steps.step_of(position)
-            if taken is not None:
+            for taken in steps.steps_of(position):
                 yield DocumentUse(*taken, epoch, held.sequence, held.tokens)
 
 

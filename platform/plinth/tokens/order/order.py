@@ -45,9 +45,9 @@ class SequenceRef:
 
 @dataclass(frozen=True)
 class PositionWindow:
-    """Consecutive positions as columns, each [positions]."""
+    """Ascending positions as columns, each [positions]."""
 
-    first: int
+    positions: NDArray[np.int64]
     streams: NDArray[np.int16]  # number of the stream in `Order.streams`
     epochs: NDArray[np.int32]
     indices: NDArray[np.int64]
@@ -76,6 +76,11 @@ class Order:
         self._read(mixture.stats)
         self._permutation = lru_cache(maxsize=PERMUTATIONS_HELD)(self._make_permutation)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the run sees some sequence more than once."""
+        return any(needed > held for needed, held in zip(self._needed, self.available, strict=True))
+
     def steps(self, batches: int | Steps) -> Steps:
         """The steps of a run: as given, or of one constant global batch."""
         if isinstance(batches, Steps):
@@ -88,8 +93,7 @@ class Order:
         Raises:
             MissingError: the run has no such step.
         """
-        first, count = self.steps(batches).take(step)
-        return self.window(first, first + count)
+        return self._window(self.steps(batches).positions(step))
 
     def window(self, first: int, stop: int) -> PositionWindow:
         """The sequences at positions `first` to `stop` as columns.
@@ -99,7 +103,10 @@ class Order:
         """
         if not 0 <= first <= stop <= self.sequences:
             raise MissingError(f"positions {first} to {stop}", expected=f"positions from 0 to {self.sequences}")
-        return PositionWindow(first, *self.drawn(np.arange(first, stop, dtype=np.int64)))
+        return self._window(np.arange(first, stop, dtype=np.int64))
+
+    def _window(self, positions: NDArray[np.int64]) -> PositionWindow:
+        return PositionWindow(positions, *self.drawn(positions))
 
     def drawn(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
         """Stream, epoch and index of the sequences at ascending positions of the run, [n] each.
@@ -118,11 +125,12 @@ class Order:
 
     def refs(self, window: PositionWindow) -> list[SequenceRef]:
         """The rows of a window as records."""
-        rows = zip(window.streams.tolist(), window.epochs.tolist(), window.indices.tolist(), strict=True)
+        columns = (window.positions, window.streams, window.epochs, window.indices)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         width = self.sequence_tokens
         return [
-            SequenceRef(window.first + i, self.streams[stream], epoch, index, index * width, width + 1)
-            for i, (stream, epoch, index) in enumerate(rows)
+            SequenceRef(position, self.streams[stream], epoch, index, index * width, width + 1)
+            for position, stream, epoch, index in rows
         ]
 
     def positions(self, stream: str, index: int) -> list[tuple[int, int]]:

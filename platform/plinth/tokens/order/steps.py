@@ -14,8 +14,13 @@ Does not belong here: the sequence at a position (`order`), and the learning rat
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plinth.errors import MissingError, RecipeError
 from plinth.tokens.order.parameters import Amendment, BatchChange, Change, LengthChange
@@ -51,6 +56,9 @@ class Steps:
         stretches: in order; the first begins at step 0 and position 0.
     """
 
+    #: Whether the positions of a step come after those of the step before.
+    ascending: ClassVar[bool] = True
+
     sequences: int
     sequence_tokens: int
     stretches: tuple[StepRange, ...]
@@ -80,6 +88,25 @@ class Steps:
         """
         stretch = self._at(step)
         return stretch.first_position + (step - stretch.first_step) * stretch.batch, stretch.batch
+
+    def positions(self, step: int) -> NDArray[np.int64]:
+        """The positions that a step takes, ascending.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        first, count = self.take(step)
+        return np.arange(first, first + count, dtype=np.int64)
+
+    def steps_of(self, position: int) -> Iterator[tuple[int, int]]:
+        """Every step that takes a position, and its row there.
+
+        Raises:
+            MissingError: the order has no such position.
+        """
+        found = self.step_of(position)
+        if found is not None:
+            yield found
 
     def batch(self, step: int) -> int:
         """Sequences of a step.

@@ -164,15 +164,16 @@ class Loader:
 
     def _positions(self, step: int) -> NDArray[np.int64]:
         """Positions of the order that this rank takes in a step."""
-        first, batch = self.schedule.take(step)
-        count = batch // self.world
-        return np.arange(first + self.rank * count, first + (self.rank + 1) * count, dtype=np.int64)
+        every = self.schedule.positions(step)
+        first, stop = (len(every) * edge // self.world for edge in (self.rank, self.rank + 1))
+        return every[first:stop]
 
     def _sequences(self, step: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
         """Stream and index of this rank's sequences in a step; successive steps are drawn several at once."""
         drawn = self._drawn
         if not drawn.first <= step < drawn.stop:
-            count = max(1, DRAWN_SEQUENCES // self.schedule.batch(step)) if step == drawn.stop else 1
+            several = step == drawn.stop and self.schedule.ascending
+            count = max(1, DRAWN_SEQUENCES // self.schedule.batch(step)) if several else 1
             positions = [self._positions(each) for each in range(step, max(step + 1, min(step + count, self.steps)))]
             streams, _, indices = self.order.drawn(np.concatenate(positions))
             edges = (0, *accumulate(len(own) for own in positions))

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from plinth.errors import TrainingError
@@ -20,6 +22,7 @@ from plinth.model.decoder import Decoder
 from plinth.model.initialisation import initialise
 from plinth.model.layout import Layout
 from plinth.model.parameters import AttentionPath
+from plinth.storage.workspace import Workspace
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
@@ -41,6 +44,8 @@ from plinth.training.parallel.block_wrapping import wrap_blocks
 from plinth.training.parallel.divided_decoder import divided_decoder, gathered
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.parallel.zero3_initialisation import partition_initialised
+from plinth.training.privacy import secret
+from plinth.training.privacy.gradients import PrivateGradients, clipped_sum, surrogate
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock
 
@@ -126,7 +131,8 @@ class TrainingEngine:
         self.clock = StepClock.of(rank.device)
         communication.measure(self.clock)
         model = self._model()
-        every, divided_by = config.telemetry.layers_every, config.parallel.tensor
+        # of a private run the statistics would be of single sequences, without noise
+        every, divided_by = config.telemetry.layers_every * (config.privacy is None), config.parallel.tensor
         self.stats = LayerMonitor(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
         mpu = self._unit()
@@ -135,6 +141,8 @@ class TrainingEngine:
         #: The model that the run learns from, beside its own; none where the run reads what it said.
         learns = config.distillation is not None and not config.distillation.logits
         self.teacher = LoadedTeacher(config, rank.device, self.dtype) if learns else None
+        #: The gradients of a private run.
+        self.private = self._private_gradients()
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor
@@ -182,6 +190,13 @@ class TrainingEngine:
             summed=sums_gradients(self.config, self.precision),
         )
 
+    def _private_gradients(self) -> PrivateGradients | None:
+        config = self.config
+        if config.privacy is None:
+            return None
+        key = secret.read(Workspace(config.workspace), config.run_id, config.privacy.secret_sha256)
+        return PrivateGradients(config.privacy, key, config.global_batch_sequences, config.data_ranks)
+
     def _model(self) -> Decoder:
         """This rank's part of the model, without its weights."""
         config = self.config
@@ -212,7 +227,7 @@ class TrainingEngine:
         every step trains its batch.
         """
         self._set_rate(lr)
-        total = self._attempt(batch)
+        total = self._attempt(batch) if self.private is None else self._private_attempt(batch, self.private)
         for _ in range(OVERFLOWS if self.precision == "fp16" else 0):
             if not self.deepspeed.optimizer.overflow or self.deepspeed.optimizer.loss_scale <= self._least_scale:
                 break
@@ -255,6 +270,29 @@ class TrainingEngine:
             return {"teacher": self.teacher.of(inputs, unbroken)}
         assert batch.taught is not None
         return {"teacher": stored_teacher(batch.taught[micro - 1], state, self.rank.device)}
+
+    def _private_attempt(self, batch: StepBatch, private: PrivateGradients) -> Tensor:
+        """The same with the gradient of each sequence clipped, and noise; the mean loss over sequences of all ranks."""
+        accumulate(self.deepspeed, 1)
+        self.clock.enter("forward")  # and backward, of one sequence after the other
+        losses = map(partial(self._sequence_loss, batch), batch.micro)
+        sums = clipped_sum(self.module, losses, private.clip_norm, self.rank.device)
+        shared = torch.stack([sums.losses, sums.losses.new_tensor(float(sums.sequences))])
+        dist.all_reduce(shared)
+        total: Tensor = shared[0] / shared[1].clamp(min=1.0)
+        self.clock.enter("backward")
+        self.deepspeed.backward(surrogate(self.module, private.noisy(sums.gradients)))
+        if self.gradients is not None:
+            self.gradients.measure()
+        if self.on_gradient is not None:
+            self.on_gradient(total)
+        self.clock.enter("optimizer")
+        self.deepspeed.step()
+        return total
+
+    def _sequence_loss(self, batch: StepBatch, rows: CompactBatch) -> Tensor:
+        loss: Tensor = self.module(*self._on_device(rows, batch.length), whole=rows.unbroken(batch.length))
+        return loss
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

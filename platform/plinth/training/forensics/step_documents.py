@@ -68,7 +68,7 @@ class StepDocuments:
             raise MissingError(
                 f"run {self.config.run_id} has no step {step}", expected=f"a step from 1 to {self.config.total_steps}"
             )
-        sequences = documents_of_step(self.ctx, self.mixture, self.shards, step - 1, self.config.steps)
+        sequences = documents_of_step(self.ctx, self.mixture, self.shards, step - 1, self.config.draws)
         return [seen for sequence in sequences for seen in self._seen(step, sequence)]
 
     def text(self, seen: StepDocument) -> str:

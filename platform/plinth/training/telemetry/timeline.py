@@ -19,6 +19,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
     averaged     a federated site goes on from common weights (step, round, sites, missing, refused, common, left_out)
+    privacy      what a private run has spent after a step (step, unit, epsilon, delta)
     documents    documents in the window of an intervention (number, action, rule, window, sources, buckets, documents)
     amended      batch or length of steps after `step` was changed (before, batches, total_steps, reason)
     checkpoint   committed (step, bytes, seconds, stall_s, wait_s, mode)

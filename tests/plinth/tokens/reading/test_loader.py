@@ -14,6 +14,8 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
+from plinth.tokens.order.poisson import PoissonSteps
+from plinth.tokens.order.steps import StepRange
 from plinth.tokens.packing import packed as packing_index
 from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.layout import PackingLayout, open_layouts
@@ -138,6 +140,25 @@ def test_a_run_repeats_nothing_within_an_epoch(line: Line) -> None:
     own = [row for bucket, row in seen if bucket == web]
     assert len(own) < order.available[web]  # less than an epoch, so every sequence differs
     assert len(set(own)) == len(own) > 80
+
+
+@pytest.mark.parametrize("world", [1, 4, 8])
+def test_steps_that_are_drawn_are_divided_over_ranks_whatever_their_size(line: Line, world: int) -> None:
+    """Also a rank without any sequence; every sequence is the one that the order has at the drawn position."""
+    order, sizes = line[0], set()
+    drawn = PoissonSteps(order.sequences, order.sequence_tokens, (StepRange(0, 0, 8, 24),), b"key")
+    for step in range(8):
+        loaders = [Loader(*line, global_batch=drawn, micro_batch=1, rank=r, world=world) for r in range(world)]
+        batches = [loader.batch(step) for loader in loaders]
+        found = np.concatenate([batch.tokens for batch in batches])
+        rows = [order.refs(order.window(at, at + 1))[0] for at in drawn.positions(step).tolist()]
+        assert len(found) == len(rows) == sum(map(len, batches))
+        for tokens, ref in zip(found, rows, strict=True):
+            assert tokens.tolist() == _slowly(line, ref.stream, ref.index)[0]
+        assert [ref.position for ref in order.refs(order.step_window(step, drawn))] == drawn.positions(step).tolist()
+        sizes |= set(map(len, batches))
+    assert world < 8 or 0 in sizes
+    assert len(sizes) > 1
 
 
 def test_leaving_early_ends_the_thread(line: Line) -> None:

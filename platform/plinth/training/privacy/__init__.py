@@ -1,0 +1,12 @@
+"""Differentially private training (DP-SGD, Abadi et al., arXiv:1607.00133): epsilon of a run's weights.
+
+    secret ─► which sequences a step takes (tokens.order.poisson) ─► gradient of each, clipped ─► sum ─► noise ─► update
+       └──────────────────────────────────────────────────────────────────────────────────────────────┘
+
+    parameters   what a recipe says of it, and what a run is resolved to
+    secret       the key of sampling and noise, kept beside the trust of the machine, never in the workspace
+    accounting   epsilon of so many steps, and the noise for an epsilon, by Opacus; a process of its own (imports torch)
+    gradients    the sum of clipped gradients with noise (imports torch)
+
+The unit of privacy is a sequence of the shards. Does not belong here: what a gradient is used for (engine).
+"""

@@ -1,0 +1,88 @@
+"""The gradient of a private step: each sequence's is clipped, the sum gets noise.
+
+    g = (sum over sequences of g_i min(1, C / |g_i|)  +  sigma C z) / B,     z standard normal
+
+    B  expected sequences of a step    C  clip norm    sigma  noise multiplier    R  ranks that average gradients
+
+B is a constant, since the size of a sampled batch is private itself. Every rank adds the same noise, so that it does
+not depend on their number. A gradient with a number that is not finite counts as zero. One sequence at a time is in
+memory beside the sum, in FP32; the host waits for nothing.
+
+The generator of the noise is PyTorch's, seeded by the run's key for each step and parameter: the same bits after a
+resume on the same kind of device. It is no cryptographic one, as in Opacus without `secure_mode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from plinth.training.privacy.parameters import PrivacyState
+from plinth.training.privacy.secret import noise_seed
+
+
+class ClippedSum(NamedTuple):
+    """Sums over the sequences of a rank.
+
+    Attributes:
+        gradients: by parameter's name, FP32.
+        losses: of the losses (FP64).
+        sequences: how many.
+    """
+
+    gradients: dict[str, Tensor]
+    losses: Tensor
+    sequences: int
+
+
+def clipped_sum(module: nn.Module, losses: Iterable[Tensor], clip_norm: float, device: torch.device) -> ClippedSum:
+    """The sum of the clipped gradients of losses, each of one sequence, made when it is asked for."""
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in named.items()}
+    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
+    for loss in losses:
+        gradients = [g.float() for g in torch.autograd.grad(loss, list(named.values()))]
+        norm = torch.stack(torch._foreach_norm(gradients)).norm()
+        fine, factor = norm.isfinite(), (clip_norm / norm).clamp(max=1.0)
+        for held, gradient in zip(sums.values(), gradients, strict=True):
+            held += torch.where(fine, gradient * factor, 0.0)
+        total += torch.where(loss.detach().isfinite(), loss.detach(), 0.0).double()
+        count += 1
+    return ClippedSum(sums, total, count)
+
+
+class PrivateGradients:
+    """Makes the gradients of a run's steps; `step` is the one that comes."""
+
+    def __init__(self, state: PrivacyState, key: bytes, expected: int, replicas: int) -> None:
+        """Of one engine.
+
+        Args:
+            key: of the run.
+            expected: B.
+            replicas: R.
+        """
+        self.step = 0
+        self.noise_multiplier, self.clip_norm = state.noise_multiplier, state.clip_norm
+        self._key, self._expected, self._replicas = key, expected, replicas
+
+    def noisy(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The gradients of this rank, whose mean over ranks is that of the step."""
+        std = self.noise_multiplier * self.clip_norm / self._expected if self.noise_multiplier else 0.0
+        return {
+            name: held * (self._replicas / self._expected) + (std * self._normal(name, held) if std else 0.0)
+            for name, held in sums.items()
+        }
+
+    def _normal(self, name: str, like: Tensor) -> Tensor:
+        generator = torch.Generator(like.device).manual_seed(noise_seed(self._key, self.step, name))
+        return torch.randn(like.shape, generator=generator, device=like.device, dtype=torch.float32)
+
+
+def surrogate(module: nn.Module, gradients: Mapping[str, Tensor]) -> Tensor:
+    """A scalar whose gradient is the given one: what a backward pass, and the reduction that hangs on it, is run on."""
+    held = dict(module.named_parameters())
+    return torch.stack([(held[name].float() * gradient).sum() for name, gradient in gradients.items()]).sum()
