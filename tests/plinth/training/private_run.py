@@ -46,7 +46,23 @@ def steps_of(legs: list[tuple[RunConfig, bool]], count: int) -> list[list[tuple[
             trainer.engine.private.noise_multiplier, trainer.engine.private.clip_norm = 0.0, float("inf")
         stream = trainer.batches(1)
         measured = [trainer.launch(stream, step).read() for step in range(1, count + 1)]
+        assert trainer.engine.private is None or trainer.engine.private.step == count
         found.append([(one.loss, one.grad_norm) for one in measured])
         trainer.engine.deepspeed.destroy()
     leave()
     return found
+
+
+def audited(config: RunConfig, step: int) -> dict[str, Any]:
+    """On one rank: the proof of resume, then what a trainer says that has loaded a checkpoint and taken no step."""
+    from plinth.training.engine.engine import join, leave
+    from plinth.training.forensics.audit import replay
+    from plinth.training.trainer import Trainer
+
+    rank = join(config)
+    torch.set_num_threads(1)
+    replay(config, rank)
+    trainer = Trainer(config, rank)
+    trainer.load(step)
+    leave()
+    return trainer.state()["privacy"]

@@ -84,7 +84,9 @@ def test_a_resume_is_exact_and_every_checkpoint_states_epsilon(private: Callable
         assert stated["steps"] == step
         assert stated["epsilon"] == epsilon(0.8, 0.25, step, 1e-5)
         assert (stated["unit"], stated["delta"]) == ("sequence", 1e-5)
-    run_ranks(1, federated_sites.audit, config)
+    assert run_ranks(1, private_run.audited, config, 2) == [
+        checkpoint.read_state(config.directory, 2)["monitor"]["privacy"]
+    ]
     assert json.loads(config.directory.evidence.read_bytes())["bit_exact"]
     key = secret.path_of(Workspace(config.workspace), config.run_id).read_bytes()
     for path in (path for path in config.directory.root.rglob("*") if path.is_file()):
