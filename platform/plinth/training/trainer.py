@@ -28,7 +28,7 @@ from plinth.training.guard.screening import NONE_BROKEN, findings
 from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.state_machine import Guard
 from plinth.training.initial import kept_optimizer
-from plinth.training.privacy.accounting import Budget
+from plinth.training.privacy.accounting import PrivacyBudget
 from plinth.training.replica_batches import replica_batches
 from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
@@ -108,7 +108,7 @@ class Trainer:
         #: The run's place among other sites, where it has one.
         self.site = Site(config, config.federated, rank) if config.federated else None
         #: What a private run has spent.
-        self.budget = Budget(config.privacy) if config.privacy else None
+        self.budget = PrivacyBudget(config.privacy) if config.privacy else None
         self._open()
 
     def _open(self) -> None:

@@ -75,7 +75,7 @@ def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str,
     return answer
 
 
-class Budget:
+class PrivacyBudget:
     """What a run has spent, and whether it may take another step."""
 
     def __init__(self, state: PrivacyState) -> None:

@@ -26,7 +26,7 @@ from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 from plinth.training.privacy import secret
-from plinth.training.privacy.accounting import Budget, epsilon, resolve, resolved_apart
+from plinth.training.privacy.accounting import PrivacyBudget, epsilon, resolve, resolved_apart
 from plinth.training.privacy.gradients import PrivateGradients, clipped_sum, surrogate
 from plinth.training.privacy.parameters import Privacy, PrivacyState
 
@@ -97,7 +97,7 @@ class TestAccounting:
             resolved_apart(Privacy(epsilon=1.0, delta=1e-5, noise_multiplier=0.5), 0.02, 50)
 
     def test_no_step_spends_more_than_the_budget_and_one_taken_again_nothing(self) -> None:
-        budget, allowed = Budget(STATE), 1
+        budget, allowed = PrivacyBudget(STATE), 1
         while epsilon(0.9, 0.01, allowed + 1, 1e-5) <= 8.0:
             allowed += 97
         while epsilon(0.9, 0.01, allowed, 1e-5) > 8.0:
