@@ -16,7 +16,7 @@ One file per stage, upstream first, with its logic:
     packing, mixture                         plinth/tokens/STEM
     ledger, takedown                         plinth/provenance/STEM
     initial                                  plinth/training/initial, and the registry's proof
-    teacher_logits                           plinth/training/distillation
+    sampled, teacher_logits                  plinth/training/distillation
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
     memorisation, extraction                 plinth/evaluation/memorisation

@@ -34,6 +34,7 @@ from assets import (
     protected,
     proxies,
     removal_rates,
+    sampled,
     serving,
     shards,
     slices,
@@ -52,6 +53,7 @@ from plinth.errors import MissingError
 from plinth.recipe.recipe import Recipe
 
 STEMS = (
+    sampled,
     sources,
     lists,
     documents,

@@ -11,20 +11,19 @@ import dagster as dg
 from assets.framework.expectations import Suite, between, equal_columns, no_nulls, rows_between
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
+from assets.sampled import written
+from assets.sources import READ_FIRST, listed
 from plinth.compute.context import Context
 from plinth.corpus.documents import documents
 from plinth.corpus.exclusions import exclusion_list
 from plinth.corpus.illegal.gate import gate_of
-from plinth.corpus.sources.inventory import inventory, remembered
+from plinth.corpus.sources.inventory import remembered
 from plinth.corpus.sources.parameters import Bucket
 from plinth.corpus.sources.readers import identity
 from plinth.corpus.sources.record import EXCLUSIONS
 from plinth.errors import IntegrityError, SourceError
 from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
-
-#: A damaged source is found before anything is made of the others.
-READ_FIRST = 1
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -34,7 +33,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=f"{name}/documents",
-            deps=(f"{name}/sources", *stops),
+            deps=(f"{name}/sources", *written(name, bucket), *stops),
             make=partial(_make, name, bucket, recipe),
             outside=exclusion_list.digest,
             version=documents.VERSION,
@@ -67,7 +66,7 @@ def _readers(bucket: Bucket) -> dict[str, Any]:
 
 
 def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    found = inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine)
+    found = listed(bucket, ctx, inputs)
     published = inputs[f"{name}/sources"].stats["inventory"]
     if found.digest != published:
         raise SourceError(
@@ -79,7 +78,8 @@ def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Input
     try:
         lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
         gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusion_list.read(ctx)
-        return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, lists, taken_down)
+        read = {**lists, **{key: inputs[key] for key in written(name, bucket)}}
+        return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, read, taken_down)
     except IntegrityError:  # a remembered digest was wrong: the next run reads all files again
         remembered(ctx.workspace).forget()
         raise

@@ -32,7 +32,7 @@ from registry.released import record_of, standing_of, verify_release
 
 def stages(recipe: Recipe) -> list[Stage]:
     """An asset for the weights that the recipe begins from, and one for its teacher, where it names them."""
-    return [_stage(recipe, asset, params) for asset, params in _named(recipe).items()]
+    return [stage(asset, params, shared_owner(recipe)) for asset, params in _named(recipe).items()]
 
 
 def begun(recipe: Recipe) -> tuple[str, ...]:
@@ -47,8 +47,9 @@ def _named(recipe: Recipe) -> dict[str, InitialWeights]:
     return {asset: params for asset, params in given.items() if params is not None}
 
 
-def _stage(recipe: Recipe, asset: str, params: InitialWeights) -> Stage:
-    use = "begins" if asset == source.ASSET else "learns"
+def stage(asset: str, params: InitialWeights, owner: str) -> Stage:
+    """The asset of a model that exists."""
+    use = "that the run begins from" if asset == source.ASSET else "that are learnt from"
     return Stage(
         asset=asset,
         deps=(),
@@ -57,8 +58,8 @@ def _stage(recipe: Recipe, asset: str, params: InitialWeights) -> Stage:
         version=source.VERSION,
         params={"licence": params.licence},
         group="training",
-        description=f"Weights that the run {use} from, by content; lineage goes on through their parent.",
-        owner=shared_owner(recipe),
+        description=f"Weights {use}, by content; lineage goes on through their parent.",
+        owner=owner,
         kinds=("huggingface",) if params.folder else ("pytorch",),
         present=_present,
         pool="training",

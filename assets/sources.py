@@ -5,17 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from assets.documents import READ_FIRST
 from assets.framework.expectations import Suite, between, no_nulls, rows_between
 from assets.framework.stage import Inputs, Say, Stage
+from assets.sampled import written
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.corpus.sources.inventory import inventory, remembered
+from plinth.corpus.sources.inventory import Inventory, inventory, remembered
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
+from plinth.training.distillation import sampled_text
 
 VERSION = "2"
+#: A damaged source is found before anything is made of the others.
+READ_FIRST = 1
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -23,9 +26,9 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=f"{name}/sources",
-            deps=(),
+            deps=written(name, bucket),
             make=partial(_make, name, bucket),
-            outside=partial(_outside, bucket),
+            outside=None if written(name, bucket) else partial(_outside, bucket),
             version=VERSION,
             params=[source.model_dump(mode="json") for source in bucket.sources],
             group="sources",
@@ -40,11 +43,19 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _outside(bucket: Bucket, ctx: Context) -> str:
-    return inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine).digest
+    return listed(bucket, ctx, {}).digest
+
+
+def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
+    """The files of a bucket: those that its sources name, or that a model wrote."""
+    for key, made in inputs.items():
+        if key.endswith(f"/{sampled_text.STAGE}"):
+            return sampled_text.inventory(ctx.store, made)
+    return inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine)
 
 
 def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    found = inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine)
+    found = listed(bucket, ctx, inputs)
     files = [
         {
             "source": index,
@@ -59,7 +70,7 @@ def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> 
     stats: dict[str, Any] = {"files": len(files), "source_bytes": found.bytes, "inventory": found.digest}
     stats |= {"revisions": found.revisions} if found.revisions else {}
     part = ctx.store_json(f"{name}-files.json", files)
-    return manifest(f"{name}/sources", step, {"inventory": found.digest}, [part], stats)
+    return manifest(f"{name}/sources", step, {"inventory": found.digest, **inputs}, [part], stats)
 
 
 def _facts(source: Source) -> dict[str, Any]:

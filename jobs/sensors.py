@@ -15,6 +15,7 @@ from jobs import marks
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.sources.inventory import wanted_suffixes
+from plinth.corpus.sources.sampled import KIND
 from plinth.errors import PlinthError, TrustError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.listing import listing
@@ -64,6 +65,7 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
         f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source), sized=False)
         for name, bucket in corpus.buckets.items()
         for index, source in enumerate(bucket.sources)
+        if source.kind != KIND
     }
     return sources | {name: listing(location, folder) for name, location in named.items()}
 

@@ -22,6 +22,7 @@ from plinth.storage.refs import Refs
 from plinth.training.attempts.code import together
 from plinth.training.attempts.statement import AttemptRecord, stated
 from plinth.training.checkpoint import mean_record
+from plinth.training.distillation import sampled_text
 from plinth.training.initial import replay, source
 from plinth.trust.dsse import statement
 
@@ -32,6 +33,9 @@ PROVENANCE_SCHEMA = "plinth/provenance/v1"
 
 #: The asset of a run's first weights, and that of weights from outside: what is behind the first is another run's.
 INITIAL, TEACHER, WEIGHTS = source.ASSET, source.TEACHER, folder.ASSET
+
+#: Text that a model wrote for a bucket: `documents` reads it as it reads files.
+WRITTEN = sampled_text.STAGE
 
 #: Only the first stage reads anything that is not a manifest: inventories of raw files.
 SOURCE_STAGE = "documents"
@@ -47,8 +51,14 @@ class Link(Frozen):
     inputs: Mapping[str, str]
 
     @property
+    def walked(self) -> dict[str, str]:
+        """Inputs that are manifests, by key: of a stage that reads raw sources, only text that a model wrote."""
+        written = {key: digest for key, digest in self.inputs.items() if key.endswith(f"/{WRITTEN}")}
+        return written if self.reads_sources else dict(self.inputs)
+
+    @property
     def reads_sources(self) -> bool:
-        """Whether its inputs are inventories of raw files instead of manifests."""
+        """Whether its inputs are inventories of raw files instead of manifests, but for text that a model wrote."""
         return self.asset.rsplit("/", 1)[-1] == SOURCE_STAGE
 
     @property
@@ -82,7 +92,7 @@ class Chain(Frozen):
             if digest in by_digest and digest not in found:
                 found.add(digest)
                 link = by_digest[digest]
-                waiting += [] if link.asset in (INITIAL, TEACHER) else link.made_of
+                waiting += [] if link.asset.rsplit("/", 1)[-1] in (INITIAL, TEACHER) else link.made_of
         return tuple(link for link in self.links if link.digest in found)
 
     @property
@@ -96,7 +106,8 @@ class Chain(Frozen):
             if link.asset == WEIGHTS:
                 found[name] = link.digest
             elif link.reads_sources:
-                found |= {f"{name}:{key}": digest for key, digest in sorted(link.inputs.items())}
+                raw = sorted(link.inputs.keys() - link.walked.keys())
+                found |= {f"{name}:{key}": link.inputs[key] for key in raw}
         return found
 
     @property
@@ -130,7 +141,7 @@ def chain(refs: Refs, manifest: Manifest) -> Chain:
 
     def enter(found: Manifest) -> None:
         link = _link(found)
-        stack.append((found, iter(() if link.reads_sources else sorted(link.inputs.items()))))
+        stack.append((found, iter(sorted(link.walked.items()))))
 
     enter(manifest)
     while stack:

@@ -66,14 +66,14 @@ def run(
     params: Documents,
     inventory: Inventory,
     gate: illegal.IllegalGate | None = None,
-    lists: Mapping[str, Manifest] | None = None,
+    read: Mapping[str, Manifest] | None = None,
     exclusions: Sequence[Exclusion] = (),
 ) -> Manifest:
     """The documents of a bucket and the rejects of its sources.
 
     Args:
         gate: of illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`report.SCHEMA`).
-        lists: manifests that the gate was made of, by key.
+        read: manifests that the gate was made of, and of text that a model wrote, by key.
         exclusions: the exclusion list. Entries that take something are an input of the manifest (`takedown`), and its
             statistics `takedown` count what each takes; others leave no trace, so nothing downstream changes.
 
@@ -110,7 +110,7 @@ def run(
             | ({"illegal": gate.identity} if gate else {})
         ),
     )
-    inputs: dict[str, Manifest | str] = {f"{name}/sources": inventory.digest, **(lists or {})}
+    inputs: dict[str, Manifest | str] = {f"{name}/sources": inventory.digest, **(read or {})}
     inputs |= {TAKEDOWN: dropped.digest} if dropped.digest else {}
     return manifest(label, whole, inputs, [*parts, *rejects, *reports], stats)
 

@@ -16,6 +16,7 @@
     jsonl       JSON lines: one record per line
     parquet     Parquet: one record per row
     fields      a record out of named fields, for the two above
+    sampled     text that a model writes, read as JSON lines
     files       one record per file: HTML pages, PDF, LaTeX, plain text, source code
 
 A reader's function is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. What is no document

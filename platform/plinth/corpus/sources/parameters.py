@@ -30,13 +30,13 @@ class Source(Frozen):
     """Files of one format, with the facts that every document of them carries."""
 
     kind: str = Field(
-        description="Reader: `warc`, `html`, `pdf`, `latex`, `jsonl`, `parquet`, `text`, `tree`, or the name of an "
-        "installed one.",
-        json_schema_extra={"examples": ["warc", "html", "pdf", "latex", "jsonl", "parquet", "text", "tree"]},
+        description="Reader: `warc`, `html`, `pdf`, `latex`, `jsonl`, `parquet`, `text`, `tree`, `teacher` (a model of "
+        "this workspace writes it), or the name of an installed one.",
+        json_schema_extra={"examples": ["warc", "html", "pdf", "latex", "jsonl", "parquet", "text", "tree", "teacher"]},
     )
     path: str = Field(
         description="File, folder, glob or URI (`s3://`, `https://`, `hf://`, `cc://`); relative to the workspace's "
-        "`input/`."
+        "`input/`. Of `teacher` a model, as `training.distillation.teacher` names it."
     )
     licence: str = Field(description="SPDX expression, or `per-document` where each record carries its own.")
     terms: Terms = Field(description="Owner's terms.")
@@ -55,7 +55,8 @@ class Source(Frozen):
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Parameters of an installed reader; built-in ones have none.",
+        description="Parameters of an installed reader, or of `teacher`: `documents`, `max_tokens`, `temperature`, "
+        "`top_p`, `seed`; other built-in ones have none.",
     )
     suffixes: tuple[str, ...] = Field((), description="Tree and text: file name endings to read; empty means all.")
     repair_boundaries: bool = Field(
@@ -94,6 +95,12 @@ class Bucket(Frozen):
     owner: str = Field(min_length=1, description="E-mail address or team responsible for it.")
     sources: tuple[Source, ...] = Field(min_length=1, description="Files to read, in this order.")
     policy: str = Field("default", description="Name of the policy that judges its documents.")
+
+    @model_validator(mode="after")
+    def _written_by_one(self) -> Bucket:
+        if len(self.sources) > 1 and any(source.kind == "teacher" for source in self.sources):
+            raise ValueError("a source of kind `teacher` stands alone in its bucket: its text has a lineage of its own")
+        return self
 
     @field_validator("owner")
     @classmethod

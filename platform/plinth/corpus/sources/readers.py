@@ -24,6 +24,7 @@ READERS = Catalogue(
         "parquet": "plinth.corpus.sources.parquet:READER",
         "text": "plinth.corpus.sources.files:TEXT",
         "tree": "plinth.corpus.sources.files:TREE",
+        "teacher": "plinth.corpus.sources.sampled:READER",
     },
 )
 

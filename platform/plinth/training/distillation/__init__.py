@@ -3,6 +3,7 @@
     parameters      what a recipe says of it
     teacher         the teacher on a rank: its states of a batch, or what it said before (imports torch)
     teacher_logits  the asset: what a teacher says of every sequence of a run, stored once (imports torch)
+    sampled_text    the asset: text that a model writes for a bucket
     stored_logits   its files, read by position
 
 The loss itself is `plinth.model.distillation`. The teacher is found and proved as `initial` weights are; its digest is

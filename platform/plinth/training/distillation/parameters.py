@@ -40,8 +40,7 @@ class Distillation(Frozen):
     @property
     def weights(self) -> InitialWeights:
         """The teacher as what a run begins from is named."""
-        of_release = "@" in self.teacher or "/" in self.teacher
-        return InitialWeights(release=self.teacher) if of_release else InitialWeights(checkpoint=self.teacher)
+        return InitialWeights.named(self.teacher)
 
 
 class TeacherState(Frozen):

@@ -49,6 +49,11 @@ class InitialWeights(Frozen):
         "its mixture had them, spread evenly.",
     )
 
+    @classmethod
+    def named(cls, target: str) -> InitialWeights:
+        """A release or a checkpoint, by a name that says which: only a release's has an `@` or a `/`."""
+        return cls(release=target) if "@" in target or "/" in target else cls(checkpoint=target)
+
     @model_validator(mode="after")
     def _one_source(self) -> InitialWeights:
         given = [name for name in ("release", "checkpoint", "folder") if getattr(self, name)]

@@ -21,7 +21,7 @@ from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, model_of
 from plinth.records import Manifest, Step
 
 ASSET = "initial"
-#: The same of the model that a run learns from (`training.distillation`).
+#: The same of the model that a run learns from (`training.distillation`), or that writes the text of a bucket.
 TEACHER = "teacher"
 VERSION = "1"
 
@@ -53,7 +53,7 @@ def _manifest(
 ) -> Manifest:
     wanted = [part for part in parent.parts if part.name in (CONFIG, TOKENIZER, INDEX) or _holds_weights(part.name)]
     stats = _described(ctx, parent) | dict(known)
-    step = Step(name=f"training.{asset}", version=VERSION, params=params)
+    step = Step(name=f"training.{asset.rsplit('/', 1)[-1]}", version=VERSION, params=params)
     return stage.manifest(asset, step, {kind: parent}, wanted, stats)
 
 

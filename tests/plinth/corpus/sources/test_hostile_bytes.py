@@ -39,6 +39,7 @@ NAMES = {
     "latex": ("x.tex",),
     "text": ("x.txt",),
     "tree": ("x.py",),
+    "teacher": ("x.jsonl",),
 }
 FACTS = {"path": "in", "licence": "MIT", "domain": "d", "snapshot": "s"} | {
     "terms": {"train": True, "redistribute": True, "commercial": True}
@@ -70,6 +71,7 @@ WHOLE = {
     "latex": b"\\section{T} some text",
     "text": b"some text",
     "tree": b"x = 1",
+    "teacher": b"".join(json.dumps({"text": f"line {n}", "uri": f"model://m/{n}"}).encode() + b"\n" for n in range(5)),
 }
 
 
