@@ -37,10 +37,12 @@ from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
 from plinth.training.distillation.parameters import Distillation
 from plinth.training.engine.parameters import Optimizer
+from plinth.training.federated.parameters import Federated
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
+from plinth.training.privacy.parameters import Privacy
 from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
@@ -113,9 +115,14 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "deepspeed": {"zero_optimization": {"zero_quantized_gradients": True}},
         "distillation": Distillation(teacher="large@champion"),
         "initial": InitialWeights(folder="llama", licence="MIT", vocabulary="mean"),
+        "federated": Federated(site="oslo", sites=("lima", "oslo"), exchange="/exchange"),
+        "privacy": Privacy(epsilon=8.0, delta=1e-6),
     }
     others = [config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") for name, value in decisive.items()]
     others += [config.run_key(TRAINING, "n", "t"), config.run_key(TRAINING, "m", "u")]
+    others += [config.run_key(TRAINING.model_copy(update={"privacy": Privacy(epsilon=8.0, delta=1e-7)}), "m", "t")]
+    moved = Federated(site="oslo", sites=("lima", "oslo"), exchange="s3://exchange")
+    assert config.run_key(TRAINING.model_copy(update={"federated": moved}), "m", "t") in others
     assert len({key, *others}) == len(others) + 1
     assert set(Training.model_fields) == set(placed) | set(decisive) | {"changes"}  # how recipes write the schedules
 
