@@ -254,9 +254,14 @@ def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Fou
     training = recipe.training
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     try:
-        schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes)
+        total = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes).total
     except MisplacedChange as error:
         yield ("training", *training.place(error.key)), error.why
+        return
+    for index, change in enumerate(training.rotary_schedule):
+        if change.from_step > total:
+            where = ("training", *training.place(("rotary_schedule", index)))
+            yield where, f"rotary positions change from step {change.from_step:,}, after the last, {total:,}"
 
 
 def _parallel(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:

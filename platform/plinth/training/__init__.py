@@ -9,6 +9,7 @@
 One run:
 
     parameters   what a recipe sets of a run
+    rotary_schedule  rotary positions that change within a run
     config       RunConfig: everything one run needs, resolved; `prepare` writes it, `identity` names what must match
     directory    where the files of a run lie
     amendments   another batch or length for steps that a run has not taken yet

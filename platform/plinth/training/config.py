@@ -39,6 +39,7 @@ from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 from plinth.training.privacy import secret
 from plinth.training.privacy.parameters import PrivacyState
+from plinth.training.rotary_schedule import RotaryChange, model_at
 from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
@@ -87,6 +88,7 @@ class RunConfig(Frozen):
     global_batch_sequences: int = Field(ge=1)
     batch_schedule: tuple[BatchChange, ...] = ()
     length_schedule: tuple[LengthChange, ...] = ()
+    rotary_schedule: tuple[RotaryChange, ...] = Field((), exclude_if=lambda given: not given)
     amendments: tuple[Amendment, ...] = ()
     sequences: int = Field(0, ge=0, description="Sequences of the mixture; 0: those of total_steps constant batches.")
     total_steps: int = Field(ge=2)
@@ -147,6 +149,10 @@ class RunConfig(Frozen):
         own = self.steps
         key = secret.read(Workspace(self.workspace), self.run_id, self.privacy.secret_sha256)
         return PoissonSteps(own.sequences, own.sequence_tokens, own.stretches, key)
+
+    def model_at(self, step: int) -> Model:
+        """The model as a step trains it: its rotary positions may change on the way; 0 is before the first step."""
+        return model_at(self.model, self.rotary_schedule, step)
 
     def accumulation(self, step: int = 1) -> int:
         """Micro batches per rank of optimizer step `step` (1 … total_steps)."""
@@ -268,6 +274,7 @@ def prepare(
         fp32_matmul=training.fp32_matmul,
         float8=training.float8,
         **{name: getattr(training, name) for name in (*UNIDENTIFIED, "batch_schedule", "length_schedule")},
+        rotary_schedule=training.rotary_schedule,
         sequences=int(mixture.stats["sequences"]),
         vocab_size=tokenizer.stats["vocab_size"],
         end_of_text=tokenizer.stats["end_of_text"],

@@ -223,7 +223,7 @@ def _inputs(config: RunConfig) -> dict[str, Manifest | str]:
 def _step(config: RunConfig) -> Step:
     params = config.model_dump(
         mode="json",
-        include={"key", "model", "vocab_size", "optimizer", "precision", "seed", "sequence_tokens"}
+        include={"key", "model", "vocab_size", "optimizer", "precision", "seed", "sequence_tokens", "rotary_schedule"}
         | {"amendments", "batch_schedule", "length_schedule", "global_batch_sequences", "total_steps"},
     )
     return Step(name="run", version=configuration.VERSION, params=params)

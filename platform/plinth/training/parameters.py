@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, internal, spelling
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, RunChange, lengths
+from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, lengths
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.distillation.parameters import Distillation
@@ -20,6 +20,7 @@ from plinth.training.guard.parameters import GuardParameters
 from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.privacy.parameters import Privacy
+from plinth.training.rotary_schedule import RotaryChange, TrainingChange, require_in_order
 from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
@@ -52,12 +53,16 @@ class Training(Frozen):
     optimizer: Optimizer = Optimizer()
     micro_batch_sequences: int = Field(4, ge=1, description="Sequences per rank and forward pass.")
     global_batch_sequences: int = Field(16, ge=1, description="Sequences per optimizer step, over all ranks.")
-    changes: tuple[RunChange, ...] = spelling(
+    changes: tuple[TrainingChange, ...] = spelling(
         (),
-        description="Other batches, or rows of other lengths, from steps on: the tokens and their order stay the same.",
+        description="Other batches, rows of other lengths, or other rotary positions, from steps on: the tokens and "
+        "their order stay the same.",
     )
     batch_schedule: tuple[BatchChange, ...] = internal((), description="Changes of the batch.")
     length_schedule: tuple[LengthChange, ...] = internal((), description="Changes of the length of rows.")
+    rotary_schedule: tuple[RotaryChange, ...] = internal(
+        (), exclude_if=lambda given: not given, description="Changes of the rotary positions."
+    )
     amendments: tuple[Amendment, ...] = internal((), description="Changes with a reason, of a run that has begun.")
     parallel: Parallel = Parallel()
     deepspeed: Mapping[str, Any] = Field(
@@ -119,6 +124,7 @@ class Training(Frozen):
             entries = (change.entry(name) for change in self.changes if name in change.schedules)
             # within validation, before the record is in use
             object.__setattr__(self, name, (*getattr(self, name), *entries))
+        require_in_order(self.rotary_schedule)
         return self
 
     def place(self, key: tuple[str | int, ...]) -> tuple[str | int, ...]:

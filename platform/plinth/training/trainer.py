@@ -132,6 +132,7 @@ class Trainer:
     def load(self, step: int) -> None:
         """Load the state after `step`, whose checkpoint has been verified."""
         state = snapshot.load(self.engine, step)["monitor"]
+        self.engine.rotate_at(step)
         self.monitor, self.guard = Monitor(state["loss_ema"]), Guard.restored(self.config.guard, state["guard"])
         if self.site is not None:
             self.site.restore(state["federated"])
@@ -169,6 +170,7 @@ class Trainer:
         if self.engine.average is not None:
             self.engine.average.weight = step_weight(self.config.optimizer, self.config.step_tokens(step))
         self.engine.stats.begin(step)
+        self.engine.rotate_at(step)
         numbers = self.engine.train_step(batch, rate)
         marks = clock.end()  # before the copy whose end the host waits for: with it they have passed
         return Launched(step, rate, self.skipper.result(*numbers), waited, marks, self._timed_step)

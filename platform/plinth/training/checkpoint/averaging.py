@@ -64,7 +64,8 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
         states = [ShardedState(stack, folder) for folder in folders]
         _write(path, states, weights, EMA if ema else MASTER)
         blob = ctx.store.put_file(path)
-    described = hf_config(config.model, config.vocab_size, config.sequence_tokens, "float32", config.end_of_text)
+    model = config.model_at(max(steps))
+    described = hf_config(model, config.vocab_size, config.sequence_tokens, "float32", config.end_of_text)
     files = [_part(WEIGHTS, blob), _part(CONFIG, ctx.store.put_bytes(config_text(described).encode()))]
     stats: dict[str, Any] = {"run_id": config.run_id, "step": max(steps), "tokens": config.tokens_through(max(steps))}
     if final is not None:

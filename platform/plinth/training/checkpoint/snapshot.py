@@ -79,7 +79,7 @@ def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) 
 def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: model_share.ModelDivision) -> Lead:
     config = engine.config
     index = index_text(division.writers, division.bytes)
-    texts = _described(config, engine.precision) | {f"model/{name}": text for name, text in index.items()}
+    texts = _described(config, engine.precision, step) | {f"model/{name}": text for name, text in index.items()}
     state = {
         "identity": identity(config, step),
         "step": step,
@@ -94,10 +94,10 @@ def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: 
     return Lead(ranks=config.ranks, state=state, texts=texts, checkpoints=config.checkpoints, always=always)
 
 
-def _described(config: RunConfig, precision: str) -> dict[str, str]:
+def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:
     """Files that describe the tensors and the data that they were trained on."""
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
-    model = hf_config(config.model, config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
+    model = hf_config(config.model_at(step), config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
     return {
         f"model/{CONFIG}": config_text(model),
         "config.json": _json(config.model_dump(mode="json", exclude={"workspace"})),

@@ -219,6 +219,12 @@ class TrainingEngine:
         """The process groups that DeepSpeed uses when others divide the model too."""
         return ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
 
+    def rotate_at(self, step: int) -> None:
+        """Take the rotary positions of a step: nothing else of the model's configuration may change in a run."""
+        if self.config.rotary_schedule:
+            decoder = next(one for one in self.module.modules() if isinstance(one, Decoder))  # whatever wraps it
+            decoder.config = self.config.model_at(step)
+
     def train_step(self, batch: StepBatch, lr: float) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns this rank's mean loss and the global gradient norm (FP64 scalars, on the device).
 

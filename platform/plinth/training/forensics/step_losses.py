@@ -71,7 +71,7 @@ def load(config: RunConfig, step: int) -> Decoder:
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device("meta"):
-        model = Decoder(config.model, config.vocab_size)
+        model = Decoder(config.model_at(step), config.vocab_size)
     digests = checkpoint.digests(config.directory, step, "model")
     load_weights(model, checkpoint.path(config.directory, step) / "model", device, torch.float32, digests)
     return model

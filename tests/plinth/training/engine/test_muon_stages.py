@@ -91,7 +91,7 @@ def kept_back(configs: list[RunConfig]) -> list[tuple[list[bool], list[dict[str,
     rank, found = join(configs[0]), []
     for config in configs:
         trainer = Trainer(config, rank)
-        trainer.guard.update_limits = lambda step: Limits(loss=0.0 if step == 2 else 1e9)  # type: ignore[method-assign]
+        trainer.guard.update_limits = lambda step, *rest: Limits(loss=0.0 if step == 2 else 1e9)  # type: ignore[method-assign]
         stream = trainer.batches(1)
         vetoed, digests = [], []
         for step in (1, 2, 3):
