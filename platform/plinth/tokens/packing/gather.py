@@ -4,7 +4,7 @@
 
 Tokens are copied as they are stored, 64 at a time, and compared with the end-of-text in the same registers: the pass
 costs as much as a copy. Rows lie anywhere in the shards, so the first cache lines of a piece are prefetched two pieces
-before.
+before, and its others while the piece before it is copied.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _fill(  # type: ignore[no-untyped-def]
                 count = min(end - place, rest)
                 documents = _copy(
                     source, out[place : place + count], end_of_text, contiguous, begins, documents, base + place,
-                    base + width,
+                    base + width, sources[min(piece + 1, len(sources) - 1)],
                 )  # fmt: skip
                 place, at, rest = place + count, at + count, rest - count
         if place < width:
@@ -188,10 +188,14 @@ def _begin(begins, documents, at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _copy(source, out, end_of_text, contiguous, begins, documents, at, end):  # type: ignore[no-untyped-def]
-    """Copy tokens from an address; note where documents begin after an end-of-text, before `end`."""
+def _copy(source, out, end_of_text, contiguous, begins, documents, at, end, following):  # type: ignore[no-untyped-def]
+    """Copy tokens from an address; note where documents begin after an end-of-text, before `end`. `following` is the
+    address that is copied from next."""
     target, size, whole = np.int64(out.ctypes.data), out.itemsize, len(out) // LANES * LANES
     for done in range(0, whole, LANES):
+        if done * size >= PREFETCH_BYTES:
+            for line in range(done * size, (done + LANES) * size, CACHE_LINE):
+                prefetch(following + line)
         ends = copy_and_match(source + done * size, target + done * size, end_of_text)
         while contiguous and ends:
             place = at + done + lowest_bit(ends) + 1

@@ -130,7 +130,9 @@ class Guard:
         guard._activations = {layer: Rolling(LAYER_WINDOW, values) for layer, values in state["activations"].items()}
         guard._next_limits = [Limits(loss=_inf(loss), grad_norm=_inf(norm)) for loss, norm in state["ahead"]]
         guard._streaks = {rule: list(streak) for rule, streak in state["streaks"].items()}
-        guard._skipped, guard._on_probation_skipped = list(state["vetoed"]), list(state["probation"])
+        guard._skipped, held = list(state["vetoed"]), state["probation"]
+        # a number is the last step on probation, of a checkpoint from before steps in flight were regarded
+        guard._on_probation_skipped = [held - LAG] if isinstance(held, int) else list(held)
         guard.rollbacks = [Intervention.of(made) for made in state["rollbacks"]]
         guard.lowered = [Intervention.of(made) for made in state["lowered"]]
         return guard

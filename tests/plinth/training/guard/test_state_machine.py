@@ -118,6 +118,14 @@ def test_probation_ends_when_two_steps_are_known_to_have_passed() -> None:
     assert [limited(guard, step)[0] for step in (17, 18, 19, 20)] == [True, True, True, False]
 
 
+@pytest.mark.parametrize(("held", "expected"), [(0, [False, False]), (20, [True, True]), ([18], [True, True])])
+def test_probation_of_an_earlier_checkpoint_goes_on(held: Any, expected: list[bool]) -> None:
+    guard = Guard(policy())
+    calm(guard, 19)
+    again = Guard.restored(policy(), {**guard.state(), "probation": held})
+    assert [limited(again, step)[0] for step in (20, 21, 22)] == [*expected, False]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from([2.0, 2.01, 2.02, 9.0, 30.0]), min_size=20, max_size=60),
