@@ -22,6 +22,7 @@ from plinth.training.telemetry.timeline import Timeline, timeline
 sys.path.insert(0, str(Path(__file__).parent))
 import held_ranks
 import test_job
+from tiny_mixture import made_mixture
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 STEPS = 60
@@ -114,7 +115,7 @@ def test_a_running_job_is_stopped_amended_and_goes_on(
     monkeypatch.setenv("HELD", str(tmp_path))
     held_ranks.hold(tmp_path, 3)
     slow = {"batches": "held_ranks:open_batches"}
-    data = test_job.line(ctx, STEPS)
+    data = made_mixture(ctx, STEPS)
     first = config.prepare(ctx, "demo", TRAINING, *data).model_copy(update=slow)
     started = job.submit_or_find(ctx, first)
     try:

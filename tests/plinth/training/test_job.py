@@ -43,6 +43,7 @@ from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 from plinth.training.privacy.parameters import Privacy
+from plinth.training.rotary_schedule import RotaryChange
 from plinth.training.sinks.parameters import Sinks
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
@@ -106,6 +107,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "global_batch_sequences": 8,
         "batch_schedule": (BatchChange(from_step=3, global_batch_sequences=8),),
         "length_schedule": (LengthChange(from_step=3, sequence_tokens=16),),
+        "rotary_schedule": (RotaryChange(from_step=3, rope_theta=40000.0),),
         "model": Model(layers=2),
         "optimizer": Optimizer(lr=1e-4),
         "guard": GuardParameters(enabled=not TRAINING.guard.enabled),
