@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from plinth.errors import TrainingError
+from plinth.model.initialisation import one_thread
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.validation.dealing import dealt
@@ -104,7 +105,8 @@ class ProbeScorer:
         sizes = [one.targets for one in self._batches]
         answers = torch.zeros(sum(sizes), 2, dtype=torch.float32, device=engine.rank.device)
         starts, place = list(accumulate(sizes, initial=0)), engine.topology.place
-        with engine.evaluating(), _eager(self.config.parallel.compile):
+        # One thread, as over a checkpoint: on some processors a sum by two rounds otherwise.
+        with engine.evaluating(), _eager(self.config.parallel.compile), one_thread():
             for index in dealt(engine, len(sizes)):
                 batch = self._batches[-1 if index is None else index]
                 found = run(

@@ -3,34 +3,22 @@
 import hashlib
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation.engine.checkpoint import load
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request, Sampling
+from plinth.model.initialisation import one_thread
 
 TEXTS = ["the fox jumps", "", "größte", "the lazy dog runs away " * 8]
 REQUESTS = [Request("the fox", " jumps"), Request((0, 4), (7, 8)), Request("the", ""), Request("", "the lazy dog")]
 ModelDirectory = Callable[..., Path]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute as the child does: on some processors a sum by two threads rounds otherwise."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.slow
