@@ -83,6 +83,7 @@ class Bare:
 
         model = build(config.model, config.vocab_size, config.seed).to(rank.device)
         settings = deepspeed_config(config, precision, sum(p.numel() for p in model.parameters()))
+        settings["zero_optimization"].pop("compute_grad_norm", None)  # our engine takes the norm itself
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
         optimizer = torch.optim.AdamW(groups, fused=True)
         self.engine, *_ = deepspeed.initialize(
@@ -146,8 +147,13 @@ def rank_main(path: str) -> None:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run both ranks and put the numbers together."""
     with tempfile.TemporaryDirectory() as folder:
-        config = prepared(Path(folder), arguments)
+        from plinth.storage.workspace import TRUST_VARIABLE, Workspace
         from plinth.training.supervise.supervisor import free_port
+        from plinth.trust import enrolment
+
+        os.environ[TRUST_VARIABLE] = f"{folder}/trust"
+        enrolment.initialise(Workspace(folder), "bench", ["bench"], demo=True)
+        config = prepared(Path(folder), arguments)
 
         port = str(free_port())
         common = {**os.environ, "WORLD_SIZE": str(config.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
