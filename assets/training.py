@@ -29,7 +29,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.run import build
 from plinth.report.run.metrics import words
-from plinth.training import config, job, manifests
+from plinth.training import config, job, manifests, preparation
 from plinth.training.checkpoint import mean_record
 from plinth.training.config import RunConfig
 from plinth.training.distillation import stored_logits
@@ -99,7 +99,7 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
     data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
     scored = {name: inputs[name] for name in _probes(recipe)}
     models = inputs.get(source.ASSET), inputs.get(source.TEACHER), inputs.get(stored_logits.ASSET)
-    return config.prepare(ctx, recipe.name, recipe.training, *data, scored, *models)
+    return preparation.prepare(ctx, recipe.name, recipe.training, *data, scored, *models)
 
 
 def _canaries(recipe: Recipe) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.trace_index import trace_index
-from plinth.training import config
+from plinth.training import preparation
 from plinth.training.config import RunConfig
 from plinth.training.parameters import Training
 from plinth.training.telemetry.timeline import Timeline
@@ -101,7 +101,7 @@ class Corpus:
         mixed, cut, trained = (self.ctx.refs.current(name) for name in ("mixture", "web/shards", "tokenizer"))
         model = Model(layers=1, dim=8, heads=1, kv_heads=1, ffn_dim=8)
         training = Training(model=model, global_batch_sequences=2, micro_batch_sequences=1)
-        run = config.prepare(self.ctx, "tiny", training, mixed, {"web": cut}, trained)
+        run = preparation.prepare(self.ctx, "tiny", training, mixed, {"web": cut}, trained)
         events = Timeline(run.directory.events)
         for step in range(1, run.total_steps + 1):
             events.append("step", step=step, loss=1.0)

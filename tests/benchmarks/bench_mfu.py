@@ -49,7 +49,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     from plinth.storage.workspace import Workspace
     from plinth.tokens.mixture import mixture
     from plinth.tokens.mixture.parameters import Mixture, Phase
-    from plinth.training import config
+    from plinth.training import preparation
     from plinth.training.parallel.parameters import Parallel
     from plinth.training.parameters import Training
 
@@ -70,7 +70,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
         launch=Launch(ranks=1),
         parallel=Parallel(zero_stage=1, compile=arguments.compile, activation_checkpointing=arguments.recompute),
     )
-    return config.prepare(ctx, "mfu", training, mixed, shards, tokenizer)
+    return preparation.prepare(ctx, "mfu", training, mixed, shards, tokenizer)
 
 
 def peak_of(device: Any) -> tuple[str, float]:

@@ -59,7 +59,7 @@ def prepared(workspace: Path, documents: int) -> tuple[Any, dict[str, int]]:
     from plinth.tokens.mixture.parameters import Mixture, Phase
     from plinth.tokens.order.parameters import BatchChange, LengthChange
     from plinth.tokens.packing import packed as packing_index
-    from plinth.training import config
+    from plinth.training import preparation
     from plinth.training.parallel.parameters import Parallel
     from plinth.training.parameters import Training
 
@@ -87,7 +87,7 @@ def prepared(workspace: Path, documents: int) -> tuple[Any, dict[str, int]]:
             LengthChange(from_step=lengthens, sequence_tokens=SEQUENCE_TOKENS),
         ),
     )
-    run = config.prepare(ctx, "bench", training, mixed(int(EPOCHS * epoch)), sharded, trained)
+    run = preparation.prepare(ctx, "bench", training, mixed(int(EPOCHS * epoch)), sharded, trained)
     run.directory.root.mkdir(parents=True, exist_ok=True)
 
     def last_of(number: int) -> int:

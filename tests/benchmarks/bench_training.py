@@ -45,7 +45,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     from plinth.tokens.shards.parameters import Shards
     from plinth.tokens.tokenizer import tokenizer
     from plinth.tokens.tokenizer.parameters import TokenizerParameters
-    from plinth.training import config
+    from plinth.training import preparation
     from plinth.training.parallel.parameters import Parallel
     from plinth.training.parameters import Training
 
@@ -67,7 +67,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     mixed = mixture.run(ctx, Mixture(sequence_tokens=512, total_tokens=512 * 16 * steps, phases=(phase,)), sharded)
     placed = {"launch": Launch(ranks=arguments.ranks), "parallel": Parallel(zero_stage=arguments.zero)}
     training = Training(**placed, precision=arguments.precision)
-    return config.prepare(ctx, "bench", training, mixed, sharded, trained)
+    return preparation.prepare(ctx, "bench", training, mixed, sharded, trained)
 
 
 class Bare:

@@ -10,7 +10,8 @@ One run:
 
     parameters   what a recipe sets of a run
     rotary_schedule  rotary positions that change within a run
-    config       RunConfig: everything one run needs, resolved; `prepare` writes it, `identity` names what must match
+    config       RunConfig: everything one run needs, resolved; `identity` names what must match
+    preparation  recipe, data and weights to a RunConfig, with what only both together can refuse
     directory    where the files of a run lie
     amendments   another batch or length for steps that a run has not taken yet
     initial/     weights to begin from: resolved, compared with the recipe, read by every rank
@@ -43,8 +44,8 @@ Around the steps:
     sinks/       the timeline in TensorBoard, Weights & Biases and Prometheus
     forensics/   past steps: their documents and losses, blame, and the audit that proves a resume exact
 
-The control plane imports what needs no torch: parameters, config, directory, amendments, job, manifests, attempts/,
-stopping/, supervise/, sinks/, the files of checkpoint/, what of telemetry/ is not marked (torch) in its map, and
-step_documents and offline_audit of forensics/.
+The control plane imports what needs no torch: parameters, config, preparation, directory, amendments, job, manifests,
+attempts/, stopping/, supervise/, sinks/, the files of checkpoint/, what of telemetry/ is not marked (torch) in its map,
+and step_documents and offline_audit of forensics/.
 Does not belong here: where a job runs (launch/), what a batch holds (tokens/), what is trained (model/).
 """

@@ -14,26 +14,23 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from plinth import fingerprint
-from plinth.compute.context import Context
-from plinth.errors import MissingError, RecipeError, TrainingError
+from plinth.errors import MissingError, TrainingError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.records import Frozen, Manifest, Step, bucket_of
+from plinth.records import Frozen, Step
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
-from plinth.tokens.order.order import Order
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.order.steps import Steps, schedule
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
-from plinth.training.distillation.parameters import VOCABULARY_REMEDY, TeacherState
+from plinth.training.distillation.parameters import TeacherState
 from plinth.training.engine.deepspeed_block import identified_settings
 from plinth.training.engine.optimizers import origin_of
 from plinth.training.engine.parameters import Float8, Optimizer
 from plinth.training.federated.parameters import Federated
 from plinth.training.guard.parameters import GuardParameters
-from plinth.training.initial.agreement import require_agreement, require_same_vocabulary
 from plinth.training.initial.parameters import NAMES, InitialState
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
@@ -229,191 +226,6 @@ def _identified(fields: dict[str, Any]) -> dict[str, Any]:
     if "guard" in fields and fields["guard"].get("screening") is None:
         fields = {**fields, "guard": {name: one for name, one in fields["guard"].items() if name != "screening"}}
     return {**fields, **({"deepspeed": block} if block else {})}
-
-
-def prepare(
-    ctx: Context,
-    recipe_name: str,
-    training: Training,
-    mixture: Manifest,
-    shards: Mapping[str, Manifest],
-    tokenizer: Manifest,
-    curated: Mapping[str, Manifest] | None = None,
-    canaries: Manifest | None = None,
-    probes: Mapping[str, Manifest] | None = None,
-    initial: Manifest | None = None,
-    teacher: Manifest | None = None,
-    logits: Manifest | None = None,
-) -> RunConfig:
-    """Resolve a run and write `runs/<run_id>/config.json`.
-
-    `curated` holds the held-out text by bucket, `probes` the items of probes and their comparison with training text
-    (`probe_sets`, `protected`); only validation asks for them. `canaries` is the text planted to measure memorisation,
-    where there is any. `initial` holds the weights that the recipe begins from, `teacher` those it learns from,
-    `logits` what the teacher said of the mixture's sequences, where the recipe stores that.
-
-    Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
-
-    Raises:
-        TrainingError: when the mixture is too short for two steps, or would not draw all planted copies.
-        RecipeError, StageError: there is no held-out text to validate on; or the recipe's model or vocabulary is not
-            that of the weights it begins from.
-    """
-    begun, origin = _initial_state(training, initial, tokenizer), origin_of(training.optimizer)
-    learnt = _teacher_state(training, teacher, tokenizer, logits)
-    models = begun.manifest if begun else "", *((learnt.manifest, learnt.logits) if learnt else ())
-    key = run_key(training, mixture.digest, tokenizer.digest, *models)
-    config = RunConfig(
-        run_id=f"{recipe_name}-{key[:12]}",
-        key=key,
-        recipe=recipe_name,
-        workspace=str(ctx.workspace.root),
-        **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "seed", "guard", "deepspeed")},
-        federated=training.federated,
-        deterministic=training.deterministic,
-        fp32_matmul=training.fp32_matmul,
-        float8=training.float8,
-        **{name: getattr(training, name) for name in (*UNIDENTIFIED, "batch_schedule", "length_schedule")},
-        rotary_schedule=training.rotary_schedule,
-        sequences=int(mixture.stats["sequences"]),
-        vocab_size=tokenizer.stats["vocab_size"],
-        end_of_text=tokenizer.stats["end_of_text"],
-        sequence_tokens=int(mixture.stats["sequence_tokens"]),
-        global_batch_sequences=training.global_batch_sequences,
-        total_steps=_total_steps(training, mixture),
-        mixture=mixture.digest,
-        shards={name: manifest.digest for name, manifest in shards.items()},
-        tokenizer=tokenizer.digest,
-        initial=begun,
-        distillation=learnt,
-        heldout=_heldout(ctx, training, curated or {}, tokenizer),
-        blocks=_blocks(ctx, training, shards),
-        provenance={
-            "run_key": key,
-            "mixture": mixture.digest,
-            "tokenizer": tokenizer.digest,
-            **({"initial": begun.manifest} if begun else {}),
-            **(learnt.inputs if learnt else {}),
-            "shards": {name: manifest.digest for name, manifest in shards.items()},
-            **({"optimizer": origin} if origin else {}),
-            **({"canaries": {"manifest": canaries.digest, **canaries.stats}} if canaries else {}),
-        },
-    )
-    if canaries is not None:
-        _require_drawn(ctx, config, mixture, shards, canaries)
-    private = _privacy_state(ctx, training, config, mixture, canaries)
-    config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer), "privacy": private})
-    for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, teacher, logits))):
-        ctx.refs.save(manifest)
-    if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
-        write(config)  # an amendment is written once the job has stopped: `amend`
-    return config
-
-
-def _initial_state(training: Training, initial: Manifest | None, tokenizer: Manifest) -> InitialState | None:
-    """The weights that the run begins from, after a check that it can."""
-    if training.initial is None or initial is None:
-        return None
-    require_agreement(training.initial, training.model, initial, tokenizer)
-    how = training.initial.model_dump(include={"optimizer", "vocabulary"})
-    return InitialState(manifest=initial.digest, **how)
-
-
-def _teacher_state(
-    training: Training, teacher: Manifest | None, tokenizer: Manifest, logits: Manifest | None
-) -> TeacherState | None:
-    """The model that the run learns from, after a check that it speaks of the same tokens."""
-    params = training.distillation
-    if params is None or teacher is None:
-        return None
-    require_same_vocabulary(teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
-    said = "" if logits is None else logits.digest
-    return TeacherState(manifest=teacher.digest, share=params.share, temperature=params.temperature, logits=said)
-
-
-def _privacy_state(
-    ctx: Context, training: Training, config: RunConfig, mixture: Manifest, canaries: Manifest | None
-) -> PrivacyState | None:
-    """The noise and the key of a private run; those of a run that was begun stay.
-
-    Raises:
-        RecipeError: the budget does not allow the steps, or a sequence would come by more than one way.
-    """
-    params = training.privacy
-    if params is None:
-        return None
-    if config.directory.config.exists() and (known := load(config.directory.config).privacy) is not None:
-        return known
-    if canaries is not None or Order(mixture).repeats:
-        raise RecipeError(
-            "training.privacy needs every sequence once in the mixture",
-            found="canaries, whose copies are planted to be seen" if canaries else "a bucket of more than one epoch",
-            expected="no canaries, and mixture.total_tokens that no bucket has to repeat itself for",
-        )
-    from plinth.training.privacy.accounting import resolved_apart
-
-    rate = 1 / config.total_steps
-    found = resolved_apart(params, rate, config.total_steps)
-    return PrivacyState(
-        epsilon=params.epsilon,
-        delta=params.delta,
-        clip_norm=params.clip_norm,
-        noise_multiplier=found["noise_multiplier"],
-        sample_rate=rate,
-        secret_sha256=secret.make(ctx.workspace, config.run_id),
-    )
-
-
-def _total_steps(training: Training, mixture: Manifest) -> int:
-    sequences, sequence_tokens = int(mixture.stats["sequences"]), int(mixture.stats["sequence_tokens"])
-    schedules = (training.batch_schedule, training.length_schedule, training.amendments)
-    steps = schedule(sequences, sequence_tokens, training.global_batch_sequences, *schedules).total
-    if steps < 2:
-        raise TrainingError(
-            "the mixture is too short to train on",
-            found=f"{sequences} sequences for batches of {training.global_batch_sequences}",
-            expected="at least 2 steps",
-            remedy="raise mixture.total_tokens or lower training.global_batch_sequences",
-        )
-    return steps
-
-
-def _require_drawn(
-    ctx: Context, config: RunConfig, mixture: Manifest, shards: Mapping[str, Manifest], canaries: Manifest
-) -> None:
-    """Every planted copy has a step that trains on all of it."""
-    from plinth.evaluation.memorisation.draws import draws, require_drawn  # compiled kernels: not for ranks
-
-    require_drawn(draws(ctx, mixture, shards[bucket_of(canaries.asset)], canaries, config.steps))
-
-
-def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], tokenizer: Manifest) -> str:
-    """Digest of the tokenised held-out text; empty without validation."""
-    if training.validation is None:
-        return ""
-    from plinth.training.validation import heldout  # Arrow and tokenizers: not for ranks
-
-    return heldout.prepare(ctx, training.validation, curated, tokenizer).digest
-
-
-def _probes(ctx: Context, config: RunConfig, probes: Mapping[str, Manifest], tokenizer: Manifest) -> str:
-    """Digest of the tokenised probes; empty where none are scored while the run trains."""
-    if config.validation is None or not config.validation.probes_share or not probes:
-        return ""
-    from plinth.training.validation import probe_plan  # Arrow and tokenizers: not for ranks
-
-    tokens, share = config.tokens_through(config.total_steps), config.validation.probes_share
-    budget = probe_plan.Budget(share, tokens, len(config.looks), config.sequence_tokens)
-    return probe_plan.prepare(ctx, budget, probe_plan.scorable(ctx, probes), probes, tokenizer).digest
-
-
-def _blocks(ctx: Context, training: Training, shards: Mapping[str, Manifest]) -> str:
-    """Digest of the block digests of the shards; empty where none is read by spans."""
-    if not training.reading.by_spans(sum(made.bytes for made in shards.values())):
-        return ""
-    from plinth.tokens.shards import blocks  # Arrow: not for ranks
-
-    return blocks.prepare(ctx, shards).digest
 
 
 def write(config: RunConfig) -> Path:

@@ -1,6 +1,6 @@
 """The job of a training run: submit or find it, follow it, cancel it.
 
-    prepare (config) -> submit_or_find -> follow -> run_manifest -> checkpoint_manifest (manifests)
+    prepare (preparation) -> submit_or_find -> follow -> run_manifest -> checkpoint_manifest (manifests)
 
 Does not belong here: the result of a run as manifests (manifests), the ranks (supervise/).
 """

@@ -26,7 +26,7 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.training import config
+from plinth.training import config, preparation
 from plinth.training.data import open_batches
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parameters import Training
@@ -72,7 +72,7 @@ def prepared(tmp_path: Path) -> tuple[Context, config.RunConfig]:
     for manifest in texts.values():
         ctx.refs.save(manifest)
     training = Training(model=Model(layers=1, dim=16, heads=2, kv_heads=1, ffn_dim=16), global_batch_sequences=16)
-    return ctx, config.prepare(ctx, "small", training, mixed, cut, trained)
+    return ctx, preparation.prepare(ctx, "small", training, mixed, cut, trained)
 
 
 def test_documents_of_a_step_are_those_whose_tokens_it_loads(
@@ -142,8 +142,8 @@ def test_a_private_run_is_listed_as_it_is_drawn(
         "model": plain.model, "global_batch_sequences": 16, "guard": GuardParameters(enabled=False),
         "privacy": Privacy(epsilon=30.0, delta=1e-3, noise_multiplier=1.0),
     }  # fmt: skip
-    run = config.prepare(ctx, "private", Training.model_validate(settings), mixed, cut, trained)
-    assert run == config.prepare(ctx, "private", Training.model_validate(settings), mixed, cut, trained)
+    run = preparation.prepare(ctx, "private", Training.model_validate(settings), mixed, cut, trained)
+    assert run == preparation.prepare(ctx, "private", Training.model_validate(settings), mixed, cut, trained)
     assert run.privacy is not None
     assert (run.privacy.sample_rate, run.total_steps) == (0.25, 4)
     ranks = [open_batches(run, rank) for rank in range(run.ranks)]
@@ -167,7 +167,7 @@ def test_a_private_run_is_listed_as_it_is_drawn(
     assert "the privacy key of run" in outcome.err
     spent = Training.model_validate({**settings, "privacy": Privacy(epsilon=0.1, delta=1e-3, noise_multiplier=1.0)})
     with pytest.raises(RecipeError, match="4 steps spend more than training"):
-        config.prepare(ctx, "spent", spent, mixed, cut, trained)
+        preparation.prepare(ctx, "spent", spent, mixed, cut, trained)
 
 
 def test_no_run_yet(plinth: Plinth, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.lexis import lexis_of
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config as configuration
+from plinth.training import preparation
 from plinth.training.checkpoint import checkpoint
 from plinth.training.parameters import Model, Training
 from tests.model_folder import save_model
@@ -70,7 +71,7 @@ def planted(tmp_path: Path) -> Planted:
     for made in (trained, own, *cut.values(), mixed):
         ctx.refs.save(made)
     training = Training(model=SHAPE, global_batch_sequences=BATCH)
-    run = configuration.prepare(ctx, "told", training, mixed, cut, trained, None, own)
+    run = preparation.prepare(ctx, "told", training, mixed, cut, trained, None, own)
     model, _ = [_commit(ctx, run, trained, step) for step in STEPS]
     return Planted(ctx, own, cut[BUCKET], mixed, run, model)
 

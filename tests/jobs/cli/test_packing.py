@@ -23,7 +23,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.training import config
+from plinth.training import preparation
 from plinth.training.parameters import Training
 
 Plinth = Callable[..., Any]
@@ -66,7 +66,7 @@ def packed(tmp_path: Path) -> dict[str, Manifest]:
     for manifest in (*cut.values(), *indexes.values()):
         ctx.refs.publish(manifest, "key")
     training = Training(model=Model(layers=1, dim=16, heads=2, kv_heads=1, ffn_dim=16), global_batch_sequences=16)
-    config.prepare(ctx, "small", training, mixture.run(ctx, params, cut, indexes), cut, trained)
+    preparation.prepare(ctx, "small", training, mixture.run(ctx, params, cut, indexes), cut, trained)
     return indexes
 
 

@@ -22,7 +22,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.training import config
+from plinth.training import config, preparation
 from plinth.training.parameters import Training
 from plinth.training.telemetry.timeline import Timeline
 
@@ -189,7 +189,7 @@ def trained(made: Line) -> None:
         model=Model(layers=1, dim=8, heads=1, kv_heads=1, ffn_dim=8), global_batch_sequences=GLOBAL_BATCH,
         micro_batch_sequences=1,
     )  # fmt: skip
-    made.run = config.prepare(made.ctx, "tiny", training, mixed, cut, trained_on)
+    made.run = preparation.prepare(made.ctx, "tiny", training, mixed, cut, trained_on)
     timeline = Timeline(made.run.directory.events)
     for step in range(1, made.run.total_steps - 1):
         timeline.append("step", step=step, loss=1.0)

@@ -26,7 +26,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.training import config as configuration
+from plinth.training import preparation
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
@@ -114,4 +114,4 @@ def make(root: Path, ranks: int = 1, *, poison: bool = True, **changes: Any) -> 
         "supervision": Supervision(backoff_s=0.1),
         "launch": Launch(ranks=ranks),
     }
-    return configuration.prepare(ctx, "poisoned", Training(**{**fields, **changes}), mixed, sharded, trained)
+    return preparation.prepare(ctx, "poisoned", Training(**{**fields, **changes}), mixed, sharded, trained)

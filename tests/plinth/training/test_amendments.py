@@ -14,7 +14,7 @@ from plinth.compute.context import Context
 from plinth.errors import RecipeError
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.parameters import Amendment
-from plinth.training import amendments, config, job
+from plinth.training import amendments, config, job, preparation
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Timeline, timeline
@@ -116,11 +116,11 @@ def test_a_running_job_is_stopped_amended_and_goes_on(
     held_ranks.hold(tmp_path, 3)
     slow = {"batches": "held_ranks:open_batches"}
     data = made_mixture(ctx, STEPS)
-    first = config.prepare(ctx, "demo", TRAINING, *data).model_copy(update=slow)
+    first = preparation.prepare(ctx, "demo", TRAINING, *data).model_copy(update=slow)
     started = job.submit_or_find(ctx, first)
     try:
         test_job.wait_for(lambda: held_ranks.waiting(tmp_path, 1), first)
-        amended = config.prepare(
+        amended = preparation.prepare(
             ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 19, sequence_tokens=16)), *data
         )
         assert amended.run_id == first.run_id
@@ -138,6 +138,6 @@ def test_a_running_job_is_stopped_amended_and_goes_on(
     tokens = [story.steps[step]["tokens"] for step in story.steps]
     assert tokens == [amended.tokens_through(step) for step in story.steps]
     assert tokens[-1] == STEPS * 4 * 32  # every sequence was seen, once
-    too_late = config.prepare(ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 9)), *data)
+    too_late = preparation.prepare(ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 9)), *data)
     with pytest.raises(RecipeError, match="touch steps"):
         job.submit_or_find(ctx, too_late)

@@ -28,7 +28,7 @@ from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
-from plinth.training import config, job, manifests
+from plinth.training import config, job, manifests, preparation
 from plinth.training.attempts import statement
 from plinth.training.attempts.code import code_digests
 from plinth.training.checkpoint import checkpoint
@@ -69,7 +69,7 @@ def ctx(tmp_path: Path) -> Context:
 @pytest.fixture
 def prepared(ctx: Context) -> Iterator[RunConfig]:
     mixed, sharded, trained = made_mixture(ctx)
-    resolved = config.prepare(ctx, "demo", TRAINING, mixed, sharded, trained)
+    resolved = preparation.prepare(ctx, "demo", TRAINING, mixed, sharded, trained)
     yield resolved
     job.cancel(ctx, resolved)
 
@@ -82,6 +82,8 @@ def test_prepare_resolves_and_writes(ctx: Context, prepared: RunConfig) -> None:
     assert prepared.audit_step == 9
     assert [step for step in range(1, 13) if prepared.saves_at(step)] == [4, 8, 9, 12]
     assert config.load(ctx.workspace.runs / prepared.run_id / "config.json") == prepared
+    taken = set(Training.model_fields) - preparation.RESOLVED
+    assert prepared.model_dump(include=taken) == TRAINING.model_dump(include=taken)
 
 
 def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Context) -> None:
@@ -133,7 +135,7 @@ def test_a_mixture_of_one_step_is_refused(ctx: Context) -> None:
     mixed, sharded, trained = made_mixture(ctx)
     greedy = TRAINING.model_copy(update={"global_batch_sequences": 48})
     with pytest.raises(TrainingError, match="too short to train on"):
-        config.prepare(ctx, "demo", greedy, mixed, sharded, trained)
+        preparation.prepare(ctx, "demo", greedy, mixed, sharded, trained)
 
 
 def test_batches_are_those_of_the_order_on_any_number_of_ranks(prepared: RunConfig) -> None:

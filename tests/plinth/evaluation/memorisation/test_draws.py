@@ -33,7 +33,7 @@ from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.tokens.tokenizer.lexis import lexis_of
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.training import config
+from plinth.training import preparation
 from plinth.training.parameters import Model, Training
 
 SEQUENCE, SEQUENCES, BATCH = 64, 1600, 8
@@ -196,10 +196,10 @@ def test_rows_that_cut_copies_are_refused(planted: Planted) -> None:
 def test_a_run_starts_only_when_all_are_drawn(planted: Planted) -> None:
     shape = Model(layers=1, dim=16, heads=2, kv_heads=1, ffn_dim=16)
     args = (planted.mixed(), planted.shards, planted.tokenizer, None, planted.canaries)
-    made = config.prepare(planted.ctx, "good", Training(model=shape, global_batch_sequences=BATCH), *args)
+    made = preparation.prepare(planted.ctx, "good", Training(model=shape, global_batch_sequences=BATCH), *args)
     assert made.provenance["canaries"]["manifest"] == planted.canaries.digest
     with pytest.raises(TrainingError, match="would receive no loss"):
-        config.prepare(planted.ctx, "bad", Training(model=shape, global_batch_sequences=748), *args)
+        preparation.prepare(planted.ctx, "bad", Training(model=shape, global_batch_sequences=748), *args)
     assert not any(run.name.startswith("bad") for run in planted.ctx.workspace.runs.iterdir())
 
 

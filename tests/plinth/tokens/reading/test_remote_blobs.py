@@ -33,7 +33,7 @@ from plinth.tokens.reading.shards_ahead import THREADS, first_touches, proved_ba
 from plinth.tokens.reading.span_reader import SpanReader
 from plinth.tokens.shards import blocks
 from plinth.tokens.shards.reader import ShardReader, open_streams
-from plinth.training import config, data
+from plinth.training import data, preparation
 from plinth.training.data import open_batches
 from plinth.training.parameters import Training
 from tests.ranks import run_ranks
@@ -304,7 +304,7 @@ def test_a_run_reads_the_same_batches_from_anywhere(
         stats={"vocab_size": 320, "end_of_text": 0},
     )
     configs = [
-        config.prepare(
+        preparation.prepare(
             ctx,
             "read",
             Training(global_batch_sequences=GLOBAL, launch=Launch(ranks=1), reading=reading),

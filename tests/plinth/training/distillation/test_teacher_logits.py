@@ -27,7 +27,7 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.refs import Refs
 from plinth.storage.workspace import Workspace
-from plinth.training import config, manifests
+from plinth.training import config, manifests, preparation
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
 from plinth.training.distillation import stored_logits, teacher_logits
@@ -89,7 +89,7 @@ def prepared(ctx: Context, line: Line, training: Training) -> tuple[RunConfig, D
     mixed, sharded, trained = line
     model, manifest = teacher(ctx, trained)
     said = teacher_logits.run(ctx, training, mixed, sharded, trained, manifest)
-    resolved = config.prepare(ctx, "demo", training, mixed, sharded, trained, teacher=manifest, logits=said)
+    resolved = preparation.prepare(ctx, "demo", training, mixed, sharded, trained, teacher=manifest, logits=said)
     return resolved, model
 
 
