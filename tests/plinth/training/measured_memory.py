@@ -50,4 +50,5 @@ def planned(config: RunConfig) -> memory.Memory:
         ranks=config.ranks,
         precision=config.precision,  # type: ignore[arg-type]
         optimizer=config.optimizer,
+        private=config.privacy is not None,
     )

@@ -10,6 +10,10 @@ accumulated in FP32, so that they take four bytes in any precision: whole withou
 ZeRO-1 the whole before it, unless each is reduced at once: overlapped, in the only micro batch of a step. A test
 compares the sum of all with every tensor that DeepSpeed makes in a step, to 2%.
 
+**A private step** (`training.privacy.gradients`) has two moments, of which the larger counts. While sequences are
+looked at, one at a time: the sum of clipped gradients in FP32, the gradient of one sequence, and activations. In the
+backward pass that hands over the sum: the sum still, and what gradients take in any step, but no activations.
+
 **Activations** (Korthikanti et al. 2022, arXiv:2205.05198, section 4, counted for this architecture and without
 the attention scores, which flash attention computes again): what tensor parallelism does not divide are the
 residual stream and the norms. A pipeline's first stage holds those of min(p, micro batches) micro batches
@@ -118,6 +122,7 @@ def per_device(
     precision: Precision,
     gpu: bool = True,
     optimizer: Optimizer = ADAMW,
+    private: bool = False,
 ) -> Memory:
     """Peak bytes of the rank that needs most, without fragmentation and the runtime's own.
 
@@ -128,7 +133,10 @@ def per_device(
         ranks: of the whole run.
         precision: resolved.
         gpu: on CPUs gradients are reduced after the backward pass.
+        private: the gradient of each sequence is made and clipped by itself, with one reduction a step.
     """
+    if private:
+        micro_batch = accumulation = 1
     width, stage = _width(precision), parallel.zero_stage
     own = parameters_of_rank(model, vocab_size, parallel)
     replicas = max(1, ranks // (parallel.tensor * parallel.pipeline))
@@ -147,7 +155,7 @@ def per_device(
         gradients = 0 if stage == 3 else gradients
     if parallel.offload == "parameters":
         host, parameters = host + parameters, 0
-    return Memory(
+    used = Memory(
         parameters=parameters,
         gradients=gradients,
         optimizer=kept,
@@ -156,6 +164,14 @@ def per_device(
         buffers=_buffers(model, vocab_size, parallel, own, replicas, precision, accumulation, gpu, optimizer),
         host=host,
     )
+    return _private(used, own, width, max(vocab_size, model.ffn_dim) * model.dim) if private else used
+
+
+def _private(used: Memory, own: int, width: int, largest: int) -> Memory:
+    """The larger of the two moments of a private step; `largest` is the elements of its largest parameter."""
+    looking = used.model_copy(update={"gradients": (4 + width) * own, "buffers": 2 * 4 * largest})
+    handing = {"gradients": used.gradients + 4 * own, "activations": 0, "logits": 0}
+    return max(looking, used.model_copy(update=handing), key=lambda one: one.total)
 
 
 def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:

@@ -116,7 +116,7 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
     training, mixture = recipe.training, recipe.required_mixture()
     ranks, micro = training.launch.ranks, training.micro_batch_sequences
     found = {}
-    for stage in range(4):
+    for stage in range(4 if training.privacy is None else 2):
         block = training.parallel.model_copy(update={"zero_stage": stage})
         refused = problems(
             block, training.model, ranks=ranks, sequence_tokens=mixture.sequence_tokens, precision=precision
@@ -133,6 +133,7 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
             ranks=ranks,
             precision=precision,
             optimizer=training.optimizer,
+            private=training.privacy is not None,
         )
     return found
 
@@ -161,6 +162,16 @@ def _attention(training: Training) -> str:
     return words[path]
 
 
+def _private(training: Training) -> str:
+    """What privacy costs in time, in words."""
+    alone = training.global_batch_sequences / training.parallel.data_ranks(training.launch.ranks)
+    return (
+        f"private: a step is {alone:,.4g} forward and backward passes of one sequence a rank on average, whatever "
+        "micro_batch_sequences says, and after each its gradient is added to a sum in FP32; a speed that was measured "
+        "with larger micro batches, or without privacy, does not hold"
+    )
+
+
 def _assumptions(
     recipe: Recipe, vocab_size: int | None, precision: str | None, tokens_per_second: float | None
 ) -> tuple[str, ...]:
@@ -177,6 +188,8 @@ def _assumptions(
         lines.append("products of FP32 matrices are rounded to TF32; a device without it ends the run by name")
     if recipe.training.float8 != "none":
         lines.append("products of FP8 layers are counted as others are, and a peak or speed that is stated as BF16's")
+    if recipe.training.privacy is not None:
+        lines.append(_private(recipe.training))
     if vocab_size is None:
         lines.append("the tokenizer reaches the recipe's vocabulary size")
     if recipe.training.precision == "auto":

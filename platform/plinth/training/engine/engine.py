@@ -287,7 +287,8 @@ class TrainingEngine:
         dist.all_reduce(shared)
         total: Tensor = shared[0] / shared[1].clamp(min=1.0)
         self.clock.enter("backward")
-        self.deepspeed.backward(surrogate(self.module, private.noisy(sums.gradients)))
+        private.add_noise(sums.gradients)
+        self.deepspeed.backward(surrogate(self.module, sums.gradients))
         if self.gradients is not None:
             self.gradients.measure()
         if self.on_gradient is not None:

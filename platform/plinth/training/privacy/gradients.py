@@ -5,8 +5,8 @@
     B  expected sequences of a step    C  clip norm    sigma  noise multiplier    R  ranks that average gradients
 
 B is a constant, since the size of a sampled batch is private itself. Every rank adds the same noise, so that it does
-not depend on their number. A gradient with a number that is not finite counts as zero. One sequence at a time is in
-memory beside the sum, in FP32; the host waits for nothing.
+not depend on their number. A gradient with a number that is not finite counts as zero. The sum is in FP32; beside it is
+the gradient of one sequence, in the parameters' dtype, and noise is added in place. The host waits for nothing.
 
 The generator of the noise is PyTorch's, seeded by the run's key for each step and parameter: the same bits after a
 resume on the same kind of device. It is no cryptographic one, as in Opacus without `secure_mode`.
@@ -44,14 +44,18 @@ def clipped_sum(module: nn.Module, losses: Iterable[Tensor], clip_norm: float, d
     sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in named.items()}
     total, count = torch.zeros((), dtype=torch.float64, device=device), 0
     for loss in losses:
-        gradients = [g.float() for g in torch.autograd.grad(loss, list(named.values()))]
-        norm = torch.stack(torch._foreach_norm(gradients)).norm()
-        fine, factor = norm.isfinite(), (clip_norm / norm).clamp(max=1.0)
-        for held, gradient in zip(sums.values(), gradients, strict=True):
-            held += torch.where(fine, gradient * factor, 0.0)
+        _add_clipped(list(sums.values()), torch.autograd.grad(loss, list(named.values())), clip_norm)
         total += torch.where(loss.detach().isfinite(), loss.detach(), 0.0).double()
         count += 1
     return ClippedSum(sums, total, count)
+
+
+def _add_clipped(sums: list[Tensor], gradients: tuple[Tensor, ...], clip_norm: float) -> None:
+    """Add the gradient of one sequence, which nobody holds any longer when the next one's is made."""
+    norm = torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)).norm()
+    fine, factor = norm.isfinite(), (clip_norm / norm).clamp(max=1.0)
+    for held, gradient in zip(sums, gradients, strict=True):
+        held += torch.where(fine, gradient.float() * factor, 0.0)
 
 
 class PrivateGradients:
@@ -69,13 +73,13 @@ class PrivateGradients:
         self.noise_multiplier, self.clip_norm = state.noise_multiplier, state.clip_norm
         self._key, self._expected, self._replicas = key, expected, replicas
 
-    def noisy(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The gradients of this rank, whose mean over ranks is that of the step."""
+    def add_noise(self, sums: Mapping[str, Tensor]) -> None:
+        """Make of sums, in place, the gradients of this rank, whose mean over ranks is that of the step."""
         std = self.noise_multiplier * self.clip_norm / self._expected if self.noise_multiplier else 0.0
-        return {
-            name: held * (self._replicas / self._expected) + (std * self._normal(name, held) if std else 0.0)
-            for name, held in sums.items()
-        }
+        for name, held in sums.items():
+            held.mul_(self._replicas / self._expected)
+            if std:
+                held.add_(self._normal(name, held).mul_(std))
 
     def _normal(self, name: str, like: Tensor) -> Tensor:
         generator = torch.Generator(like.device).manual_seed(noise_seed(self._key, self.step, name))

@@ -173,6 +173,30 @@ def test_assumptions_say_what_was_not_known() -> None:
     assert not [line for line in known.assumptions if "vocabulary" in line or "auto" in line or "no speed" in line]
 
 
+def test_a_private_run_is_planned_with_its_sum_of_gradients_and_its_time() -> None:
+    given: dict[str, Any] = {"precision": "bf16", "guard": {"enabled": False}, "launch": {"ranks": 4}}
+    plain, private = _recipe(**given), _recipe(**given, privacy={"epsilon": 8, "delta": 1e-6})
+    made, bare = plan(private), plan(plain)
+    used, usual = made.memory_per_device, bare.memory_per_device
+    # activations of a sequence are more than gradients: the sum in FP32, its own, and twice the embedding
+    assert (used.gradients, used.buffers) == (6 * made.parameters, 2 * 4 * 8000)
+    assert (used.activations, used.logits) == (usual.activations // 2, usual.logits // 2)  # micro batches of two
+    assert (used.parameters, used.optimizer) == (usual.parameters, usual.optimizer)
+    assert list(made.memory_by_zero_stage) == [0, 1]
+    (words,) = [line for line in made.assumptions if line.startswith("private: a step is")]
+    assert f"{plain.training.global_batch_sequences / 4:g} forward and backward passes of one sequence" in words
+    assert not [line for line in bare.assumptions if line.startswith("private")]
+    short, same = (
+        memory.per_device(
+            TINY, Parallel(), vocab_size=100, sequence_tokens=1, micro_batch=1, accumulation=1, ranks=4,
+            precision="bf16", private=given,
+        )
+        for given in (True, False)
+    )  # fmt: skip
+    handed = same.gradients + 4 * flops.parameters(TINY, 100).total  # in the backward pass that hands the sum over
+    assert (short.gradients, short.buffers, short.activations) == (handed, same.buffers, 0)
+
+
 TINY = Model(layers=4, dim=8, heads=4, kv_heads=2, ffn_dim=16)
 # a block: attention 8x8 + 2 x 8x4 + 8x8 = 192, feed-forward 384, norms 16; embedding 800; final norm 8
 # values per token: norms 4 x 8 = 32; divided by tensor: 2 x 8 + 2 x 4 + 3 x 16 = 72

@@ -142,7 +142,8 @@ class TestGradients:
     def test_without_clip_and_noise_it_is_the_plain_gradient(self) -> None:
         net, state = model(), STATE.model_copy(update={"noise_multiplier": 0.0, "clip_norm": float("inf")})
         sums = clipped_sum(net, losses(net, self.rows, self.targets), state.clip_norm, torch.device("cpu"))
-        surrogate(net, PrivateGradients(state, b"k", 7, 1).noisy(sums.gradients)).backward()
+        PrivateGradients(state, b"k", 7, 1).add_noise(sums.gradients)
+        surrogate(net, sums.gradients).backward()
         plain = model()
         nn.functional.cross_entropy(plain(self.rows), self.targets).backward()
         for mine, theirs in zip(net.parameters(), plain.parameters(), strict=True):
@@ -169,7 +170,9 @@ class TestGradients:
         def drawn(key: bytes, step: int, replicas: int = 1) -> dict[str, Tensor]:
             made = PrivateGradients(STATE, key, 16, replicas)
             made.step = step
-            return made.noisy(zeros)
+            drawn = {name: zero.clone() for name, zero in zeros.items()}
+            made.add_noise(drawn)
+            return drawn
 
         one = drawn(b"k", 5)
         std = STATE.noise_multiplier * STATE.clip_norm / 16
