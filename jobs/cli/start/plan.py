@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
-from plinth.operation.planning.memory import DEVICES
 
 if TYPE_CHECKING:
     from plinth.operation.planning.plan import TrainingPlan
@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 @click.option(
     "--precision", type=click.Choice(["fp32", "bf16"]), help="Precision of the machine, where the recipe has `auto`."
 )
-@click.option("--device", type=click.Choice(sorted(DEVICES)), help="Device to check the memory against.")
+@click.option("--device", metavar="NAME", help="Device to check the memory against: h100, a100-40, one of your table.")
+@click.option(
+    "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML of devices of your own."
+)
+@click.option("--document-tokens", type=click.IntRange(min=1), help="Mean length of documents, for causal FLOPs.")
 @json_option
 def plan(
     settings: Settings,
     tokens_per_second: float | None,
     precision: Literal["fp32", "bf16"] | None,
     device: str | None,
+    device_table: Path | None,
+    document_tokens: int | None,
     as_json: bool,
 ) -> None:
     """Estimate parameters, tokens, steps, FLOPs, wall clock and memory per device of a recipe's run.
@@ -40,6 +46,7 @@ def plan(
     Every assumption is printed below the numbers. The wall clock needs --tokens-per-second.
     """
     from jobs.cli import output
+    from plinth.launch import devices
     from plinth.operation.planning.plan import plan as make
 
     recipe, vocabulary = settings.load_recipe(), None
@@ -48,7 +55,13 @@ def plan(
 
         vocabulary = of_weights(settings.context(), recipe.training.initial)
     made = make(
-        recipe, tokens_per_second=tokens_per_second, vocab_size=vocabulary, precision=precision, device=device
+        recipe,
+        tokens_per_second=tokens_per_second,
+        vocab_size=vocabulary,
+        precision=precision,
+        device=device,
+        table=devices.read(device_table),
+        document_tokens=document_tokens,
     )
     if as_json:
         output.emit_json(made)
@@ -65,7 +78,8 @@ def _show(made: TrainingPlan) -> None:
         {
             "parameters": f"{made.parameters:,} ({made.parameters_without_embeddings:,} without embeddings)",
             "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
-            "FLOPs": f"{made.flops_exact:.3g} exact, {made.flops_6nd:.3g} as 6 N D",
+            "FLOPs": f"{made.flops_exact:.3g} as PaLM's, {made.flops_causal:.3g} causal, {made.flops_hardware:.3g} by "
+            f"hardware, {made.flops_6nd:.3g} as 6 N D",
             "wall clock": output.duration(made.wall_clock_s)
             if made.wall_clock_s is not None
             else "needs --tokens-per-second",

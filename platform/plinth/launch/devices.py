@@ -1,28 +1,125 @@
-"""The table of devices that plans are made for: figures of their makers' data sheets."""
+"""The table of devices that plans are made for, and devices of one's own beside it.
+
+Sources. Memory, FLOP/s, bandwidth of memory and links within a machine, power: the makers' data sheets. Links between
+machines: the usual machine of the device (DGX and its like: a network card of 200 or 400 Gb/s a device; AWS g6 and g6e,
+48xlarge, for L4 and L40S). Prices are assumptions, in US dollars of May 2026: on demand about the median of published
+lists (H100: aimultiple.com/gpu-index, 2.95; A100 and H200: the specialised clouds of mercatus-ai.com; the others their
+public lists' middle), spot half of it (published: 40% to 70% below). State your own, in a table of your own.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from plinth.errors import RequestError
+from plinth.records import Frozen
+
+#: What the prices of the table are, for whoever prints one.
+PRICES = "prices are assumptions, US dollars of May 2026: on demand a median of public lists, spot half of it"
 
 
-class Device(NamedTuple):
-    """One accelerator."""
+class Device(Frozen):
+    """One accelerator. Bandwidths of links are of one device, in one direction."""
 
-    memory_bytes: int  # GB, not GiB
-    bf16_flops: float  # per second, dense: half of the figure for sparse matrices where only that is printed
-    memory_bytes_per_s: float
+    memory_bytes: int = Field(gt=0, description="GB, not GiB.")
+    bf16_flops: float = Field(
+        gt=0, description="A second, dense: half of the figure for sparse matrices where only that is printed."
+    )
+    memory_bytes_per_s: float = Field(gt=0)
+    within_bytes_per_s: float = Field(gt=0, description="To the other devices of its machine.")
+    between_bytes_per_s: float = Field(gt=0, description="To other machines.")
+    per_machine: int = Field(8, ge=1, description="Devices that share a machine's links.")
+    watts: float = Field(gt=0, description="Rated power, of the device alone.")
+    on_demand_hour: float = Field(ge=0, description="Price of an hour.")
+    spot_hour: float = Field(ge=0, description="Price of an hour in which it may be taken away.")
+
+
+def _of(
+    gigabytes: int, teraflops: float, memory: float, within: float, between: float, watts: float, price: float
+) -> Device:
+    """Bandwidths in GB/s."""
+    return Device(
+        memory_bytes=gigabytes * 10**9,
+        bf16_flops=teraflops * 1e12,
+        memory_bytes_per_s=memory * 1e9,
+        within_bytes_per_s=within * 1e9,
+        between_bytes_per_s=between * 1e9,
+        watts=watts,
+        on_demand_hour=price,
+        spot_hour=price / 2,
+    )
 
 
 #: By name. The forms with SXM where there are several, but the A100 with 40 GB.
 DEVICES: dict[str, Device] = {
-    "l4": Device(24 * 10**9, 121e12, 300e9),
-    "a100-40": Device(40 * 10**9, 312e12, 1555e9),
-    "l40s": Device(48 * 10**9, 362e12, 864e9),
-    "a100-80": Device(80 * 10**9, 312e12, 2039e9),
-    "h100": Device(80 * 10**9, 989e12, 3350e9),
-    "h200": Device(141 * 10**9, 989e12, 4800e9),
-    "b200": Device(180 * 10**9, 2250e12, 8000e9),
+    "l4": _of(24, 121, 300, 32, 1.5625, 72, 0.80),
+    "a100-40": _of(40, 312, 1555, 300, 25, 400, 1.20),
+    "l40s": _of(48, 362, 864, 32, 6.25, 350, 1.20),
+    "a100-80": _of(80, 312, 2039, 300, 25, 400, 1.50),
+    "h100": _of(80, 989, 3350, 450, 50, 700, 2.95),
+    "h200": _of(141, 989, 4800, 450, 50, 700, 3.80),
+    "b200": _of(180, 2250, 8000, 900, 50, 1000, 5.60),
+    "mi300x": _of(192, 1307, 5300, 448, 50, 750, 3.50),
 }
 
 #: Share of a device's memory that is planned with; the rest is for the runtime, its libraries and fragmentation.
 USABLE = 0.9
+
+_OWN = TypeAdapter(dict[str, Device])
+
+
+def read(path: Path | None) -> dict[str, Device]:
+    """The table, and before it the devices of a YAML file: name -> fields of `Device`.
+
+    Raises:
+        RequestError: the file is no such table.
+    """
+    if path is None:
+        return DEVICES
+    try:
+        return {**DEVICES, **_OWN.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))}
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
+        raise RequestError(
+            f"{path} is no table of devices",
+            found=str(cause),
+            expected=f"names, each with {', '.join(Device.model_fields)}",
+            remedy="see docs/planning.md",
+        ) from cause
+
+
+def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
+    """A device by its name in any case; `a100` is the one with 80 GB.
+
+    Raises:
+        RequestError: the table has no such device.
+    """
+    wanted = name.lower()
+    for key in (wanted, f"{wanted}-80"):
+        for known, device in table.items():
+            if known.lower() == key:
+                return known, device
+    raise RequestError(
+        f"unknown device {name}",
+        found=name,
+        expected=", ".join(table),
+        remedy="name one of these, or describe yours in a file: --device-table",
+    )
+
+
+def fleet(text: str, table: Mapping[str, Device]) -> tuple[int, str, Device]:
+    """`512xH100` to 512, the name and the device.
+
+    Raises:
+        RequestError: it is not of that form, or the table has no such device.
+    """
+    match = re.fullmatch(r"([1-9]\d*)\s*[xX×*]\s*(\S+)", text.strip())
+    if match is None:
+        raise RequestError(
+            f"cannot read the devices {text!r}", found=text, expected="a number, x, a device", remedy="say 512xH100"
+        )
+    return int(match[1]), *find(match[2], table)

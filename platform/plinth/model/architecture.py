@@ -38,6 +38,7 @@ class Architecture:
     block: str  # module and class, which needs torch and is imported when a decoder is built
     counts: Callable[[Model], BlockCounts]
     published: tuple[Published, ...]
+    recomputes_output: bool  # a block that is computed again does so to the end: its backward pass wants the output
 
     def block_class(self) -> Any:
         """The class of its blocks: (config, index, division) -> `Block`."""

@@ -5,6 +5,8 @@ L layers, D `dim`, H query heads and K key/value heads of D / H, F `ffn_dim`, V 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from plinth.model.architecture import architecture
 from plinth.model.parameters import Model
 from plinth.records import Frozen
@@ -45,8 +47,47 @@ def flops_6n(model: Model, vocab_size: int) -> int:
 def flops_exact(model: Model, vocab_size: int, sequence_tokens: int) -> int:
     """Training FLOPs per token of every matrix product: 6 per matrix parameter, the output projection included
     and the embedding look-up not, and 12 L H Q S for attention over the whole square (Chowdhery et al. 2022,
-    "PaLM", appendix B, whose convention published utilisation figures use)."""
+    "PaLM", appendix B, whose convention published utilisation figures use). Without recomputation it is what
+    `torch.utils.flop_counter` counts of attention that is not fused."""
+    return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * sequence_tokens
+
+
+def keys_per_token(documents: Sequence[int]) -> float:
+    """Keys that a token attends to, itself included, over documents of so many tokens: the sum of l (l + 1) / 2 over
+    that of l. (S + 1) / 2 where rows of S tokens are one document."""
+    return sum(length * (length + 1) // 2 for length in documents) / sum(documents)
+
+
+def flops_causal(model: Model, vocab_size: int, keys: float) -> float:
+    """Training FLOPs per token that the result needs: as `flops_exact`, but for the keys that a token sees.
+
+    Args:
+        keys: of a token, by `keys_per_token`: with document masks those of its own document.
+    """
+    return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * keys
+
+
+def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: int = 0, fused: bool = True) -> float:
+    """Training FLOPs per token that a device does.
+
+    FlashAttention computes the scores again in the backward pass: 14 where 12 are counted above (Dao,
+    arXiv:2307.08691, section 3.1: five products beside the forward pass's two). A recomputed block does its forward
+    pass twice, up to the last tensor that the backward pass wants: an architecture that normalises what the
+    feed-forward gives wants that too.
+
+    Args:
+        keys: of a token, as the kernel takes them: the whole row where it masks and skips nothing.
+        recomputed: blocks whose activations are computed again.
+        fused: FlashAttention or FlexAttention.
+    """
+    counted, attention = parameters(model, vocab_size), model.heads * model.head_width * keys
+    skipped = 0 if architecture(model.architecture).recomputes_output else model.dim * model.ffn_dim
+    again = 2 * ((counted.attention + counted.feed_forward) // model.layers - skipped) + 4 * attention
+    whole = 6 * _matrices(model, vocab_size) + (14 if fused else 12) * model.layers * attention
+    return whole + recomputed * again
+
+
+def _matrices(model: Model, vocab_size: int) -> int:
+    """Parameters that a token is multiplied with."""
     counted = parameters(model, vocab_size)
-    matrices = counted.attention + counted.feed_forward + vocab_size * model.dim
-    head = model.head_width
-    return 6 * matrices + 12 * model.layers * model.heads * head * sequence_tokens
+    return counted.attention + counted.feed_forward + vocab_size * model.dim

@@ -28,7 +28,7 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest, Step
 
 ASSET = "serving"
-VERSION = "1"
+VERSION = "2"
 
 BYTES = 2  # of a number in BF16
 

@@ -23,6 +23,7 @@ def counts(model: Model) -> BlockCounts:
 ARCHITECTURE = Architecture(
     block="plinth.model.llama.block:LlamaBlock",
     counts=counts,
+    recomputes_output=False,
     published=(
         Published("llama", "LlamaForCausalLM", {"qk_norm": False, "qkv_bias": False}),
         Published("qwen2", "Qwen2ForCausalLM", {"qk_norm": False, "qkv_bias": True}),

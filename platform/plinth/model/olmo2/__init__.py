@@ -22,5 +22,6 @@ def counts(model: Model) -> BlockCounts:
 ARCHITECTURE = Architecture(
     block="plinth.model.olmo2.block:Olmo2Block",
     counts=counts,
+    recomputes_output=True,
     published=(Published("olmo2", "Olmo2ForCausalLM", {"qk_norm": True, "qkv_bias": False}),),
 )

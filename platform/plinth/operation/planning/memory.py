@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from plinth.launch import devices
 from plinth.model import flops as counts
 from plinth.model.parameters import Model
 from plinth.records import Frozen
@@ -47,12 +46,6 @@ ADAMW = Optimizer()
 #: Bytes of an element of the matrix that Muon updates: momentum and look ahead in FP32, and in BF16 what is made
 #: orthogonal, as it is sent and as it is multiplied.
 MUON_BYTES = 10
-
-#: Bytes of devices by their data sheets.
-DEVICES: dict[str, int] = {name: one.memory_bytes for name, one in devices.DEVICES.items()}
-
-#: Share of a device that is planned with.
-USABLE = devices.USABLE
 
 
 class Memory(Frozen):

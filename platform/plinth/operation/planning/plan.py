@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
+from plinth.launch import devices
 from plinth.model import flops
 from plinth.operation.planning import memory
 from plinth.recipe.recipe import Recipe
@@ -33,6 +35,8 @@ class TrainingPlan(Frozen):
     flops_per_token_exact: int
     flops_6nd: int
     flops_exact: int
+    flops_causal: float  # what the result needs: the keys that a token sees
+    flops_hardware: float  # what GPUs do: fused attention's and recomputed blocks' second time included
     tokens_per_second: float | None
     wall_clock_s: float | None
     ranks: int
@@ -55,6 +59,8 @@ def plan(
     vocab_size: int | None = None,
     precision: Literal["fp32", "bf16"] | None = None,
     device: str | None = None,
+    table: Mapping[str, devices.Device] = devices.DEVICES,
+    document_tokens: int | None = None,
 ) -> TrainingPlan:
     """Plan a recipe's run.
 
@@ -62,7 +68,8 @@ def plan(
         tokens_per_second: speed of all ranks together, measured or assumed; gives the wall clock.
         vocab_size: of the trained tokenizer; the recipe's when None.
         precision: of the machine, where the recipe has `auto` (FP32 when None).
-        device: of `memory.DEVICES`, to check whether the run fits.
+        device: of `table`, to check whether the run fits.
+        document_tokens: mean length of documents, of which none is cut at a row's end; a row each when None.
     """
     training, mixture = recipe.training, recipe.required_mixture()
     vocabulary = vocab_size or recipe.tokenizer.vocab_size
@@ -77,7 +84,8 @@ def plan(
     exact = flops.flops_exact(training.model, vocabulary, mixture.sequence_tokens)
     by_stage = _memory_by_stage(recipe, vocabulary, kind)
     needed = by_stage[training.parallel.zero_stage]
-    device_bytes = memory.DEVICES[device] if device else None
+    name, found = devices.find(device, table) if device else (None, None)
+    causal, hardware = _attention_flops(training, vocabulary, mixture.sequence_tokens, document_tokens)
     return TrainingPlan(
         recipe=recipe.name,
         preset=training.model.preset,
@@ -95,6 +103,8 @@ def plan(
         flops_per_token_exact=exact,
         flops_6nd=rule * tokens,
         flops_exact=exact * tokens,
+        flops_causal=causal * tokens,
+        flops_hardware=hardware * tokens,
         tokens_per_second=tokens_per_second,
         wall_clock_s=tokens / tokens_per_second if tokens_per_second else None,
         ranks=training.launch.ranks,
@@ -104,11 +114,25 @@ def plan(
         gradients=gradient_path(training.parallel, gpu=True),
         memory_per_device=needed,
         memory_by_zero_stage={stage: used.total for stage, used in by_stage.items()},
-        device=device,
-        device_bytes=device_bytes,
-        fits=None if device_bytes is None else needed.total <= memory.USABLE * device_bytes,
-        assumptions=_assumptions(recipe, vocab_size, precision, tokens_per_second),
+        device=name,
+        device_bytes=None if found is None else found.memory_bytes,
+        fits=None if found is None else needed.total <= devices.USABLE * found.memory_bytes,
+        assumptions=_assumptions(recipe, vocab_size, precision, tokens_per_second, document_tokens),
     )
+
+
+def _attention_flops(
+    training: Training, vocab_size: int, sequence_tokens: int, document_tokens: int | None
+) -> tuple[float, float]:
+    """Causal and hardware FLOPs per token, on GPUs."""
+    model, block = training.model, training.parallel
+    longest = document_tokens if model.document_mask and document_tokens else sequence_tokens
+    keys = flops.keys_per_token([min(longest, sequence_tokens)])
+    dense = block.attention == "sdpa" and model.document_mask
+    every = block.activation_checkpointing
+    recomputed = model.layers // every if every else 0
+    done = flops.flops_hardware(model, vocab_size, sequence_tokens if dense else keys, recomputed=recomputed)
+    return flops.flops_causal(model, vocab_size, keys), done
 
 
 def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precision) -> dict[int, memory.Memory]:
@@ -172,12 +196,27 @@ def _private(training: Training) -> str:
     )
 
 
+def _documents(training: Training, document_tokens: int | None) -> str:
+    """How long documents are counted, in words."""
+    if not training.model.document_mask:
+        return "of the whole row before it"
+    if document_tokens is None:
+        return "as if each row were one document (--document-tokens states their mean)"
+    return f"of documents of {document_tokens:,} tokens each: fewer than where lengths differ"
+
+
 def _assumptions(
-    recipe: Recipe, vocab_size: int | None, precision: str | None, tokens_per_second: float | None
+    recipe: Recipe,
+    vocab_size: int | None,
+    precision: str | None,
+    tokens_per_second: float | None,
+    document_tokens: int | None,
 ) -> tuple[str, ...]:
     lines = [
         "6 N D counts all parameters, embeddings included; backward costs twice forward",
-        "exact FLOPs count attention over the whole square, without causal or document masks, and no recomputation",
+        "FLOPs as PaLM's count attention over the whole square; causal ones the keys that a token sees, "
+        + _documents(recipe.training, document_tokens)
+        + "; hardware ones what fused attention and recomputation do again",
         f"memory is parameters, gradients, {_state(recipe.training)}, activations, logits and communication buckets; a "
         "tenth of a device is left for the runtime and fragmentation",
         "attention scores are recomputed; other activations are kept, but of blocks that the recipe recomputes",
