@@ -85,6 +85,26 @@ def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapp
     return struct.pack("<Q", len(text)) + text
 
 
+class Place(NamedTuple):
+    """Where a tensor stands in a file: its dtype, and the number of its first byte."""
+
+    dtype: str
+    at: int
+
+
+def places(path: Path) -> dict[str, Place]:
+    """The places of the tensors in a file.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: it cannot be read, or is no such file.
+    """
+    with path.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        described = json.loads(stream.read(size))
+    described.pop("__metadata__", None)
+    return {name: Place(one["dtype"], 8 + size + one["data_offsets"][0]) for name, one in described.items()}
+
+
 def write_chunks(path: Path, pieces: Iterable[memoryview], do: Do = at_once, digest: Any = None) -> Written:
     """Write, hash and flush bytes, one piece after the other."""
     path.parent.mkdir(parents=True, exist_ok=True)

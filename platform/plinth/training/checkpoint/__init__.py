@@ -26,6 +26,7 @@ The state of a run, with torch:
     model_share          this rank's share of the model as whole parameters
     universal            DeepSpeed's state as addresses that belong to no layout, and back
     sharded_state        the files of that state: spans of whole parameters, by name
+    tensor_digests       digests of the engine's memory, also while it is filled
     averaging            the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint
     shared_verification  all ranks verify, each its share, and agree
     writer/              the process beside a rank that writes its part

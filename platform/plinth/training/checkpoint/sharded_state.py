@@ -19,10 +19,12 @@ Does not belong here: where an engine keeps these numbers (universal).
 from __future__ import annotations
 
 import json
+import os
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +34,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plinth.errors import CheckpointError
+from plinth.storage import tensor_file
+from plinth.training.checkpoint.file_digests import CHUNK_BYTES
+from plinth.training.checkpoint.tensor_digests import FilledTensors, bytes_of
 
 FORMAT = 1
 
@@ -96,7 +101,9 @@ def write(captured: Captured, folder: Path, rank: int) -> None:
 
 
 class ShardedState:
-    """The pieces in some of a checkpoint's files, by default in all. Files are mapped; only requested pieces are read.
+    """The pieces in some of a checkpoint's files, by default in all; only requested pieces are read.
+
+    Into memory of the host they are read without another copy of them.
 
     Args:
         stack: holds the files open.
@@ -122,7 +129,7 @@ class ShardedState:
         self._ranges: dict[tuple[str, str], dict[Shard, list[tuple[int, int, str]]]] = {}
         self._shapes: dict[tuple[str, Shard], tuple[int, ...]] = {}
         self._kinds: dict[str, set[str]] = {}
-        self._file: dict[str, Any] = {}
+        self._piece: dict[str, _Piece] = {}
         every = sorted(folder.glob("rank-*.safetensors")) if ranks is None else [folder / file_name(r) for r in ranks]
         every = every if files is None else list(files)
         for path in every:
@@ -148,18 +155,20 @@ class ShardedState:
         sizes[dim] = sum(shape[dim] for _, shape in shards)
         return tuple(sizes)
 
-    def fill(self, target: Tensor, share: Share, kind: str) -> None:
-        """Copy the numbers of a share into `target` [elements].
+    def fill(self, target: Tensor, share: Share, kind: str, held: FilledTensors | None = None) -> None:
+        """Copy the numbers of a share into `target` [elements], of which `held` is told.
 
         Raises:
             CheckpointError: some are missing.
         """
         if share.shard in self._ranges.get((share.name, kind), {}):
-            self._copy(target, share.start, share.name, kind, share.shard)
+            self._copy(target, share.start, share.name, kind, share.shard, held)
             return
         whole = self.whole(share.name, kind)
         local = whole.chunk(share.shard.parts, share.shard.dim)[share.shard.part]
         target.copy_(local.reshape(-1)[share.start : share.start + target.numel()])
+        if held is not None:
+            held.filled(target.data_ptr(), target.numel() * target.element_size())
 
     def whole(self, name: str, kind: str) -> Tensor:
         """One whole parameter's state, on the CPU, in the shape of the parameter.
@@ -181,15 +190,16 @@ class ShardedState:
             parts.append(part)
         return torch.cat(parts, shards[0].dim) if len(parts) > 1 else parts[0]
 
-    def _copy(self, target: Tensor, start: int, name: str, kind: str, shard: Shard) -> None:
+    def _copy(
+        self, target: Tensor, start: int, name: str, kind: str, shard: Shard, held: FilledTensors | None = None
+    ) -> None:
         """Fill `target` with the elements from `start` on of a flattened shard."""
         done, stop = start, start + target.numel()
         for first, last, key in self._ranges[name, kind][shard]:
             end = min(last, stop)
             if first <= done < end:
-                target[done - start : end - start].copy_(self._file[key].get_slice(key)[done - first : end - first])
+                self._piece[key].read(target[done - start : end - start], done - first, held, self._beat)
                 done = end
-                self._beat()
         if done != stop:
             raise CheckpointError(
                 f"{self.folder} lacks {kind} of {name}",
@@ -202,6 +212,7 @@ class ShardedState:
         try:
             file = stack.enter_context(safe_open(path, framework="pt"))
             self.header = json.loads(file.metadata()["plinth"])
+            stream, places = stack.enter_context(path.open("rb", buffering=0)), tensor_file.places(path)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path} is not a file of an engine's state", found=error) from error
         if self.header["format"] != FORMAT:
@@ -216,5 +227,38 @@ class ShardedState:
             self._kinds.setdefault(name, set()).add(kind)
             ranges = self._ranges.setdefault((name, kind), {}).setdefault(shard, [])
             insort(ranges, (int(start), int(start) + size, key))
-            self._file[key] = file
+            self._piece[key] = _Piece(key, file, stream, places[key])
             self._shapes[name, shard] = tuple(self.header["shapes"][name])
+
+
+class _Piece(NamedTuple):
+    """A piece in an open file."""
+
+    key: str
+    file: Any
+    stream: FileIO
+    place: tensor_file.Place
+
+    def read(self, target: Tensor, first: int, held: FilledTensors | None, beat: Callable[[], object]) -> None:
+        """Elements from `first` on into `target`, on the host straight into its memory.
+
+        Raises:
+            CheckpointError: the file has become shorter.
+        """
+        address, size = target.data_ptr(), target.numel() * target.element_size()
+        dtype = tensor_file.DTYPES[str(target.dtype).removeprefix("torch.")]
+        if not (target.is_cpu and target.is_contiguous() and dtype == self.place.dtype):
+            target.copy_(self.file.get_slice(self.key)[first : first + target.numel()])
+            if held is not None:
+                held.filled(address, size)
+            beat()
+            return
+        data, at, done = bytes_of(target), self.place.at + first * target.element_size(), 0
+        while done < size:
+            read = os.preadv(self.stream.fileno(), [data[done : done + CHUNK_BYTES]], at + done)
+            if not read:
+                raise CheckpointError(f"{self.stream.name} ends in {self.key}", found=f"{at + done} bytes")
+            if held is not None:
+                held.filled(address + done, read)
+            done += read
+            beat()

@@ -8,7 +8,8 @@
     config.json    the run's configuration;  data.json  the manifests it reads
 
 Nothing is pickled. Every byte is compared with the manifests before it is read (shared_verification), and digests
-of what the engine holds are compared after loading, each rank's of its share.
+of what the engine holds are compared in loading, each rank's of its share: of the optimizer's state as it arrives, of
+the weights that come of it at last.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from blake3 import blake3
 from torch import Tensor
 
 from plinth.errors import CheckpointError, ResumeError
 from plinth.model.hugging_face import CONFIG, config_text, hf_config, hf_name
 from plinth.training.checkpoint import checkpoint, model_share, piece_index, universal
 from plinth.training.checkpoint.digest_tree import share as share_of_ranks
-from plinth.training.checkpoint.file_digests import CHUNK_BYTES, Beat, silent
+from plinth.training.checkpoint.file_digests import Beat, silent
 from plinth.training.checkpoint.model_division import file_names, index_text
 from plinth.training.checkpoint.sharded_state import file_name, metadata_of
-from plinth.training.checkpoint.writer.rank_part import Lead, TensorsFile, WritePlan, digest_of_lines, tensor_line
+from plinth.training.checkpoint.tensor_digests import FilledTensors, line_of, tensors_digest
+from plinth.training.checkpoint.writer.rank_part import Lead, TensorsFile, WritePlan, digest_of_lines
 from plinth.training.checkpoint.writer.staging import StagingLayout
 from plinth.training.config import RunConfig, identity
 from plinth.training.directory import RunDirectory
@@ -119,13 +120,14 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     state = checkpoint.read_state(config.directory, step)
     require_same_run(config, engine.precision, state)
     folder = checkpoint.path(config.directory, step)
-    universal.restore(engine, folder / "engine", ranks_needed(engine, step, beat), beat)
     same_layout = state["layout"] == universal.layout_of(config)
+    held = FilledTensors() if same_layout else None
+    universal.restore(engine, folder / "engine", ranks_needed(engine, step, beat), beat, held)
     if same_layout:
         restore_generators(json.loads((folder / "rng" / f"rank-{engine.rank.index:05d}.json").read_bytes()))
     else:  # a rank's generators belong to the data it saw; nothing in a step of ours draws from them
         seed(config.seed + engine.rank.index)
-    found = digests(engine)
+    found = digests(engine, held)
     for subject in DIGESTS if same_layout else ("parameters_sha256",):
         if found[subject] != state[subject]:
             raise CheckpointError(
@@ -167,17 +169,17 @@ class _Own(NamedTuple):
     rng_sha256: str
 
 
-def digests(engine: TrainingEngine) -> dict[str, Any]:
+def digests(engine: TrainingEngine, held: FilledTensors | None = None) -> dict[str, Any]:
     """Digests of the whole parameters, each hashed by the rank whose share it is, and of every rank's optimizer state
     and generators.
 
-    A collective. The first belongs to no layout.
+    A collective. The first belongs to no layout. `held` has the optimizer's state, hashed while it was filled.
     """
     beat = Pulse(engine.config.directory.events)
     share = model_share.share(engine, model_share.division_of(engine), beat)
     own = _Own(
         {name: line_of(name, tensor, beat) for name, tensor in share},
-        tensors_digest(engine.optimizer_tensors(), beat),
+        tensors_digest(engine.optimizer_tensors(), beat) if held is None else held.digest(beat),
         hashlib.sha256(json.dumps(generators()).encode()).hexdigest(),
     )
     every: list[_Own] = _gathered(own, list)
@@ -199,20 +201,6 @@ def parameters_digest(parameters: Iterable[tuple[str, Tensor]]) -> str:
     """SHA-256 over names, dtypes, shapes and BLAKE3 of whole parameters, by name: as `digests` has it."""
     lines = {name: line_of(name, tensor) for name, tensor in parameters}
     return digest_of_lines(lines[name] for name in sorted(lines))
-
-
-def tensors_digest(tensors: Iterable[Tensor], beat: Beat = silent) -> str:
-    """SHA-256 over tensors in order; equal to what a writer computes from the staged memory."""
-    return digest_of_lines(line_of(str(index), tensor, beat) for index, tensor in enumerate(tensors))
-
-
-def line_of(name: str, tensor: Tensor, beat: Beat = silent) -> str:
-    """The line of a tensor in a digest of several."""
-    digest, data = blake3(), _bytes(tensor)
-    for at in range(0, len(data), CHUNK_BYTES):
-        digest.update(data[at : at + CHUNK_BYTES])
-        beat()
-    return tensor_line(name, str(tensor.dtype), tensor.shape, digest.hexdigest())
 
 
 def generators() -> dict[str, Any]:
@@ -242,11 +230,6 @@ def restore_generators(state: dict[str, Any]) -> None:
 
 def _byte_tensor(text: str) -> Tensor:
     return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """The tensor's memory, without a copy."""
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def _gathered(value: Any, joined: Callable[[list[Any]], Any]) -> Any:

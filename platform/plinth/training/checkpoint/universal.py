@@ -22,6 +22,7 @@ from torch import Tensor
 
 from plinth.training.checkpoint.piece_index import Piece
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Shard, ShardedState, Share, key_of
+from plinth.training.checkpoint.tensor_digests import FilledTensors
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 
@@ -93,7 +94,11 @@ def pieces_of(engine: TrainingEngine, *, written: bool = False) -> dict[str, Pie
 
 
 def restore(
-    engine: TrainingEngine, folder: Path, ranks: Iterable[int] | None = None, beat: Callable[[], object] = int
+    engine: TrainingEngine,
+    folder: Path,
+    ranks: Iterable[int] | None = None,
+    beat: Callable[[], object] = int,
+    held: FilledTensors | None = None,
 ) -> None:
     """Load a state that any layout has written into this engine; a collective.
 
@@ -102,6 +107,7 @@ def restore(
         folder: of the state's files.
         ranks: those whose files this rank needs; by default it opens all.
         beat: called after each piece.
+        held: gets the digest of the optimizer's state.
 
     Raises:
         CheckpointError: a file cannot be read, or some of a parameter's state is missing.
@@ -110,9 +116,11 @@ def restore(
     with ExitStack() as stack:
         pieces = ShardedState(stack, folder, ranks, beat)
         _prepare(outer, int(pieces.header["optimizer_step"]), pieces)
+        if held is not None:
+            held.follow(engine.optimizer_tensors())
         for share in shares(engine):
             for kind, values in share.state.items():
-                pieces.fill(values, share, kind)
+                pieces.fill(values, share, kind, held)
         for name, value in pieces.header["counters"].items():
             setattr(outer, name, value)
         for name, value in pieces.header["scaler"].items():

@@ -46,7 +46,7 @@ def train_without_wait(config: RunConfig) -> list[float]:
 
 def train_vetoed(config: RunConfig) -> list[bool]:
     """On one rank: whether the state changed in a step, in one whose loss the limits forbid, and in one more."""
-    from plinth.training.checkpoint import snapshot
+    from plinth.training.checkpoint.tensor_digests import tensors_digest
     from plinth.training.engine import engine as engines
     from plinth.training.guard.records import Limits
     from plinth.training.guard.skipped_update import UpdateSkipper
@@ -54,11 +54,11 @@ def train_vetoed(config: RunConfig) -> list[bool]:
     rank = engines.join(config)
     engine = engines.open_engine(config, rank)
     skipper, changed = UpdateSkipper(engine), []
-    before = snapshot.tensors_digest(engine.optimizer_tensors())
+    before = tensors_digest(engine.optimizer_tensors())
     for step, limit in enumerate((math.inf, 1e-6, math.inf), 1):
         skipper.arm(Limits(loss=limit), (1, 2), 0, 0.5)
         skipper.result(*engine.train_step(synthetic.batch_at(config, step, rank.index), 1e-3)).read()
-        after = snapshot.tensors_digest(engine.optimizer_tensors())
+        after = tensors_digest(engine.optimizer_tensors())
         changed.append(after != before)
         before = after
     engines.leave()
