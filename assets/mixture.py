@@ -18,6 +18,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens.mixture import mixture, mixture_audit
 from plinth.tokens.mixture.advice import advice
+from plinth.tokens.packing import packed as index
 from plinth.training.initial import replay, source
 
 
@@ -52,11 +53,14 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     if begun is None or not begun.replay:
         return mixture.run(ctx, params, shards, packed, own)
     parent = replay.of_parent(ctx, inputs[source.ASSET], inputs["tokenizer"])
-    for made in parent.shards.values():
+    indexes = {} if packed is None else {
+        bucket: index.run(ctx, bucket, params.sequence_tokens, made) for bucket, made in parent.shards.items()
+    }
+    for made in (*parent.shards.values(), *indexes.values()):
         ctx.refs.save(made)
     asked = parent.sequences(begun.replay, params.total_tokens // params.sequence_tokens)
     say(f"replayed: {sum(asked.values())} sequences of {', '.join(parent.shards)}")
-    return mixture.run(ctx, params, shards | parent.shards, packed, own, asked)
+    return mixture.run(ctx, params, shards | parent.shards, (packed or {}) | indexes, own, asked)
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:

@@ -24,13 +24,15 @@ KINDS = {
     "bpe-fallback": "BPE with byte fallback",
     "unigram": "Unigram pieces with byte fallback",
 }
+#: Models whose tokenizer a run may keep, by the kind of tokenizer that asks for it, which is also their asset.
+KEPT = {"initial": "the weights that the run begins from", "teacher": "the model that the run learns from"}
 
 
 def stages(recipe: Recipe) -> list[Stage]:
     """Trained on curated text, then audited before anything is built on it."""
     params, owner = recipe.tokenizer, shared_owner(recipe)
     return [
-        _of_initial(owner) if params.kind == "initial" else _trained(recipe, owner),
+        _kept(params.kind, owner) if params.kind in KEPT else _trained(recipe, owner),
         Stage(
             asset="tokenizer/audit",
             deps=("tokenizer", *each(recipe, "curated", "documents", "language")),
@@ -64,22 +66,22 @@ def _trained(recipe: Recipe, owner: str) -> Stage:
     )
 
 
-def _of_initial(owner: str) -> Stage:
+def _kept(model: str, owner: str) -> Stage:
     return Stage(
         asset="tokenizer",
-        deps=("initial",),
-        make=_keep,
+        deps=(model,),
+        make=partial(_keep, model),
         version=tokenizer.VERSION,
-        params={"kind": "initial"},
+        params={"kind": model},
         group="tokens",
-        description="The tokenizer of the weights that the run begins from.",
+        description=f"The tokenizer of {KEPT[model]}.",
         owner=owner,
         kinds=("huggingface",),
     )
 
 
-def _keep(ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return tokenizer.of_initial(ctx, inputs["initial"])
+def _keep(model: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return tokenizer.of_model(ctx, inputs[model])
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

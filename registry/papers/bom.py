@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from plinth import fingerprint
-from registry.papers.facts import UNRELEASED, BucketText, PaperFacts, SliceResult, StatedFact
+from registry.papers.facts import UNRELEASED, BucketText, PaperFacts, ReplayedBucket, SliceResult, StatedFact
 
 FILE = "bom.cdx.json"
 SPEC = "1.6"
@@ -53,7 +53,7 @@ def _model(facts: PaperFacts) -> dict[str, Any]:
             "modelParameters": {
                 "task": "text-generation",
                 **_architecture(facts.model),
-                "datasets": [{"ref": _text_ref(one.name)} for one in facts.buckets],
+                "datasets": [{"ref": one["bom-ref"]} for one in _texts(facts)],
                 "inputs": [{"format": "text"}],
                 "outputs": [{"format": "text"}],
             },
@@ -82,12 +82,11 @@ def _files(facts: PaperFacts) -> list[dict[str, Any]]:
 
 
 def _texts(facts: PaperFacts) -> list[dict[str, Any]]:
-    return [_text(facts, one) for one in facts.buckets]
+    return [_text(facts, one) for one in (*facts.buckets, *facts.replayed)]
 
 
-def _text(facts: PaperFacts, bucket: BucketText) -> dict[str, Any]:
+def _text(facts: PaperFacts, bucket: BucketText | ReplayedBucket) -> dict[str, Any]:
     """A bucket as data: counts, and the declared licences and terms of its sources."""
-    counts = (("documents", bucket.curated), ("bytes", bucket.text_bytes), ("tokens", bucket.tokens))
     sources = [one for one in facts.sources if one.bucket == bucket.name]
     told = [
         {"name": f"plinth:source:{number}", "value": json.dumps(one.model_dump(mode="json"), sort_keys=True)}
@@ -102,11 +101,18 @@ def _text(facts: PaperFacts, bucket: BucketText) -> dict[str, Any]:
             {
                 "type": "dataset",
                 "name": bucket.name,
-                "contents": {"properties": [_property(name, n) for name, n in counts if n is not None]},
+                "contents": {"properties": [_property(name, n) for name, n in _counts(bucket) if n is not None]},
             }
         ],
         "properties": told,
     }
+
+
+def _counts(bucket: BucketText | ReplayedBucket) -> tuple[tuple[str, object], ...]:
+    if isinstance(bucket, BucketText):
+        return ("documents", bucket.curated), ("bytes", bucket.text_bytes), ("tokens", bucket.tokens)
+    names = ("tokens", "seen_tokens", "share", "epochs")
+    return ("replayed of checkpoint", bucket.parent), *((name, getattr(bucket, name)) for name in names)
 
 
 def _code(facts: PaperFacts) -> list[dict[str, Any]]:
@@ -123,7 +129,7 @@ def _code(facts: PaperFacts) -> list[dict[str, Any]]:
 
 
 def _dependencies(facts: PaperFacts) -> list[dict[str, Any]]:
-    files, texts = (f"file:{name}" for name in sorted(facts.files)), (_text_ref(one.name) for one in facts.buckets)
+    files, texts = (f"file:{name}" for name in sorted(facts.files)), (one["bom-ref"] for one in _texts(facts))
     return [{"ref": "model", "dependsOn": [*files, *texts, "code"]}]
 
 

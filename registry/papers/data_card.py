@@ -22,6 +22,7 @@ def data_card(facts: PaperFacts) -> str:
     page.say("## Text")
     texts = ((o.name, o.documents, o.curated, o.text_bytes, o.tokens, o.epochs, o.evidence) for o in facts.buckets)
     page.table(("bucket", "documents", "kept", "bytes kept", "tokens", "epochs"), texts)
+    page.replayed()
     page.say("## Sources")
     page.table(("bucket", "source", "snapshot", "kind", "licence", "permitted"), map(source, facts.sources))
     page.say("## Rules", "", "A document that meets a rule is dropped, or the span is replaced.")

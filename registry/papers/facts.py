@@ -95,6 +95,22 @@ class BucketText(Frozen):
     evidence: str
 
 
+class ReplayedBucket(Frozen):
+    """Text of the model that the run began from, trained on again: a bucket of that model's mixture.
+
+    `parent` is the checkpoint, `tokens` are in the bucket's shards; `seen_tokens` are those of the run, repeated ones
+    included, `share` what they are of all its tokens, and `epochs` how often the run reads the bucket.
+    """
+
+    name: str
+    parent: str
+    tokens: int
+    seen_tokens: int
+    share: float
+    epochs: float
+    evidence: str
+
+
 class BucketRule(Frozen):
     """A rule of a bucket's policy: its text drops documents, or replaces spans of them."""
 
@@ -141,6 +157,8 @@ class PaperFacts(Frozen):
         released: the SHA-256 of the signed release record, None for a model that has none.
         files: SHA-256 by name of the checkpoint's files.
         parts: the chain: asset and digest of every manifest down to the sources.
+        buckets: the run's own; `replayed` are those of the model that it began from. What else trained that model, or
+            a teacher, is in the papers of those: `run` names them.
     """
 
     name: str
@@ -153,6 +171,7 @@ class PaperFacts(Frozen):
     model: tuple[StatedFact, ...]
     run: tuple[StatedFact, ...]
     buckets: tuple[BucketText, ...]
+    replayed: tuple[ReplayedBucket, ...] = ()
     sources: tuple[SourceTerms, ...]
     rules: tuple[BucketRule, ...]
     processing: tuple[StatedFact, ...]

@@ -13,7 +13,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.errors import LineageError
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
-from plinth.provenance.statements import Chain
+from plinth.provenance.statements import INITIAL, TEACHER, Chain
 from plinth.records import Frozen, Manifest, bucket_of
 from plinth.training.checkpoint import mean_record
 from registry.papers.domains import trained_text
@@ -22,6 +22,7 @@ from registry.papers.facts import (
     BucketText,
     EvidenceItem,
     PaperFacts,
+    ReplayedBucket,
     SignedText,
     SliceResult,
     SourceTerms,
@@ -79,8 +80,10 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
     evaluation = _evaluation(ctx, subject.evaluation, checkpoint)
     ledger = ctx.refs.load(evaluation.inputs[LEDGER]) if evaluation and LEDGER in evaluation.inputs else None
     rules = {key: ctx.refs.load(digest) for key, digest in _policies(ledger)}
-    read = {**made, **rules, LEDGER: ledger, "evaluation": evaluation}
-    sources = tuple(_sources(made))
+    text = {link.asset: made[link.asset] for link in links.own}
+    replayed = dict(_replayed_from(ctx, made))
+    read = {**made, **rules, **replayed, LEDGER: ledger, "evaluation": evaluation}
+    sources = tuple(_sources({**text, **replayed}))
     files = {name: str(file["sha256"]) for name, file in provenance["files"].items()}
     return PaperFacts(
         name=subject.name,
@@ -92,10 +95,11 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
         chain=chain,
         model=tuple(_model(ctx, made["checkpoint"])),
         run=tuple(_run(made)),
-        buckets=tuple(_buckets(made)),
+        buckets=tuple(_buckets(text)),
+        replayed=tuple(_replayed(made)),
         sources=sources,
         rules=tuple(_rules(rules)),
-        processing=tuple(_processing(made, ledger)),
+        processing=tuple(_processing(text, ledger)),
         scores=tuple(_scores(evaluation)),
         attested=tuple(fact for one in subject.attested for fact in _flat(one.sha256, one.kind, one.facts)),
         trained=trained_text(ctx.store, ledger, [one.origin for one in sources if one.crawled]) if ledger else None,
@@ -153,6 +157,9 @@ def _run(made: Mapping[str, Manifest]) -> Iterator[StatedFact]:
     run, checkpoint = made.get("run"), made["checkpoint"]
     if mean_record.is_mean(checkpoint):
         yield StatedFact(name="weights", value=mean_record.in_words(checkpoint), evidence=checkpoint.digest)
+    for name in (INITIAL, TEACHER):
+        for kind, digest in made[name].inputs.items() if run and name in run.inputs else ():
+            yield StatedFact(name=name, value=f"{kind} {digest}", evidence=made[name].digest)
     for name in _RUN if run else ():
         if run and name in run.stats:
             yield StatedFact(name=name, value=run.stats[name], evidence=run.digest)
@@ -180,6 +187,35 @@ def _buckets(made: Mapping[str, Manifest]) -> Iterator[BucketText]:
             epochs=round(needed / text, 4) if text else None,
             evidence=curated.digest,
         )
+
+
+def _replayed(made: Mapping[str, Manifest]) -> Iterator[ReplayedBucket]:
+    """Buckets of the parent's mixture that the run read again."""
+    plan = made["mixture"].stats if "mixture" in made else {}
+    streams = plan.get("replayed", {})
+    for bucket in sorted({bucket_of(stream) for stream in streams}):
+        own = [plan["buckets"][stream] for stream in streams if bucket_of(stream) == bucket]
+        needed, text = (sum(one[key] for one in own) for key in ("needed", "sequences"))
+        shards = made[f"{bucket}/shards"]
+        yield ReplayedBucket(
+            name=bucket,
+            parent=made[INITIAL].inputs["checkpoint"],
+            tokens=shards.stats["tokens"],
+            seen_tokens=needed * plan["sequence_tokens"],
+            share=round(needed / plan["sequences"], 6),
+            epochs=round(needed / text, 4) if text else 0.0,
+            evidence=shards.digest,
+        )
+
+
+def _replayed_from(ctx: Context, made: Mapping[str, Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """The documents that replayed text was read as, by the names of their buckets here."""
+    plan = made["mixture"].stats if "mixture" in made else {}
+    for bucket in sorted({bucket_of(stream) for stream in plan.get("replayed", {})}):
+        for key, curated in made[f"{bucket}/shards"].inputs.items():
+            for asset, digest in ctx.refs.load(curated).inputs.items() if key == f"{bucket}/curated" else ():
+                if asset.endswith("/documents"):
+                    yield f"{bucket}/documents", ctx.refs.load(digest)
 
 
 def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:

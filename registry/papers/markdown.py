@@ -42,6 +42,13 @@ class PaperPage:
         """A table of facts."""
         self.table(("fact", "value"), ((one.name, one.value, one.evidence) for one in facts))
 
+    def replayed(self) -> None:
+        """Text of the model that the run began from, where the run read it again."""
+        if found := self._facts.replayed:
+            self.say("Replayed: text of the model that the run began from, as the mixture of that model had it.")
+            rows = ((o.name, o.parent, o.tokens, o.seen_tokens, o.share, o.epochs, o.evidence) for o in found)
+            self.table(("bucket", "of checkpoint", "tokens", "tokens seen", "share of the run", "epochs"), rows)
+
     def finished(self) -> str:
         """The page, with the list of the evidence that it names."""
         items = self._facts.evidence_of(self._named)

@@ -29,6 +29,7 @@ def model_card(facts: PaperFacts) -> str:
     page.say("## Training text", "", "`DATA_CARD.md` has sources, terms and rules.")
     texts = ((one.name, one.curated, one.tokens, one.seen_tokens, one.epochs, one.evidence) for one in facts.buckets)
     page.table(("bucket", "documents", "tokens", "tokens seen", "epochs"), texts)
+    page.replayed()
     page.say("## Evaluation", "", "Bits per byte of held-out text (lower is better); 95% intervals over documents.")
     page.table(("text", "bits per byte", "interval", "documents"), map(_score, facts.scores))
     page.say("## Attested facts")

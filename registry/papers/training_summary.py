@@ -48,6 +48,7 @@ def _general(page: PaperPage, facts: PaperFacts) -> None:
     page.table(("fact", "value"), _size(facts))
     texts = ((one.name, one.curated, one.tokens, one.evidence) for one in facts.buckets)
     page.table(("bucket", "documents", "tokens"), texts)
+    page.replayed()
     _said(page, facts, "content")
 
 
@@ -65,7 +66,7 @@ def _size(facts: PaperFacts) -> Iterator[tuple[object, ...]]:
     found = facts.trained
     if found is None:
         return
-    yield "size", size_range(found.all.tokens), found.evidence
+    yield "size", size_range(found.all.tokens + sum(one.tokens for one in facts.replayed)), found.evidence
     yield "documents", found.all.documents, found.evidence
     yield "latest capture", found.all.latest, found.evidence
     yield "languages", ", ".join(found.languages) or None, found.evidence

@@ -50,10 +50,10 @@ def plan(
     from plinth.operation.planning.plan import plan as make
 
     recipe, vocabulary = settings.load_recipe(), None
-    if recipe.tokenizer.kind == "initial" and recipe.training.initial is not None:
+    if (model := recipe.kept_vocabulary) is not None:
         from assets.initial import vocabulary as of_weights
 
-        vocabulary = of_weights(settings.context(), recipe.training.initial)
+        vocabulary = of_weights(settings.context(), model)
     made = make(
         recipe,
         tokens_per_second=tokens_per_second,

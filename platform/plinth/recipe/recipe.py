@@ -24,6 +24,7 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training.engine.deepspeed_block import problems_with_settings
 from plinth.training.engine.optimizers import OPTIMIZERS, problems_with_division
+from plinth.training.initial.parameters import REPLAYED, InitialWeights
 from plinth.training.parallel.parameters import problems as problems_of_parallel
 from plinth.training.parameters import Training
 
@@ -34,6 +35,9 @@ RESERVED = frozenset(
 
 #: Sections that only a recipe with a mixture has.
 FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
+
+#: Keys of the models whose tokenizer a run may keep, by the kind of tokenizer that asks for it.
+KEPT = {"initial": "training.initial", "teacher": "training.distillation"}
 
 #: Key and message of a problem.
 Found = tuple[tuple[str | int, ...], str]
@@ -80,6 +84,12 @@ class Recipe(Frozen):
         """The probes of the run; None where there is no run to measure, or the recipe wants none."""
         wanted = self.evaluation.probes
         return wanted if self.mixture is not None and wanted.names else None
+
+    @property
+    def kept_vocabulary(self) -> InitialWeights | None:
+        """The model whose tokenizer the run keeps; None where it trains its own."""
+        begun, learns = self.training.initial, self.training.distillation
+        return {"initial": begun, "teacher": learns.weights if learns else None}.get(self.tokenizer.kind)
 
     def required_mixture(self) -> Mixture:
         """The mixture, for what cannot do without.
@@ -216,15 +226,15 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 def _begins(recipe: Recipe) -> Iterator[Found]:
     """What is kept from weights, or compared with them, needs weights."""
-    begun = recipe.training.initial
-    if begun is not None:
-        if begun.replay and recipe.mixture is not None and recipe.mixture.packing != "concatenate":
-            where = ("training", "initial", "replay")
-            yield where, f"the parent's text is not packed by {recipe.mixture.packing}; expected packing: concatenate"
-        return
-    if recipe.tokenizer.kind == "initial":
-        yield ("tokenizer", "kind"), "initial is the tokenizer of `training.initial`, which the recipe does not have"
-    if recipe.evaluation.against == "initial":
+    begun, kind = recipe.training.initial, recipe.tokenizer.kind
+    if kind in KEPT and recipe.kept_vocabulary is None:
+        yield ("tokenizer", "kind"), f"{kind} is the tokenizer of `{KEPT[kind]}`, which the recipe does not have"
+    if begun is not None and begun.replay:
+        for name in recipe.corpus.buckets:
+            if name.startswith(REPLAYED):
+                message = f"buckets {REPLAYED}… are those of training.initial.replay; give the bucket another name"
+                yield ("corpus", "buckets", name), message
+    if begun is None and recipe.evaluation.against == "initial":
         yield ("evaluation", "against"), "initial is what `training.initial` names, which the recipe does not have"
 
 

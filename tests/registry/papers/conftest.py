@@ -12,6 +12,10 @@ from plinth.compute.context import Context
 from plinth.provenance import statements
 from plinth.provenance.ledger import ledger
 from plinth.records import Manifest, Part
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.packing import packed as index
+from plinth.training.initial import replay
 from registry.papers.facts import PaperFacts, SignedText
 from registry.papers.gather import AttestedFacts, PaperSubject, gather
 from tests import judged_corpus
@@ -47,8 +51,22 @@ def subject(corpus: Context) -> PaperSubject:
     return subject_of(corpus)
 
 
-def subject_of(ctx: Context, **stats: Any) -> PaperSubject:
-    run = _saved(ctx, "run", ("mixture", "tokenizer"), {"steps": 40, "tokens": 640})
+def child_of(ctx: Context, parent: PaperSubject, packing: str) -> PaperSubject:
+    """A model on web alone that began from another, and replays a quarter of that one's mixture."""
+    begun = _saved(ctx, "initial", (), {}, {"checkpoint": parent.provenance["checkpoint"]["digest"]})
+    found = replay.of_parent(ctx, begun, ctx.refs.load(ctx.refs.current("tokenizer").digest))
+    shards = {"web": ctx.refs.load(ctx.refs.current("web/shards").digest), **found.shards}
+    phases = (Phase(name="main", fraction=1.0, weights={"web": 1}),)
+    wanted = Mixture(sequence_tokens=16, total_tokens=640, phases=phases, block_sequences=4, packing=packing)
+    packed = {name: index.run(ctx, name, 16, one) for name, one in shards.items()} if packing == "best-fit" else None
+    mixed = mixture.run(ctx, wanted, shards, packed, (), found.sequences(0.25, 40))
+    for one in (*shards.values(), *(packed or {}).values(), mixed):
+        ctx.refs.save(one)
+    return subject_of(ctx, {"mixture": mixed.digest, "initial": begun.digest})
+
+
+def subject_of(ctx: Context, read: Mapping[str, str] | None = None, **stats: Any) -> PaperSubject:
+    run = _saved(ctx, "run", ("mixture", "tokenizer"), {"steps": 40, "tokens": 640}, read)
     config = b'{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 300}'
     files = {"config.json": config, "model.safetensors": b"w"}
     parts = [Part(name=name, blob=ctx.store.put_bytes(data)) for name, data in files.items()]

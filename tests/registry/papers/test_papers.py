@@ -16,7 +16,7 @@ from registry.papers.facts import UNRELEASED, PaperFacts
 from registry.papers.gather import PaperSubject, gather
 from registry.papers.provider import SUBJECTS
 from registry.papers.training_summary import size_range
-from tests.registry.papers.conftest import APPROVED, subject_of
+from tests.registry.papers.conftest import APPROVED, child_of, subject_of
 
 PAGES = (MODEL_CARD, DATA_CARD, TRAINING_SUMMARY)
 
@@ -122,6 +122,35 @@ def test_another_score_is_another_card(corpus: Context, made: dict[str, bytes]) 
     other = papers(gather(corpus, subject_of(corpus, model=2.25)))
     assert other[MODEL_CARD] != made[MODEL_CARD]
     assert "| web | 2.25 |" in other[MODEL_CARD].decode()
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "best-fit"])
+def test_replayed_text_has_rows_of_its_own(corpus: Context, subject: PaperSubject, packing: str) -> None:
+    """Forty sequences, ten of them the parent's: as its mixture had them, with their sources, of its checkpoint."""
+    child = child_of(corpus, subject, packing)
+    facts = gather(corpus, child)
+    assert [(one.name, one.seen_tokens) for one in facts.buckets] == [("prose", None), ("web", 480)]  # tokenizer alone
+    assert [(one.name, one.seen_tokens, one.share) for one in facts.replayed] == [
+        ("replay-prose", 48, 0.075),
+        ("replay-web", 112, 0.175),
+    ]
+    parent = subject.provenance["checkpoint"]["digest"]
+    links = {link["digest"]: link["asset"] for link in child.provenance["chain"]}
+    assert {one.parent for one in facts.replayed} == {parent}
+    assert {links[one.evidence] for one in facts.replayed} == {"replay-prose/shards", "replay-web/shards"}
+    assert {one.bucket for one in facts.sources} == {"web", "prose", "replay-web", "replay-prose"}
+    (begun,) = [one for one in facts.run if one.name == "initial"]
+    assert (begun.value, links[begun.evidence]) == (f"checkpoint {parent}", "initial")
+    made = papers(facts)
+    row = rf"\| replay-web \| {parent} \| [\d,]+ \| 112 \| 0.175 \| "
+    assert all(re.search(row, made[name].decode()) for name in PAGES)
+    content = json.loads(made[BOM])
+    (data,) = [one for one in content["components"] if one["bom-ref"] == "text:replay-web"]
+    said = {one["name"]: one["value"] for one in data["data"][0]["contents"]["properties"]}
+    assert (said["plinth:replayed of checkpoint"], said["plinth:seen_tokens"]) == (parent, "112")
+    assert {"ref": "text:replay-web"} in content["metadata"]["component"]["modelCard"]["modelParameters"]["datasets"]
+    json_validation, schema = (pytest.importorskip(f"cyclonedx.{name}") for name in ("validation.json", "schema"))
+    assert json_validation.JsonStrictValidator(schema.SchemaVersion.V1_6).validate_str(made[BOM].decode()) is None
 
 
 def test_evidence_about_something_else_is_refused(corpus: Context, subject: PaperSubject) -> None:

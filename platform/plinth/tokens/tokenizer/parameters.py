@@ -15,7 +15,7 @@ BYTES = 256
 #: Printable ASCII and white space: tokens of every vocabulary of characters.
 ASCII = 98
 
-Kind = Literal["bpe-bytes", "bpe-fallback", "unigram", "initial"]
+Kind = Literal["bpe-bytes", "bpe-fallback", "unigram", "initial", "teacher"]
 
 
 class TokenizerParameters(Frozen):
@@ -24,8 +24,8 @@ class TokenizerParameters(Frozen):
     kind: Kind = Field(
         "bpe-bytes",
         description="`bpe-bytes`: merges of bytes (GPT-2, Llama 3); `bpe-fallback`: merges of characters, rare ones in "
-        "bytes (Llama 2); `unigram`: likeliest pieces, rare characters in bytes (T5, ALBERT); `initial`: that of the "
-        "weights that training.initial begins from, whose vocabulary stays.",
+        "bytes (Llama 2); `unigram`: likeliest pieces, rare characters in bytes (T5, ALBERT); `initial` and "
+        "`teacher`: that of the model which training.initial or training.distillation names, whose vocabulary stays.",
     )
     vocab_size: int = Field(8192, ge=260, le=2**32 - 1, description="Tokens, special ones and all 256 bytes included.")
     digits: Literal["single", "triples", "runs"] = Field(

@@ -1,6 +1,6 @@
 """Train a tokenizer on a sample of the curated buckets, and load it.
 
-A run that begins from weights may keep their tokenizer instead (`of_initial`).
+A run that begins from weights, or learns from a teacher, may keep their tokenizer instead (`of_model`).
 
 Special tokens come first, so that end-of-text is id 0 in every vocabulary; then the 256 bytes; then the learnt tokens
 (a byte-level vocabulary mixes the last two). `bpe` and `unigram` train the kinds; `pipelines` cuts text into words.
@@ -94,24 +94,23 @@ def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifes
     return manifest(ASSET, step(params), sources, [part], part.stats)
 
 
-def of_initial(ctx: Context, initial: Manifest) -> Manifest:
-    """The tokenizer of the weights that a run begins from (`plinth.training.initial`), as a manifest of this stage.
-
-    `vocab_size` counts the rows of their embeddings, which may be more than there are tokens.
+def of_model(ctx: Context, model: Manifest) -> Manifest:
+    """The tokenizer of the model that a run begins from or learns from (the asset `initial` or `teacher`), as a
+    manifest of this stage. `vocab_size` counts the rows of their embeddings, which may be more than there are tokens.
 
     Raises:
         MissingError, IntegrityError: absent, changed, or not a tokenizer.
     """
-    (part,) = initial.named(FILE)
-    known, end = encode.load(ctx.store, part.blob), initial.stats["end_of_text"]
+    (part,) = model.named(FILE)
+    known, end = encode.load(ctx.store, part.blob), model.stats["end_of_text"]
     stats = {
-        "vocab_size": initial.stats["vocab_size"],
+        "vocab_size": model.stats["vocab_size"],
         "end_of_text": end,
         "special_tokens": {known.id_to_token(end): end},
         "sample_bytes": {},
     }
-    step = Step(name="tokens.tokenizer", version=VERSION, params={"kind": "initial"})
-    return manifest(ASSET, step, {"initial": initial}, [part.model_copy(update={"stats": stats})], stats)
+    step = Step(name="tokens.tokenizer", version=VERSION, params={"kind": model.asset})
+    return manifest(ASSET, step, {model.asset: model}, [part.model_copy(update={"stats": stats})], stats)
 
 
 def load(store: Store, tokenizer: Manifest) -> Tokenizer:

@@ -10,7 +10,7 @@ from plinth.records import Frozen
 from plinth.training.initial.parameters import InitialWeights
 
 #: For a teacher that speaks of other tokens.
-VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: initial"
+VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: teacher to keep its own"
 
 
 class Distillation(Frozen):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,9 @@ from plinth.records import Frozen
 
 #: Keys that name something; what they name is identified by its content.
 NAMES = ("release", "checkpoint", "folder", "licence")
+
+#: How the names of buckets of replayed text begin.
+REPLAYED: Final = "replay-"
 
 
 class InitialWeights(Frozen):

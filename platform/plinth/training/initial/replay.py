@@ -21,9 +21,8 @@ from plinth.errors import MissingError, PlinthError, RecipeError
 from plinth.model.hugging_face import TOKENIZER
 from plinth.records import Manifest, Step, bucket_of
 from plinth.tokens.mixture.apportion import largest_remainder
+from plinth.training.initial.parameters import REPLAYED
 
-#: How the names of replayed buckets begin; no bucket of a recipe may.
-PREFIX: Final = "replay-"
 STEP: Final = Step(name="training.replay", version="1")
 
 
@@ -59,14 +58,14 @@ def of_parent(ctx: Context, initial: Manifest, tokenizer: Manifest) -> ReplayedT
     for bucket, made in shards.items():
         _require(ctx, bucket, made, tokenizer)
     return ReplayedText(
-        {f"{PREFIX}{bucket}": _renamed(bucket, made) for bucket, made in shards.items()},
-        {f"{PREFIX}{name}": count for name, count in tokens.items()},
+        {f"{REPLAYED}{bucket}": _renamed(bucket, made) for bucket, made in shards.items()},
+        {f"{REPLAYED}{name}": count for name, count in tokens.items()},
     )
 
 
 def shards_of(ctx: Context, mixture: Manifest) -> dict[str, Manifest]:
     """The replayed shards that a mixture names, by bucket."""
-    named = {key: digest for key, digest in mixture.inputs.items() if key.startswith(PREFIX)}
+    named = {key: digest for key, digest in mixture.inputs.items() if key.startswith(REPLAYED)}
     return {bucket_of(key): ctx.refs.load(digest) for key, digest in named.items() if key.endswith("/shards")}
 
 
@@ -109,7 +108,7 @@ def _file(tokenizer: Manifest) -> str:
 
 
 def _renamed(bucket: str, shards: Manifest) -> Manifest:
-    name = f"{PREFIX}{bucket}"
+    name = f"{REPLAYED}{bucket}"
     inputs: Mapping[str, Manifest | str] = {"parent/shards": shards} | {
         key.replace(bucket, name, 1): digest for key, digest in shards.inputs.items() if key == f"{bucket}/curated"
     }

@@ -94,7 +94,7 @@ def test_engines_of_any_division_begin_with_the_exported_weights(
         where = exported[model]
         assert (where / INDEX).exists()
         initial = begin(ctx, where)
-        tokenizer = tokenizers.of_initial(ctx, initial)
+        tokenizer = tokenizers.of_model(ctx, initial)
         ctx.refs.save(tokenizer)
         own = state(initial, tokenizer)
         configs[name] = make(model=model, parallel=parallel, precision=precision, **own)
@@ -115,7 +115,7 @@ def test_engines_of_any_division_begin_with_the_exported_weights(
 def test_any_part_is_that_of_the_whole(ctx: Context, make: Callable[..., RunConfig]) -> None:
     where = folder(ctx, QWEN2)
     initial, whole = begin(ctx, where), load_model(where)
-    config = make(model=QWEN2, **state(initial, tokenizers.of_initial(ctx, initial)))
+    config = make(model=QWEN2, **state(initial, tokenizers.of_model(ctx, initial)))
     names = dict(whole.named_parameters())
     with opened(ctx, initial, config) as saved:
         for name, rows, columns in (("layers.1.mlp.up_proj.weight", (5, 90), (3, 60)), ("lm_head", (0, 7), (0, 64))):
@@ -129,7 +129,7 @@ def test_any_part_is_that_of_the_whole(ctx: Context, make: Callable[..., RunConf
 
 def test_only_files_that_hold_a_share_are_opened(ctx: Context, make: Callable[..., RunConfig]) -> None:
     initial = begin(ctx, folder(ctx, LLAMA, 100_000))
-    config = make(model=LLAMA, **state(initial, tokenizers.of_initial(ctx, initial)))
+    config = make(model=LLAMA, **state(initial, tokenizers.of_model(ctx, initial)))
     files = [part for part in initial.parts if part.name.endswith(".safetensors")]
     with opened(ctx, initial, config) as saved:
         saved.fill(torch.empty(64), "norm.weight", "gain", Placement((64,)))
@@ -153,7 +153,7 @@ def test_a_resized_vocabulary_keeps_known_rows_and_begins_others_at_the_mean(
     )
     ctx.refs.save(tokenizer)
     config = make(model=QWEN2, **state(initial, tokenizer, vocabulary="mean"))
-    known = tokenizers.load(ctx.store, tokenizers.of_initial(ctx, initial)).get_vocab()
+    known = tokenizers.load(ctx.store, tokenizers.of_model(ctx, initial)).get_vocab()
     texts = {row: text for text, row in other.get_vocab().items()}
     with weights.weight_source(config) as saved:
         for name in ("embed_tokens", "lm_head"):
@@ -169,7 +169,7 @@ def test_a_resized_vocabulary_keeps_known_rows_and_begins_others_at_the_mean(
 
 def test_other_tensors_are_named_and_changed_files_refused(ctx: Context, make: Callable[..., RunConfig]) -> None:
     initial = begin(ctx, folder(ctx, LLAMA))
-    own = state(initial, tokenizers.of_initial(ctx, initial))
+    own = state(initial, tokenizers.of_model(ctx, initial))
     missing = "model.layers.0.self_attn.q_proj.bias missing"
     with pytest.raises(CheckpointError, match=missing), opened(ctx, initial, make(model=QWEN2, **own)):
         pass
