@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from plinth.storage.refs import Refs
 from plinth.storage.workspace import Workspace
 from registry.server import stop_server
-from tests.jobs.conftest import answer, digests, plinth, variant
+from registry.verdict import GATES
+from tests.jobs.conftest import RECIPE, answer, digests, plinth, variant
 from tests.shared import copied
 
 pytestmark = pytest.mark.exhaustive
@@ -115,3 +119,46 @@ def test_a_run_replays_its_parents_text(trained: Path, tmp_path: Path) -> None:
     theirs = {one["slice"]: one["difference"] for one in compared.stats["lines"] if one["kind"] == "parent slices"}
     assert {"all", "bucket web", "bucket prose"} <= set(theirs)
     assert all(one["low"] <= one["value"] <= one["high"] for one in theirs.values())
+
+
+FORGETTING = """
+name: {name}
+tokenizer: {{kind: initial}}
+mixture: {{total_tokens: 5120, phases: [{{name: one, fraction: 1, weights: {{code: 1}}}}]}}
+evaluation: {{against: initial}}
+training:
+  initial: {{checkpoint: {run}{replay}}}
+  model: {{layers: 2, dim: 64, heads: 2, kv_heads: 1, ffn_dim: 176}}
+  optimizer: {{lr: {lr}}}
+release: {{name: child}}
+"""
+
+
+def test_a_child_that_forgets_is_refused_and_one_within_the_bound_is_released(trained: Path, tmp_path: Path) -> None:
+    """Both on code alone: at thrice the parent's rate, then at a hundredth of it with half of the parent's text."""
+    workspace = copied(trained, tmp_path / "workspace")
+    (parent,) = (workspace / "runs").glob("tiny-*")
+    bounds = yaml.safe_load((RECIPE.parents[1] / "policies" / "tiny.yaml").read_text())
+    bounds |= {"release": "child", "extensions": {"forgetting": {"margin": 0.2, "min_documents": 2}}}
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(bounds))
+    try:
+        plinth(workspace, "gates", "sign", tmp_path / "policy.yaml")
+        given = {"name": "forgets", "lr": 3e-2, "replay": "", "run": parent.name}
+        refused = plinth(workspace, "run", "-r", variant(tmp_path, FORGETTING.format(**given)))
+        said = r"forgetting \(.*all of the parent's text may be [\d.]+ worse than the parent, allowed is less than 0.2"
+        assert re.search(said, refused.stdout), refused.stdout
+        assert plinth(workspace, "verify", "child@champion", check=False).returncode != 0
+
+        given |= {"name": "keeps", "lr": 1e-4, "replay": ", replay: 0.5"}
+        plinth(workspace, "run", "-r", variant(tmp_path, FORGETTING.format(**given)))
+        proved = answer(workspace, "verify", "child@champion")
+        assert proved["checkpoint"] == digests(workspace)["checkpoint"]
+        (verdict,) = (workspace / "models").glob(f"{proved['checkpoint'][:12]}.*.verdict.json")
+        payload = json.loads(base64.b64decode(json.loads(verdict.read_bytes())["payload"]))
+        (gate,) = [one for one in payload["predicate"][GATES]["results"] if one["gate"] == "forgetting"]
+        assert gate["result"] == "passed"
+        assert re.match(r"no worse than the parent on \d+ slices", gate["reason"])
+        card = plinth(workspace, "papers", "child@champion", "--show", "model-card").stdout
+        assert f"| replay-prose | {digests(trained)['checkpoint']} |" in card
+    finally:
+        stop_server(Workspace(workspace))
