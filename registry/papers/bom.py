@@ -82,7 +82,8 @@ def _files(facts: PaperFacts) -> list[dict[str, Any]]:
 
 
 def _texts(facts: PaperFacts) -> list[dict[str, Any]]:
-    return [_text(facts, one) for one in (*facts.buckets, *facts.replayed)]
+    texts: tuple[BucketText | ReplayedBucket, ...] = (*facts.buckets, *facts.replayed)
+    return [_text(facts, one) for one in texts]
 
 
 def _text(facts: PaperFacts, bucket: BucketText | ReplayedBucket) -> dict[str, Any]:
