@@ -3,6 +3,7 @@
     estimate     a number with its interval, counts, method and flags; values summed by cluster
     means        means and paired or unpaired differences, standard errors clustered by document
     ratios       ratios of sums, as bits per byte is, by a studentised bootstrap over clusters
+    crossed      differences of ratios over seeds and documents, each seed scored on the same text
     shares       Wilson and Clopper-Pearson intervals of shares; bounds where items are missing
     replicates   intervals of what only a whole set has, from bootstrap samples of its items
     pairs        McNemar's test and Tango's interval where few pairs differ
@@ -18,6 +19,7 @@ Coverage at 30, 100 and 300 clusters is measured by simulation in `tests/plinth/
 Wilson's formula itself stands in `plinth.corpus.slices.rates`, which the corpus needs and which lies below.
 """
 
+from plinth.evaluation.statistics.crossed import DOCUMENTS_ONLY, crossed_difference
 from plinth.evaluation.statistics.estimate import DEGENERATE, FEW_CLUSTERS, MISSING, Estimate
 from plinth.evaluation.statistics.means import difference, mean, paired_difference
 from plinth.evaluation.statistics.pairs import mcnemar
@@ -30,10 +32,12 @@ from plinth.evaluation.statistics.trend import slope
 
 __all__ = [
     "DEGENERATE",
+    "DOCUMENTS_ONLY",
     "FEW_CLUSTERS",
     "MISSING",
     "Estimate",
     "Sequential",
+    "crossed_difference",
     "difference",
     "from_replicates",
     "holm",

@@ -41,7 +41,7 @@ DRAWS = 10_000
 MANY = 5_000
 #: Weights held at once.
 _WEIGHTS = 1 << 22
-#: The second level at which the draws are read is so many times stricter.
+#: The second level at which critical values are read is so many times stricter.
 STRICTER = 5
 
 
@@ -115,7 +115,7 @@ def _ratio(
     near, far = np.quantile(distances, [level, 1 - (1 - level) / STRICTER], method="higher").tolist()
     if not math.isfinite(near):  # one or two clusters hold all of the spread, and many draws miss them
         return by_t.model_copy(update={"flags": (*by_t.flags, FEW_CLUSTERS)})
-    freedom = _freedom(far / near, level, count - 1)
+    freedom = freedom_of(far / near, level, count - 1)
     found = student(
         value, error * near / critical(level, freedom), freedom, level, n=len(above), clusters=count,
         method=f"studentised bootstrap, {draws} draws", test=test,
@@ -123,7 +123,7 @@ def _ratio(
     return found.model_copy(update={"seed": seed})
 
 
-def _freedom(ratio: float, level: float, most: float) -> float:
+def freedom_of(ratio: float, level: float, most: float) -> float:
     """Degrees of freedom of the Student's t whose critical values at both levels have this ratio: 1 to `most`.
 
     The ratio falls as they rise, from 5 of one degree to 1.31 of the normal distribution at 95 and 99%.
