@@ -1,5 +1,6 @@
 """Questions put to small runs.
 
-    scores  scores of one run of an arm, by document
-    value/  the value of a source before it is taken, from a bounded sample, with intervals
+    scores   scores of one run of an arm, by document
+    effects  each arm against the base, paired by seed and document, with intervals
+    value/   the value of a source before it is taken, from a bounded sample, with intervals
 """

@@ -18,7 +18,7 @@ OF_DOCUMENTS = 0.05
 def draw(
     rng: np.random.Generator, seeds: int, documents: int, noise: float, rest: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bits of both sides, [K, D], and bytes; `noise` is the seeds' error in errors of the documents, `rest` likewise."""
+    """Bits of both sides, [K, D], and bytes; `noise` is the error by seeds in errors by documents, `rest` likewise."""
     size = np.round(np.exp(rng.normal(7.5, 0.7, documents))) + 50
     uneven = math.sqrt(float((size**2).mean())) / float(size.mean())  # long documents weigh more
     of_seeds = noise * OF_DOCUMENTS * uneven * math.sqrt(seeds / documents)
