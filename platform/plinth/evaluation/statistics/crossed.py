@@ -100,8 +100,8 @@ def _table(values: ArrayLike) -> Floats:
 def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
     """Variance that neither seeds nor documents explain, as it is in the estimate; `runs` less the value."""
     seeds, documents = gaps.shape
-    left = gaps - mean - np.outer(runs, below)
-    return float((left**2).sum()) / (seeds * (seeds - 1)) * documents / (documents - 1) / float(below.sum()) ** 2
+    left, total = gaps - mean - np.outer(runs, below), float(below.sum())
+    return float((left**2).sum()) / (seeds * (seeds - 1)) * documents / (documents - 1) / (total * total)
 
 
 def _p(distance: float, half_width: Callable[[float], float]) -> float:
