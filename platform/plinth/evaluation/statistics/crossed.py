@@ -101,7 +101,7 @@ def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
     """Variance that neither seeds nor documents explain, as it is in the estimate; `runs` less the value."""
     seeds, documents = gaps.shape
     left, total = gaps - mean - np.outer(runs, below), float(below.sum())
-    return float((left**2).sum()) / (seeds * (seeds - 1)) * documents / (documents - 1) / (total * total)
+    return float((left**2).sum() / (seeds * (seeds - 1)) * documents / (documents - 1) / total**2)
 
 
 def _p(distance: float, half_width: Callable[[float], float]) -> float:
