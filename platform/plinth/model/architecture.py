@@ -23,6 +23,15 @@ class BlockCounts(NamedTuple):
     biases: int = 0
 
 
+class Norm(NamedTuple):
+    """A norm of a block, by what the backward pass keeps of a token."""
+
+    width: int  # values of its input
+    statistics: int = 1  # one of each group that is normalised by itself
+    divided: bool = False  # over tensor ranks
+    over_ranks: bool = False  # each statistic is of all tensor ranks' values, so that no fused kernel computes it
+
+
 class Published(NamedTuple):
     """A model type of Hugging Face, and the fields of `Model` which it implies beside the architecture."""
 
@@ -37,6 +46,7 @@ class Architecture:
 
     block: str  # module and class, which needs torch and is imported when a decoder is built
     counts: Callable[[Model], BlockCounts]
+    norms: Callable[[Model], tuple[Norm, ...]]
     published: tuple[Published, ...]
     recomputes_output: bool  # a block that is computed again does so to the end: its backward pass wants the output
 

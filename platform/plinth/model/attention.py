@@ -26,7 +26,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from plinth.model.division import SequenceRanks
 from plinth.model.key_values import LayerKeyValues
-from plinth.model.parameters import AttentionPath, Model, RopeScaling
+from plinth.model.parameters import AttentionPath, Model, RopeScaling, repeats
 
 #: Keeps a token within its document: additive [B, 1, S, S], FlexAttention's, or None where every sequence is one. In
 #: generation, the keys and values of earlier tokens.
@@ -79,17 +79,6 @@ class UlyssesAttention(nn.Module):
             k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
         q, k, v = (self.ranks.scatter_heads(x) for x in (q, k, v))
         return self.ranks.gather_heads(cast(Tensor, self.core(q, k, v, mask)))
-
-
-def repeats(heads: int, kv_heads: int, size: int) -> int:
-    """How often each key/value head is repeated so that the heads of each rank belong together.
-
-    The smallest number that divides `heads / kv_heads` and makes key/value heads divide over `size` ranks; it
-    exists when heads do.
-    """
-    shared = heads // kv_heads
-    least = size // math.gcd(kv_heads, size)
-    return next(times for times in range(least, shared + 1) if shared % times == 0 and kv_heads * times % size == 0)
 
 
 @cache

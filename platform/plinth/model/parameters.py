@@ -157,3 +157,14 @@ class Model(Frozen):
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
         return self
+
+
+def repeats(heads: int, kv_heads: int, size: int) -> int:
+    """How often each key/value head is repeated so that the heads of each rank belong together.
+
+    The smallest number that divides `heads / kv_heads` and makes key/value heads divide over `size` ranks; it
+    exists when heads do.
+    """
+    shared = heads // kv_heads
+    least = size // math.gcd(kv_heads, size)
+    return next(times for times in range(least, shared + 1) if shared % times == 0 and kv_heads * times % size == 0)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from plinth.model.architecture import Architecture, BlockCounts, Published
+from plinth.model.architecture import Architecture, BlockCounts, Norm, Published
 from plinth.model.parameters import Model
 
 
@@ -20,9 +20,17 @@ def counts(model: Model) -> BlockCounts:
     )
 
 
+def norms(model: Model) -> tuple[Norm, ...]:
+    """Norms of one block."""
+    head = model.head_width
+    heads = tuple(Norm(n * head, n, divided=True) for n in (model.heads, model.kv_heads)) if model.qk_norm else ()
+    return (Norm(model.dim), Norm(model.dim), *heads)
+
+
 ARCHITECTURE = Architecture(
     block="plinth.model.llama.block:LlamaBlock",
     counts=counts,
+    norms=norms,
     recomputes_output=False,
     published=(
         Published("llama", "LlamaForCausalLM", {"qk_norm": False, "qkv_bias": False}),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from plinth.model.architecture import Architecture, BlockCounts, Published
+from plinth.model.architecture import Architecture, BlockCounts, Norm, Published
 from plinth.model.parameters import Model
 
 
@@ -19,9 +19,16 @@ def counts(model: Model) -> BlockCounts:
     )
 
 
+def norms(model: Model) -> tuple[Norm, ...]:
+    """Norms of one block."""
+    projected = (model.heads * model.head_width, model.kv_heads * model.head_width)
+    return (Norm(model.dim), Norm(model.dim), *(Norm(width, divided=True, over_ranks=True) for width in projected))
+
+
 ARCHITECTURE = Architecture(
     block="plinth.model.olmo2.block:Olmo2Block",
     counts=counts,
+    norms=norms,
     recomputes_output=True,
     published=(Published("olmo2", "Olmo2ForCausalLM", {"qk_norm": True, "qkv_bias": False}),),
 )

@@ -14,10 +14,7 @@ compares the sum of all with every tensor that DeepSpeed makes in a step, to 2%.
 looked at, one at a time: the sum of clipped gradients in FP32, the gradient of one sequence, and activations. In the
 backward pass that hands over the sum: the sum still, and what gradients take in any step, but no activations.
 
-**Activations** (Korthikanti et al. 2022, arXiv:2205.05198, section 4, counted for this architecture and without
-the attention scores, which flash attention computes again): what tensor parallelism does not divide are the
-residual stream and the norms. A pipeline's first stage holds those of min(p, micro batches) micro batches
-(Narayanan et al. 2021, arXiv:2104.04473, section 2.2). A recomputed block keeps its input (section 5).
+**Activations**: `plinth.operation.planning.activations`.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from typing import Literal, NamedTuple
 
 from plinth.model import flops as counts
 from plinth.model.parameters import Model
+from plinth.operation.planning import activations
 from plinth.records import Frozen
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps
@@ -152,8 +150,8 @@ def per_device(
         parameters=parameters,
         gradients=gradients,
         optimizer=kept,
-        activations=_activations(model, parallel, tokens, accumulation) * width,
-        logits=_logits(vocab_size, parallel, tokens, width),
+        activations=_activations(model, parallel, micro_batch, sequence_tokens, accumulation, width, gpu),
+        logits=_logits(vocab_size, model.dim, parallel, tokens, width),
         buffers=_buffers(model, vocab_size, parallel, own, replicas, precision, accumulation, gpu, optimizer),
         host=host,
     )
@@ -187,34 +185,26 @@ def is_muon(optimizer: Optimizer) -> bool:
     return optimizer.kind == "muon"
 
 
-def _activations(model: Model, parallel: Parallel, tokens: int, accumulation: int) -> int:
-    """Values kept for the backward pass by the stage that keeps most."""
-    layers = -(-model.layers // parallel.pipeline)
-    every = parallel.activation_checkpointing
-    recomputed = layers // every if every else 0
-    block = _block_values(model, parallel.tensor)
-    kept = (layers - recomputed) * block + recomputed * model.dim
+def _activations(
+    model: Model, parallel: Parallel, micro_batch: int, sequence_tokens: int, accumulation: int, width: int, gpu: bool
+) -> int:
+    """Bytes of the first stage when its backward pass begins, and of the block that it computes again."""
+    kept = activations.kept(
+        model, parallel, micro_batch=micro_batch, sequence_tokens=sequence_tokens, width=width, gpu=gpu
+    )
+    again = activations.block(model, parallel, width, gpu) if activations.recomputed_blocks(model, parallel) else 0
     in_flight = min(parallel.pipeline, accumulation)
-    return tokens * (kept * in_flight + (block if recomputed else 0))  # and one block while it is computed again
+    return kept * in_flight + micro_batch * sequence_tokens // parallel.sequence * again
 
 
-def _block_values(model: Model, tensor: int) -> int:
-    """Values one block keeps per token.
-
-    Two norms' inputs and outputs; over tensor ranks the queries, keys and values, the attention's output, and the
-    three of SwiGLU.
-    """
-    head = model.head_width
-    divided = 2 * model.heads * head + 2 * model.kv_heads * head + 3 * model.ffn_dim
-    return 4 * model.dim + -(-divided // tensor)
-
-
-def _logits(vocab_size: int, parallel: Parallel, tokens: int, width: int) -> int:
-    """Logits, their FP32 copy for the loss, and its gradient."""
-    elements = tokens * -(-vocab_size // parallel.tensor)
-    if parallel.tensor == 1:
-        elements = min(elements, max(LOGITS_AT_ONCE, vocab_size))
-    return elements * (width + 2 * 4)
+def _logits(vocab_size: int, dim: int, parallel: Parallel, tokens: int, width: int) -> int:
+    """Logits, their FP32 copy for the loss, and its gradient. Where they are taken in chunks, the gradients of the
+    output matrix, summed in FP32, and of its input are made in the forward pass."""
+    elements, gradients = tokens * -(-vocab_size // parallel.tensor), 0
+    if parallel.tensor == 1 and elements > max(LOGITS_AT_ONCE, vocab_size):
+        elements = max(LOGITS_AT_ONCE, vocab_size)
+        gradients = vocab_size * dim * (4 + width) + tokens * dim * width
+    return elements * (width + 2 * 4) + gradients
 
 
 def _buffers(
