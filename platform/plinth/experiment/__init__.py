@@ -3,4 +3,7 @@
     scores   scores of one run of an arm, by document
     effects  each arm against the base, paired by seed and document, with intervals
     value/   the value of a source before it is taken, from a bounded sample, with intervals
+    scores  scores of one run of an arm, by document
+    scaling/  the law of a ladder of runs, its optimum and its price
+    value/  the value of a source before it is taken, from a bounded sample, with intervals
 """

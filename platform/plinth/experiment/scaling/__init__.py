@@ -1,0 +1,6 @@
+"""Scaling ladders: what a larger run will reach, from small ones; fitted, priced, predicted with intervals.
+
+    law      L(N, D) = E + A / N^alpha + B / D^beta: optimum of a budget, with inference and repeated text in its price
+    fit      the law from runs: variable projection, then the published objective; statuses, bootstrap intervals
+    descent  Newton's method on that objective, for thousands of bootstrap weightings at once
+"""
