@@ -14,6 +14,7 @@ from plinth.errors import GateError, MissingError
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.operation.planning.plan import plan
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.training.initial.parameters import InitialWeights
@@ -51,6 +52,15 @@ def made(ctx: Context, **given: Any) -> Manifest:
 
 def test_a_recipe_that_begins_at_random_has_no_such_asset() -> None:
     assert initial.stages(load(RECIPE)) == []
+
+
+def test_no_bucket_is_called_as_replayed_text_is() -> None:
+    given = load(RECIPE).model_dump(mode="json", exclude_unset=True)
+    given["corpus"]["buckets"]["replay-web"] = given["corpus"]["buckets"]["web"]
+    Recipe.model_validate(given)
+    given["training"]["initial"] = {"checkpoint": "tiny-1", "replay": 0.1}
+    with pytest.raises(ValueError, match="give the bucket another name"):
+        Recipe.model_validate(given)
 
 
 def test_a_folder_is_its_content_wherever_it_lies(ctx: Context, folder: Path) -> None:

@@ -91,6 +91,35 @@ def test_a_mean_is_released_and_a_run_begins_from_the_release(trained: Path, tmp
         stop_server(Workspace(workspace))
 
 
+EMA = """
+training:
+  optimizer: {ema_decay: 0.9}
+  checkpoints: {average: {ema: true}}
+"""
+
+
+def test_the_mean_that_a_run_keeps_is_released(trained: Path, tmp_path: Path) -> None:
+    """Registered, judged, approved and verified as what it is: neither the weights of its step, nor another mean."""
+    workspace = copied(trained, tmp_path / "workspace")
+    try:
+        plinth(workspace, "run", "-r", variant(tmp_path, EMA))
+        made, refs = digests(workspace), Refs(Workspace(workspace))
+        mean = refs.load(made["checkpoint"])
+        (parent,) = [refs.load(digest) for name, digest in mean.inputs.items() if name.startswith("checkpoint/")]
+        (kept,), (trained_on,) = (one.named("model.safetensors") for one in (mean, parent))
+        assert (mean.params["of"], kept.blob == trained_on.blob) == ("ema", False)
+        proved = answer(workspace, "verify", "tiny@champion")
+        assert (proved["checkpoint"], proved["run"]) == (made["checkpoint"], parent.stats["run_id"])
+        assert proved["mean"] == "exponential mean of the weights (EMA) that step 40 kept"
+        (folder,) = (workspace / "models").glob(made["checkpoint"][:12])
+        assert (folder / "model.safetensors").stat().st_size == kept.blob.bytes
+        assert json.loads((folder / "resume.json").read_bytes())["bit_exact"]
+        card = plinth(workspace, "papers", "champion", "--show", "model-card").stdout
+        assert f"| weights | {proved['mean']} |" in card
+    finally:
+        stop_server(Workspace(workspace))
+
+
 REPLAY = """
 name: child
 tokenizer: {{kind: initial}}
