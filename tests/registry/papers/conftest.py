@@ -51,9 +51,13 @@ def subject(corpus: Context) -> PaperSubject:
     return subject_of(corpus)
 
 
-def child_of(ctx: Context, parent: PaperSubject, packing: str) -> PaperSubject:
-    """A model on web alone that began from another, and replays a quarter of that one's mixture."""
-    begun = _saved(ctx, "initial", (), {}, {"checkpoint": parent.provenance["checkpoint"]["digest"]})
+def child_of(ctx: Context, packing: str) -> PaperSubject:
+    """A model on web alone that began from one which read books too, and replays a quarter of that one's mixture."""
+    read = _saved(ctx, "books/documents", (), {}, {"books/sources": "e" * 64})
+    books = _saved(ctx, "books/curated", (), {}, {"books/documents": read.digest})
+    run = _saved(ctx, "run", ("mixture", "tokenizer"), {}, {"books/curated": books.digest})
+    parent = _saved(ctx, "checkpoint", ("tokenizer",), {}, {"run": run.digest})
+    begun = _saved(ctx, "initial", (), {}, {"checkpoint": parent.digest})
     found = replay.of_parent(ctx, begun, ctx.refs.load(ctx.refs.current("tokenizer").digest))
     shards = {"web": ctx.refs.load(ctx.refs.current("web/shards").digest), **found.shards}
     phases = (Phase(name="main", fraction=1.0, weights={"web": 1}),)

@@ -125,16 +125,17 @@ def test_another_score_is_another_card(corpus: Context, made: dict[str, bytes]) 
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "best-fit"])
-def test_replayed_text_has_rows_of_its_own(corpus: Context, subject: PaperSubject, packing: str) -> None:
+def test_replayed_text_has_rows_of_its_own(corpus: Context, packing: str) -> None:
     """Forty sequences, ten of them the parent's: as its mixture had them, with their sources, of its checkpoint."""
-    child = child_of(corpus, subject, packing)
+    child = child_of(corpus, packing)
     facts = gather(corpus, child)
     assert [(one.name, one.seen_tokens) for one in facts.buckets] == [("prose", None), ("web", 480)]  # tokenizer alone
     assert [(one.name, one.seen_tokens, one.share) for one in facts.replayed] == [
         ("replay-prose", 48, 0.075),
         ("replay-web", 112, 0.175),
     ]
-    parent = subject.provenance["checkpoint"]["digest"]
+    (parent,) = [one["inputs"]["checkpoint"] for one in child.provenance["chain"] if one["asset"] == "initial"]
+    assert "books/curated" in facts.chain  # behind the parent, and no text of this run
     links = {link["digest"]: link["asset"] for link in child.provenance["chain"]}
     assert {one.parent for one in facts.replayed} == {parent}
     assert {links[one.evidence] for one in facts.replayed} == {"replay-prose/shards", "replay-web/shards"}
