@@ -102,7 +102,7 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 # processes of their own, so three at a time keep two cores busy; tests/conftest.py puts the longest modules first.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test: setup-test check ## checks and the suite: every requirement, in some 35 minutes on two cores
+test: setup-test check ## checks and the suite: every part from end to end, in some 25 minutes on two cores
 	@$(PYTEST) -m "not exhaustive and not gpu" --durations 15
 
 test-fast: $(VENV)/.setup-dev ## the quick tests, some six minutes

@@ -7,7 +7,7 @@
     properties  the same examples are drawn every time; `--hypothesis-profile explore` draws others
     sharing     files that several modules only read are made once for all test processes (shared.py)
     order       test processes take whole modules, in order; a module that takes minutes must not start last, and
-                neighbours share nothing that one of them would wait for (LONGEST)
+                while the first makes the shared workspaces, the next make their own: none waits (LONGEST)
 
 fuzz/targets.py has a target for each parser; its seeds are part of the suite, and `make fuzz` searches for new ones.
 """
@@ -32,31 +32,33 @@ settings.load_profile("plinth")
 
 LONGEST = (
     "browser/test_pages.py",
-    "plinth/training/test_crash_run.py",
-    "plinth/launch/test_slurm.py",
-    "jobs/test_training_story.py",
-    "jobs/test_crash.py",
-    "plinth/training/test_resume.py",
-    "plinth/training/test_job.py",
-    "jobs/test_pipeline.py",
-    "jobs/test_shared_workspace.py",
-    "jobs/test_ray.py",
-    "plinth/training/parallel/test_combinations.py",
-    "jobs/test_illegal.py",
-    "plinth/training/engine/test_zero_stages.py",
+    "jobs/test_takedown.py",
+    "registry/test_api.py",
     "jobs/test_web.py",
+    "jobs/test_pipeline.py",
+    "jobs/test_crash.py",
+    "jobs/test_shared_workspace.py",
+    "plinth/text/fasttext/test_documents.py",
+    "plinth/compute/test_ray_engine.py",
+    "plinth/training/test_job.py",
+    "plinth/training/test_resume.py",
+    "examples/test_example.py",
+    "jobs/test_compare.py",
+    "plinth/training/engine/test_planned_memory.py",
+    "plinth/training/test_crash_matrix.py",
     "plinth/training/checkpoint/test_upload.py",
-    "plinth/training/test_amendments.py",
-    "plinth/launch/test_ray_jobs.py",
-    "jobs/test_slices.py",
-    "plinth/training/checkpoint/test_universal.py",
-    "plinth/training/checkpoint/test_disk_full.py",
-    "plinth/training/checkpoint/test_changed_layout.py",
-    "jobs/test_cascade.py",
-    "jobs/test_incremental.py",
-    "test_docs_sources.py",
     "test_docs.py",
-    "registry/test_server.py",
+    "registry/canary/test_tick.py",
+    "plinth/corpus/policy/profiles/test_agreement.py",
+    "registry/exports/test_forms.py",
+    "plinth/training/engine/test_zero_stages.py",
+    "plinth/training/parallel/test_combinations.py",
+    "registry/login/test_login.py",
+    "plinth/corpus/dedup/substring/test_substring.py",
+    "jobs/test_illegal.py",
+    "attacks/test_mlflow_writer.py",
+    "assets/test_tasks.py",
+    "plinth/launch/test_ray_jobs.py",
 )
 
 

@@ -21,6 +21,7 @@ def section(title: str) -> str:
     return "\n".join(re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_folder_of_warcs_and_the_same_on_s3(tmp_path: Path) -> None:
     pytest.importorskip("moto.server")

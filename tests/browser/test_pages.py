@@ -143,6 +143,7 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
     page.get_by_text("make_release").first.wait_for()
 
 
+@pytest.mark.exhaustive
 def test_a_mark_is_seen_on_the_version_and_on_the_assets(workspace, dagster, page):
     ctx = Context(Workspace(workspace))
     version = f"{ensure_server(ctx.workspace)}/#/models/tiny-candidate/versions/1"

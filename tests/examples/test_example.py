@@ -152,6 +152,7 @@ def made(environment: Environment, workspace: Path) -> dict[str, str]:
     return {row["asset"]: row["state"] for row in (rows if isinstance(rows, list) else rows["assets"])}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_its_own_tests_pass_where_it_is_installed(shared: Environment) -> None:
     done = shared._run(str(shared.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "source/tests", check=False)
@@ -238,6 +239,7 @@ def test_a_recipe_uses_it_and_a_change_of_its_source_makes_again_what_it_made(
     assert made(own, workspace)["mail/documents"] == "stale"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_its_probe_is_items_of_the_run_and_made_again_where_its_source_changes(
     shared: Environment, workspace: Path, tmp_path: Path

@@ -9,7 +9,7 @@ import pytest
 from tests.jobs.conftest import answer, digests, plinth, variant
 from tests.shared import copied
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 ON = """\
 corpus:

@@ -46,6 +46,7 @@ def test_a_corpus_run_killed_goes_on_where_it_was_and_gives_the_same_with_any_wo
     assert digests(tmp_path) == digests(corpus)
 
 
+@pytest.mark.exhaustive
 def test_a_killed_worker_costs_its_task_only(corpus, tmp_path):
     tiny_corpus.write(tmp_path / "input")
     process = _start(tmp_path, "run", "-r", RECIPE, "--select", "funnel", "--workers", 2)

@@ -132,6 +132,7 @@ def test_records_are_fixed() -> None:
     assert b"WARC-Date: 2026-01-01T00:00:00Z" in warc_record("https://pydoc.invalid/a", b"<p>")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_harvests_are_alike_and_a_third_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "module_names", lambda: ["abc", "dis", "enum", "heapq", "json", "os", "string", "typing"])

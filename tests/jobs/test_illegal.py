@@ -62,6 +62,7 @@ def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path):
     assert holders(workspace, "flobrik zanmox")  # the list is there, so the search does find
 
 
+@pytest.mark.exhaustive
 def test_what_came_in_before_a_list_grew_is_found_and_can_be_removed(tmp_path):
     workspace, lists = tmp_path / "workspace", tmp_path / "lists"
     tiny_corpus.write(workspace / "input")

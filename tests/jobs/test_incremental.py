@@ -47,6 +47,7 @@ def test_a_bumped_annotator_is_run_again_alone(corpus, monkeypatch):
     assert not {asset for asset in stale if asset.endswith(("/documents", "/gopher_quality", "/language", "/pii"))}
 
 
+@pytest.mark.exhaustive
 def test_a_new_file_costs_its_own_part(tmp_path):
     """With small parts, all parts but the one that the file lands in keep their digests."""
     tiny_corpus.write(tmp_path / "input")

@@ -64,6 +64,7 @@ def test_parts_that_are_killed_repeated_and_run_twice_make_what_one_run_makes(co
     assert "nothing to do" in after.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("location", ["s3"], indirect=True)
 def test_two_ray_nodes_with_disks_of_their_own_make_the_same_data_versions(corpus, location, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

@@ -26,6 +26,7 @@ corpus:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_gates_are_trained_measured_and_shown(corpus: Path, tmp_path: Path) -> None:
     workspace = copied(corpus, tmp_path / "workspace")

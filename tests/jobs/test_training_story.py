@@ -20,7 +20,7 @@ from plinth.training.telemetry.timeline import History, timeline
 from tests import story_corpus
 from tests.jobs.conftest import ROOT, answer, plinth
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 RECIPE = ROOT / "tests" / "story.yaml"
 

@@ -90,6 +90,7 @@ def test_both_nodes_work_and_results_come_in_task_order(engine: RayEngine, tmp_p
     assert [told[n] for n in range(12)] == found
 
 
+@pytest.mark.exhaustive
 def test_a_killed_worker_costs_only_its_task(engine: RayEngine, tmp_path: Path) -> None:
     marks = [str(tmp_path / f"mark-{n}") for n in range(6)]
     for mark in marks[1:]:
@@ -113,6 +114,7 @@ def test_a_defect_names_its_line(engine: RayEngine) -> None:
     assert "return 1 // n" in str(caught.value.found)
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_always_dies_fails_by_name(engine: RayEngine) -> None:
     with pytest.raises(WorkerError, match="died"):
         list(engine.map(die, [1]))

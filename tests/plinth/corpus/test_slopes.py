@@ -138,6 +138,7 @@ LATER: dict[str, Any] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", LATER)
 def test_what_comes_after_near_duplicates_costs_no_more_per_part_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -157,6 +158,7 @@ def test_what_comes_after_near_duplicates_costs_no_more_per_part_either(
     require_linear(counts)
 
 
+@pytest.mark.exhaustive
 def test_held_out_and_protected_text_cost_no_more_per_part_where_there_are_more_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

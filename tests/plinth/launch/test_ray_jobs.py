@@ -80,6 +80,7 @@ def test_names_tell_workspaces_apart(tmp_path: Path) -> None:
     assert base_name(tmp_path / "a" / "run") != base_name(tmp_path / "b" / "run")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

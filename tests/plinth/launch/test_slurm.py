@@ -178,6 +178,7 @@ def test_a_silent_controller_is_no_news(tmp_path: Path, monkeypatch: pytest.Monk
     wait_for(lambda: launcher.poll(handle) is JobStatus.GONE, "the job is gone", log)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_cluster")
 def test_two_nodes_crash_preempted_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ def same_end(config: RunConfig, reference: RunConfig) -> None:
     assert losses[0] == losses[1]
 
 
+@pytest.mark.exhaustive
 def test_writers_that_die_fill_the_disk_or_outlive_their_ranks(
     uninterrupted: RunConfig, make: Make, started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_ranks_killed_while_their_state_is_written_lose_nothing_that_was_staged(
     ]
 
 
+@pytest.mark.exhaustive
 def test_supervisor_killed_and_run_preempted(
     uninterrupted: RunConfig, make: Make, started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_another_champion_begins_another_trial(ctx: Context, two: Any, released:
     assert (seen.status.champion, seen.status.feeds["latency"].pairs) == ("3", 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_200_canaries_at_the_limit_watched_at_every_tick_are_seldom_given_back(ctx: Context, two: Any) -> None:
     """As the sensor does: what the metric reported since is taken in, and everything is judged again."""

@@ -33,6 +33,7 @@ def column(ctx: Any, made: Manifest, name: str) -> list[Any]:
     return [value for part in made.parts for value in read_table(ctx.store, part).column(name).to_pylist()]
 
 
+@pytest.mark.exhaustive
 def test_one_recipe_uses_two_models_under_two_names(tiny: Any, tmp_path: Path) -> None:
     corpus = tiny.corpus({"web": [[tiny.Doc(text, name=str(at)) for at, text in enumerate(TEXTS)]]})
     ctx, documents = corpus.ctx, corpus.documents["web"]

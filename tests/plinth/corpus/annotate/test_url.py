@@ -115,6 +115,7 @@ def test_a_published_list_with_some_bad_lines_is_used_and_they_are_counted(tmp_p
         rules(tmp_path, {"domains": good + "-no-host-\n-neither-\n"})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_blocklist_that_datatrove_ships_is_used_whole(tiny: Any) -> None:

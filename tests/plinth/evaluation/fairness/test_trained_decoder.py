@@ -71,6 +71,7 @@ def found(made: Manifest) -> set[str]:
     return {name for name, one in made.stats["attributes"].items() if one["found"]}
 
 
+@pytest.mark.exhaustive
 def test_nine_to_one_is_found_one_to_one_is_not_and_drift_is_the_way_between(
     ctx: Context, checkpoint: Put, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

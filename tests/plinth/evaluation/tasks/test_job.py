@@ -69,6 +69,7 @@ def theirs(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     return found
 
 
+@pytest.mark.exhaustive
 def test_every_metric_is_that_of_hflm(ours: Ours, theirs: dict[str, Any]) -> None:
     tasks = ours[1].stats["tasks"]
     assert len(tasks) == 12

@@ -58,6 +58,7 @@ def learn(model: Decoder, ids: list[list[int]]) -> None:
             optimizer.step()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_before_and_after(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())

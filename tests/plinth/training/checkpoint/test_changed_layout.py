@@ -21,6 +21,7 @@ from tests.ranks import run_ranks
 NOISE = 5e-7
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_ranks_then_one_then_a_pipeline(
     make: Callable[..., RunConfig], job: Callable[..., int], tmp_path: Path

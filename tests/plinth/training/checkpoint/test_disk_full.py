@@ -25,6 +25,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.exhaustive
 def test_full_disk(small_disk: Path, make: Callable[..., RunConfig], job: Callable[..., int]) -> None:
     config = make(workspace=small_disk, checkpoints=Checkpoints(every_steps=3, audit_steps=1, keep_last=9))
     assert job(config) == 7

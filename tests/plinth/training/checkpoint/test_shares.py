@@ -56,6 +56,7 @@ def slope(by_ranks: dict[int, float]) -> float:
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_bytes_of_a_rank_fall_as_one_over_ranks(make: Make, tmp_path: Path) -> None:
     """Staged, written, hashed and copied, by the rank that has most; a rank opens its own file alone."""

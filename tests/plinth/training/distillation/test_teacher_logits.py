@@ -133,6 +133,7 @@ def test_what_was_made_stays(ctx: Context, line: Line) -> None:
         assert ctx.costs[stored_logits.ASSET].spared == 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_learns_from_a_file_what_it_learns_from_the_teacher(
     ctx: Context, line: Line, job_environment: Callable[..., dict[str, str]]

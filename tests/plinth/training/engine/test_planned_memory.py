@@ -58,6 +58,7 @@ def test_memory_is_planned_within_two_percent(
     within_two_percent(cases(precision, accumulation, make))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "stages"),

@@ -138,6 +138,7 @@ def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, Hist
     assert again["documents"][0]["source"] == "scraped.example"
 
 
+@pytest.mark.exhaustive
 def test_the_commands_tell_the_same(guarded: tuple[RunConfig, History], capsys: pytest.CaptureFixture[str]) -> None:
     """`plinth blame`, `plinth replay` and `plinth audit resume`, as a person calls them."""
     config, _ = guarded

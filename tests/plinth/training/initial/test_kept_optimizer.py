@@ -35,6 +35,7 @@ def begun(ctx: Context, parent: RunConfig, step: int) -> Manifest:
     return made
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_first_steps_are_the_next_of_the_parent(
     make: Callable[..., RunConfig], job: Callable[..., int], tmp_path: Path

@@ -72,7 +72,10 @@ def configured(make: Callable[..., RunConfig], ranks: int, table: list[Combinati
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "table"), [(2, TWO), (4, FOUR)], ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize(
+    ("ranks", "table"),
+    [pytest.param(2, TWO, id="2 ranks", marks=pytest.mark.exhaustive), pytest.param(4, FOUR, id="4 ranks")],
+)
 def test_agrees_with_one_plain_process(make: Callable[..., RunConfig], ranks: int, table: list[Combination]) -> None:
     configs = configured(make, ranks, table)
     answers = run_ranks(ranks, parallel_runs.train_all, configs, True, timeout_s=parallel_runs.LONG_S)
@@ -114,6 +117,7 @@ def test_resumes_bit_for_bit_on_the_same_layout(make: Callable[..., RunConfig], 
         assert factor != 2.0**scale.initial_power, f"{name}: the factor never changed, so that nothing was restored"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_compiled_blocks_train_alike(make: Callable[..., RunConfig]) -> None:
     """With the compiler that a run uses. One layer on one rank: compiling is what costs time here."""

@@ -111,6 +111,7 @@ def offline(ctx: Context, tmp_path: Path) -> Callable[[RunConfig, int], dict[str
     return score
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_is_scored_as_its_checkpoints_are_and_a_kill_changes_nothing(
     run: Make, offline: Callable[[RunConfig, int], dict[str, scoring.ProbeScore]]

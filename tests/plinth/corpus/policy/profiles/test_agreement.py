@@ -90,6 +90,7 @@ def test_verdicts_and_pages_follow_the_definition(name: str) -> None:
     agrees(name, real_documents(150, 4000))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(REFERENCES))
 def test_on_five_thousand_documents_too(name: str) -> None:
@@ -98,6 +99,7 @@ def test_on_five_thousand_documents_too(name: str) -> None:
     agrees(name, texts)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("datatrove") is None, reason="a peer of the benchmarks")
 @pytest.mark.parametrize("name", DATATROVE)
