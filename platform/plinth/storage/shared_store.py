@@ -89,6 +89,11 @@ class SharedStore(CachedStore):
             self._present.add(blob.md5)
         return blob.md5 in self._present
 
+    def remove(self, blob: Blob) -> None:
+        """Remove a blob from the bucket; caches let go of it as they need room."""
+        self.objects.remove(address(blob))
+        self._present.discard(blob.md5)
+
     def has_all(self, blobs: Iterable[Blob]) -> bool:
         return all(at_once(self.objects, self.has, blobs))
 

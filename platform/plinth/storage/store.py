@@ -63,6 +63,11 @@ class Store:
         except FileNotFoundError:
             return False
 
+    def remove(self, blob: Blob) -> None:
+        """Remove a blob that nothing refers to; none is fine."""
+        with named_failures(self.path(blob)):
+            self.path(blob).unlink(missing_ok=True)
+
     def has_all(self, blobs: Iterable[Blob]) -> bool:
         """Whether every blob is there."""
         return all(map(self.has, blobs))

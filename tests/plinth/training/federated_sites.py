@@ -6,16 +6,23 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Share, file_name, key_of, write
 from plinth.training.config import RunConfig
+from plinth.training.federated.coordinator import Coordinator, coordinate
 from plinth.training.federated.exchange import Contribution, Exchange, now
+from plinth.training.federated.parameters import Federated
+from plinth.training.federated.site import Site
+from plinth.trust.pin import Trust
 
 
 def contribution(exchange: Exchange, site: str, weights: Mapping[str, Tensor], **changes: object) -> Contribution:
@@ -34,6 +41,33 @@ def contribution(exchange: Exchange, site: str, weights: Mapping[str, Tensor], *
             files.append(exchange.store.put_file(Path(folder) / file_name(rank)))
     fields = {"site": site, "round": 0, "base": "", "step": 0, "ends": False, "files": tuple(files), "at": now()}
     return Contribution.model_validate({**fields, **changes})
+
+
+#: Where a site may be killed in a round: the call, and whether before or after it.
+INSTANTS = {
+    "weights to be written": (Site, "_write", False),
+    "weights written, not signed": (Exchange, "send", False),
+    "sent": (Exchange, "send", True),
+    "round chosen, not written down": (Site, "_keep", False),
+    "round written down": (Site, "_keep", True),
+    "adopted, not saved": (Site, "adopt", True),
+}
+
+
+def train_until_killed(config: RunConfig, instant: str, number: int) -> bool:
+    """On one rank: the run, whose leading rank is killed at the so manieth time of an instant."""
+    owner, name, after = INSTANTS[instant]
+    inner, calls = getattr(owner, name), count(1)
+
+    def struck(*given: Any, **named: Any) -> Any:
+        strikes = os.environ["RANK"] == "0" and next(calls) == number
+        made = None if strikes and not after else inner(*given, **named)
+        if strikes:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+
+    setattr(owner, name, struck)
+    return train(config)
 
 
 def train(config: RunConfig, stop_at: Path | None = None) -> bool:
@@ -59,6 +93,16 @@ def audit(config: RunConfig) -> None:
     torch.set_num_threads(1)
     replay(config, rank)
     leave()
+
+
+def coordinate_until_killed(workspace: str, params: Federated, boundary: int) -> int:
+    """Make rounds; SIGKILL before this change to the file system (0: none). Returns how many there were."""
+    import kill_points
+
+    exchange = Exchange(params.exchange, Trust.of(Workspace(workspace)))
+    counter = kill_points.install(boundary)
+    coordinate(Coordinator(exchange, params), 0.0, lambda made: None, poll_s=0.0)
+    return counter.passed
 
 
 def _stop_at(path: Path) -> None:

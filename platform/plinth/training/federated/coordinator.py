@@ -32,6 +32,7 @@ from plinth.training.federated.outer_step import (
     same_weights,
 )
 from plinth.training.federated.parameters import Federated
+from plinth.training.federated.pruning import prune
 
 POLL_S = 1.0
 
@@ -79,8 +80,13 @@ class Coordinator:
                 found="; ".join(f"{site}: {reason}" for site, reason in sorted(self._refused.items())),
                 expected="the contribution of at least one site",
             )
-        with ExitStack() as stack:
-            common, momentum = self._outer_step(RoundFiles(stack, self.exchange.store))
+        try:
+            with ExitStack() as stack:
+                common, momentum = self._outer_step(RoundFiles(stack, self.exchange.store))
+        except PlinthError:
+            if self.exchange.newest() < self.number:
+                raise
+            return self._next()  # another coordinator has made the round, and pruned
         before = self.exchange.round(self.number - 1)[1].sha256 if self.number else ""
         ended = self._ended | {site for site, (made, _) in self._accepted.items() if made.ends}
         self.exchange.commit(
@@ -98,7 +104,11 @@ class Coordinator:
                 at=now(),
             )
         )
-        committed, _ = self.exchange.round(self.number)  # that of whoever came first
+        return self._next()
+
+    def _next(self) -> Round:
+        """Go on after the round that is committed now, by whoever came first."""
+        committed, _ = self.exchange.round(self.number)
         self.number, self._accepted, self._refused = self.number + 1, {}, {}
         self._ended = set(committed.ended)
         return committed
@@ -160,6 +170,7 @@ def coordinate(
     Raises:
         CheckpointError: a round in which no site's weights can be taken.
     """
+    prune(coordinator.exchange, coordinator.params.sites)  # of one that was killed
     while True:
         deadline = float("inf")
         while coordinator.receive() and time.monotonic() < deadline:
@@ -168,6 +179,7 @@ def coordinate(
             time.sleep(min(poll_s, max(0.0, deadline - time.monotonic())))
         made = coordinator.commit()
         tell(made)
+        prune(coordinator.exchange, coordinator.params.sites)
         if not {*coordinator.params.sites} - {*made.ended} - {*made.missing}:
             return made
 

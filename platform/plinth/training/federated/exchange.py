@@ -2,7 +2,7 @@
 
     contributions/00003/oslo.json   a site's weights after its inner steps, for round 3; written once
     rounds/00003.json               the outcome of round 3: its commit; written once, last
-    store/                          the files of tensors, in the layout of a workspace's store
+    store/                          the files of tensors, in the layout of a workspace's store; old ones are pruned
 
 Records are in-toto statements in DSSE envelopes, signed as trainer. They hold names, numbers and digests. The first
 reader of a file on a machine compares its SHA-256.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
@@ -39,6 +40,7 @@ class Contribution(Frozen):
     round: int = Field(ge=0)
     base: str = Field(description="SHA-256 of the common weights that it began from; empty in round 0.")
     step: int = Field(ge=0, description="Of the site's own run.")
+    goes_back_to: int = Field(0, ge=0, description="Oldest round whose common weights its run may adopt again.")
     ends: bool = Field(description="Whether its run takes no further step.")
     files: tuple[Blob, ...] = Field(min_length=1)
     at: str
@@ -137,6 +139,15 @@ class Exchange:
                 expected=f"site {site}, round {number}",
             )
         return made, SignedRecord(found.data, hashlib.sha256(found.data).hexdigest())
+
+    def contributions(self, number: int) -> list[Contribution]:
+        """What has come for a round and is signed, by whichever sites."""
+        found = []
+        for name in self._contributions.names(f"{number:05d}/"):
+            with suppress(CheckpointError):
+                made = self.contribution(number, name.rpartition("/")[2].removesuffix(".json"))
+                found += [] if made is None else [made[0]]
+        return found
 
     def _sealed(self, made: Contribution | Round, kind: str, subjects: Mapping[str, str]) -> bytes:
         content = dsse.statement(kind, subjects, made.model_dump(mode="json"))

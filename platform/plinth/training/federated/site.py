@@ -11,10 +11,10 @@ record), so that a resume, a rollback and the audit adopt the same. Each rank re
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from plinth.errors import MissingError, PlinthError
 from plinth.records import Blob
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
-from plinth.training.checkpoint import sharded_state, universal
+from plinth.training.checkpoint import checkpoint, sharded_state, universal
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
@@ -115,19 +115,31 @@ class Site:
             round=number,
             base=self._common,
             step=step,
+            goes_back_to=self._oldest_needed(number) if self.rank.leads else 0,
             ends=step == self.config.total_steps,
             files=tuple(files),
             at=now(),
         )
         self._on_all(lambda: self.exchange.send(made), lead=True)
 
+    def _oldest_needed(self, number: int) -> int:
+        """The first round that the run adopts again if it goes back to its oldest checkpoint."""
+        oldest = min(checkpoint.committed(self.config.directory), default=0)
+        for path in sorted(self.config.directory.federated.glob("step-*.json")):
+            if int(path.stem.removeprefix("step-")) >= oldest:
+                return self.exchange.opened_round(path.read_bytes(), str(path)).round
+        return number
+
     def _write(self, engine: TrainingEngine) -> Blob:
         store = self.exchange.store
-        store.root.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=store.root) as folder:
-            sharded_state.write(universal.masters_of(engine), Path(folder), self.rank.index)
-            self.beat()
-            return store.put_file(Path(folder) / sharded_state.file_name(self.rank.index))
+        folder = store.root / "staging" / f"{self.params.site}-{self.rank.index}"
+        shutil.rmtree(folder, ignore_errors=True)  # of a rank that was killed here
+        folder.mkdir(parents=True)
+        sharded_state.write(universal.masters_of(engine), folder, self.rank.index)
+        self.beat()
+        made = store.put_file(folder / sharded_state.file_name(self.rank.index))
+        shutil.rmtree(folder)
+        return made
 
     def _has_sent(self, number: int) -> bool:
         return self.exchange.has_sent(number, self.params.site)

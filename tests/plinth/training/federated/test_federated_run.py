@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from plinth.training.federated.exchange import Exchange, Round
 from plinth.training.federated.parameters import Federated
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust.pin import Trust
-from tests.ranks import run_ranks
+from tests.ranks import RankFailed, run_ranks
 
 STATE = ("parameters_sha256", "optimizer_sha256", "rng_sha256")
 
@@ -102,6 +103,73 @@ def test_two_sites_end_with_the_same_weights_and_a_stop_while_waiting_loses_noth
     run_ranks(1, federated_sites.audit, lima)
     assert json.loads(lima.directory.evidence.read_bytes())["bit_exact"]
     assert saved(lima, 4)["parameters_sha256"] != saved(lima, 2)["parameters_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("instants", "ranks"),
+    [
+        pytest.param(["sent"], 1, marks=pytest.mark.slow),
+        pytest.param(list(federated_sites.INSTANTS), 1, marks=pytest.mark.exhaustive),
+        pytest.param(list(federated_sites.INSTANTS), 2, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_site_that_is_killed_in_a_round_takes_part_again_with_the_same_result(
+    make_site: Callable[..., RunConfig], tmp_path: Path, instants: list[str], ranks: int
+) -> None:
+    """SIGKILL at each of these instants of round 1, one after the other; then the end is that of one undisturbed."""
+    block = {"site": "oslo", "sites": ("oslo",), "inner_steps": 2}
+    quiet = make_site("quiet", {**block, "exchange": str(tmp_path / "other")}, launch=Launch(ranks=ranks))
+    struck = make_site("struck", block, launch=Launch(ranks=ranks))
+    with ThreadPoolExecutor() as pool:
+        made = [pool.submit(rounds, run) for run in (quiet, struck)]
+        assert run_ranks(ranks, federated_sites.train, quiet) == [True] * ranks
+        for instant in instants:
+            # round 0 is written down once; it is sent in the first attempt, and adopted again in each
+            first = instant == instants[0]
+            number = 1 + (first or instant == "adopted, not saved")
+            with pytest.raises(RankFailed, match="ended without an answer"):
+                run_ranks(ranks, federated_sites.train_until_killed, struck, instant, number)
+            assert checkpoint.committed(struck.directory) == []
+        assert run_ranks(ranks, federated_sites.train, struck) == [True] * ranks
+    expected, found = (one.result() for one in made)
+    assert [(one.round, one.common, one.momentum, one.missing, sorted(one.taken)) for one in found] == [
+        (one.round, one.common, one.momentum, (), ["oslo"]) for one in expected
+    ]
+    for step in (2, 4):
+        assert [saved(struck, step)[name] for name in STATE] == [saved(quiet, step)[name] for name in STATE]
+    assert not [path for path in (tmp_path / "exchange" / "store" / "staging").rglob("*") if path.is_file()]
+
+
+@pytest.mark.exhaustive
+def test_a_round_goes_on_without_a_killed_site_which_comes_back(make_site: Callable[..., RunConfig]) -> None:
+    """Its round is lost and recorded, on both sides; the next one has both, and the same weights."""
+    block = {"sites": ("lima", "oslo"), "inner_steps": 2}
+    oslo, lima = (make_site(site, {"site": site, **block}) for site in ("oslo", "lima"))
+    assert oslo.federated is not None
+    trust = Trust.of(Workspace(oslo.workspace))
+    coordinator = Coordinator(Exchange(oslo.federated.exchange, trust), oslo.federated)
+
+    def wait(missing: list[str]) -> Round:
+        while coordinator.receive() != missing:
+            time.sleep(0.05)
+        return coordinator.commit()
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run_ranks, 1, federated_sites.train, oslo)
+        lost = pool.submit(run_ranks, 1, federated_sites.train_until_killed, lima, "weights to be written", 2)
+        assert wait([]).missing == ()
+        with pytest.raises(RankFailed, match="ended without an answer"):
+            lost.result()
+        assert wait(["lima"]).missing == ("lima",)
+        rest = pool.submit(coordinate, coordinator, 600.0, lambda made: None, 0.02)
+        assert run_ranks(1, federated_sites.train, lima) == [True]
+        assert running.result() == [True]
+    assert sorted(rest.result().taken) == ["lima", "oslo"]
+    left_out = {event["step"]: event.get("left_out") for event in timeline(lima.directory.events).of("averaged")}
+    assert left_out == {0: None, 2: "lima", 4: None}
+    assert saved(lima, 4)["parameters_sha256"] == saved(oslo, 4)["parameters_sha256"]
+    run_ranks(1, federated_sites.audit, lima)  # the exchange was pruned, and has what it adopts again
+    assert json.loads(lima.directory.evidence.read_bytes())["bit_exact"]
 
 
 def test_the_exchange_bears_no_identity_and_the_rounds_do(make_site: Callable[..., RunConfig]) -> None:

@@ -5,27 +5,34 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import federated_sites
 import pytest
 import torch
 from federated_sites import contribution
 from pydantic import ValidationError
 from safetensors import safe_open
+from safetensors.torch import load
 from torch import Tensor
 
 from plinth.errors import CheckpointError
 from plinth.records import Blob
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint.sharded_state import MASTER
+from plinth.training.federated import coordinator as coordinators
 from plinth.training.federated.coordinator import Coordinator, coordinate
 from plinth.training.federated.exchange import Exchange, Round
 from plinth.training.federated.outer_step import RoundFiles, mean_of, next_common, next_momentum
 from plinth.training.federated.parameters import Federated
+from plinth.training.federated.pruning import prune
 from plinth.trust.pin import Trust
+from tests.ranks import RankFailed, run_ranks
+from tests.s3_server import serving
 
 SITES = ("lima", "oslo", "pune")
 
@@ -147,6 +154,149 @@ def test_a_lost_site_costs_its_round_and_nothing_else(exchange: Exchange, tmp_pa
     assert (last.round, last.missing, sorted(last.taken), last.ended) == (2, (), list(SITES), SITES)
 
 
+def rounds_of(
+    exchange: Exchange, settings: Federated, goes_back: Callable[[int], int], last: int = 9
+) -> tuple[list[Round], list[int]]:
+    """The rounds of sites that end in the last, and the bytes in the exchange's store when each was committed, and at
+    the end."""
+    rounds, sizes = list[Round](), list[int]()
+
+    def send(number: int, base: str) -> None:
+        for at, site in enumerate(settings.sites):
+            values = weights(10 * number + at if number else 0)
+            fields = {"round": number, "base": base, "ends": number == last, "goes_back_to": goes_back(number)}
+            exchange.send(contribution(exchange, site, values, **fields))
+
+    def tell(made: Round) -> None:
+        rounds.append(made)
+        sizes.append(stored(exchange))
+        if made.round < last:
+            send(made.round + 1, made.common.sha256)
+
+    send(0, "")
+    coordinate(Coordinator(exchange, settings), 60.0, tell, poll_s=0.0)
+    return rounds, [*sizes, stored(exchange)]
+
+
+def stored(exchange: Exchange) -> int:
+    return sum(path.stat().st_size for path in exchange.store.files.rglob("*") if path.is_file())
+
+
+def test_an_exchange_keeps_what_a_site_may_go_back_to_and_the_same_rounds_come_of_it(
+    tmp_path: Path, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over ten rounds of three sites: bytes stay what they were after the third; unpruned they grow to 3.9 times."""
+    settings = params(tmp_path)
+    pruned, sizes = rounds_of(exchange, settings, lambda number: max(0, number - 1))
+    last = pruned[-1]
+    assert last.momentum is not None
+    held = {round_.common for round_ in pruned[8:]} | {last.momentum}
+    assert sizes[-1] == sum(blob.bytes for blob in held)  # two rounds' common weights, and the momentum
+    assert len(set(sizes[3:-1])) == 1
+    assert all(exchange.store.has(blob) for blob in held)
+    assert not any(exchange.store.has(one.common) for one in pruned[:8])
+    monkeypatch.setattr(coordinators, "prune", lambda exchange, sites: 0)
+    other = Exchange(str(tmp_path / "unpruned"), Trust.of(Workspace(tmp_path / "workspace")))
+    whole, all_sizes = rounds_of(other, settings, lambda number: 0)
+    assert [(one.common, one.momentum) for one in whole] == [(one.common, one.momentum) for one in pruned]
+    assert all_sizes[-1] > 3.8 * sizes[-2] > 0
+    monkeypatch.undo()
+    # at once, after a coordinator that never pruned: what sites sent, and old momentum; they may go back to round 0
+    assert prune(other, settings.sites) > 0
+    assert all(other.store.has(one.common) for one in whole)
+    assert stored(other) == sum(blob.bytes for blob in {one.common for one in whole} | {last.momentum})
+    assert prune(other, settings.sites) == 0
+
+
+def test_a_site_that_may_come_back_or_never_came_keeps_the_weights_that_it_needs(
+    exchange: Exchange, tmp_path: Path
+) -> None:
+    settings = params(tmp_path)
+    base = begun(exchange, settings, weights(0)).common.sha256
+    made = []
+    for number in (1, 2, 3):
+        for at, site in enumerate(("lima", "oslo")):  # pune is lost after round 0, to which it goes back
+            fields = {"round": number, "base": base, "goes_back_to": number}
+            exchange.send(contribution(exchange, site, weights(10 * number + at), **fields))
+        coordinator = Coordinator(exchange, settings)
+        coordinator.receive()
+        made.append(coordinator.commit())
+        base = made[-1].common.sha256
+    prune(exchange, (*settings.sites, "kiel"))
+    assert all(exchange.store.has(exchange.round(number)[0].common) for number in range(4))
+    waiting = contribution(exchange, "oslo", weights(40), round=4, base=base)
+    exchange.send(waiting)
+    prune(exchange, ("lima", "oslo"))  # pune is given up
+    assert [exchange.store.has(exchange.round(number)[0].common) for number in range(4)] == [False] * 3 + [True]
+    assert all(map(exchange.store.has, waiting.files))
+
+
+def test_a_coordinator_whose_round_another_one_made_and_pruned_goes_on(exchange: Exchange, tmp_path: Path) -> None:
+    settings = params(tmp_path)
+    base = begun(exchange, settings, weights(0)).common.sha256
+    for at, site in enumerate(SITES):
+        exchange.send(contribution(exchange, site, weights(at), round=1, base=base, goes_back_to=1))
+    slow, fast = Coordinator(exchange, settings), Coordinator(exchange, settings)
+    slow.receive()
+    fast.receive()
+    made = fast.commit()
+    assert prune(exchange, settings.sites) > 0
+    assert slow.commit() == made
+    assert slow.number == 2
+
+
+@pytest.mark.parametrize(
+    "boundaries",
+    [pytest.param((5, 13), marks=pytest.mark.slow), pytest.param(range(1, 20), marks=pytest.mark.exhaustive)],
+)
+def test_a_coordinator_that_is_killed_at_any_write_of_a_round_leaves_it_to_the_next(
+    exchange: Exchange, tmp_path: Path, boundaries: Sequence[int]
+) -> None:
+    """Processes of their own, SIGKILL before and in the middle of writes; the round is that of one undisturbed."""
+    settings = params(tmp_path)
+    base = begun(exchange, settings, weights(0)).common.sha256
+    for at, site in enumerate(SITES):
+        exchange.send(contribution(exchange, site, weights(at), round=1, base=base, ends=True))
+    shutil.copytree(tmp_path / "exchange", tmp_path / "undisturbed")
+    undisturbed = Exchange(str(tmp_path / "undisturbed"), Trust.of(Workspace(tmp_path / "workspace")))
+    coordinator = Coordinator(undisturbed, settings)
+    coordinator.receive()
+    expected = coordinator.commit()
+    workspace = str(tmp_path / "workspace")
+    for boundary in boundaries:
+        with pytest.raises(RankFailed, match="ended without an answer"):
+            run_ranks(1, federated_sites.coordinate_until_killed, workspace, settings, boundary)
+        assert exchange.newest() == 0
+    assert run_ranks(1, federated_sites.coordinate_until_killed, workspace, settings, 0)[0] > 13
+    made = exchange.round(1)[0]
+    assert (made.common, made.momentum, made.taken) == (expected.common, expected.momentum, expected.taken)
+
+
+@pytest.mark.slow
+def test_an_exchange_on_s3_makes_the_rounds_of_a_folder(exchange: Exchange, tmp_path: Path) -> None:
+    """Over HTTP: the same digests; what is pruned is gone from the bucket, and all objects are records or tensors."""
+    settings = params(tmp_path, sites=("lima", "oslo"))
+    pruned, _ = rounds_of(exchange, settings, lambda number: max(0, number - 1), 3)
+    with serving() as bucket:
+        far = Exchange(bucket.uri("first"), Trust.of(Workspace(tmp_path / "workspace")))
+        assert far.store != exchange.store
+        made, _ = rounds_of(far, settings, lambda number: max(0, number - 1), 3)
+        assert [(one.common, one.momentum, one.ended) for one in made] == [
+            (one.common, one.momentum, one.ended) for one in pruned
+        ]
+        again = Exchange(bucket.uri("first"), Trust.of(Workspace(tmp_path / "other"))).store
+        assert [again.has(one.common) for one in made] == [False] * 2 + [True] * 2
+        assert same(read(far, made[-1].common), read(exchange, pruned[-1].common))
+        listed = bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]
+        assert {one["Key"].split("/")[1] for one in listed} == {"contributions", "rounds", "store"}
+        for one in listed:
+            data = bucket.get(one["Key"])
+            folder = one["Key"].split("/")[1]
+            held = set(load(data)) if folder == "store" else set(json.loads(data))
+            expected = {"a/", "b.gain/"} if folder == "store" else {"payload", "payloadType", "signatures"}
+            assert {name[: name.index("/") + 1] if folder == "store" else name for name in held} == expected
+
+
 def test_what_must_not_be_averaged_is_refused_by_name(exchange: Exchange, tmp_path: Path) -> None:
     settings = params(tmp_path, sites=tuple("abcdefg"), site="a", outer_lr=1.0, outer_momentum=0.0)
     first = begun(exchange, settings, weights(0))
@@ -213,7 +363,7 @@ def test_a_round_without_weights_and_a_federation_without_its_site_are_refused(
 def test_tensors_and_numbers_cross_and_nothing_else(exchange: Exchange, tmp_path: Path) -> None:
     """Every byte in the exchange: files of master weights by name, and signed records with these keys."""
     begun(exchange, params(tmp_path), weights(0))
-    names = {"site", "round", "base", "step", "ends", "files", "at"}
+    names = {"site", "round", "base", "step", "goes_back_to", "ends", "files", "at"}
     for path in (tmp_path / "exchange").rglob("*"):
         if path.is_dir() or path.name == "lock" or path.suffix == ".lock":
             continue
