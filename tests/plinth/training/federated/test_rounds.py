@@ -185,7 +185,7 @@ def stored(exchange: Exchange) -> int:
 def test_an_exchange_keeps_what_a_site_may_go_back_to_and_the_same_rounds_come_of_it(
     tmp_path: Path, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over ten rounds of three sites: bytes stay what they were after the third; unpruned they grow to 3.9 times."""
+    """Over ten rounds of three sites: 3,432 bytes after each since the third; unpruned they grow to 22,736."""
     settings = params(tmp_path)
     pruned, sizes = rounds_of(exchange, settings, lambda number: max(0, number - 1))
     last = pruned[-1]
@@ -199,7 +199,7 @@ def test_an_exchange_keeps_what_a_site_may_go_back_to_and_the_same_rounds_come_o
     other = Exchange(str(tmp_path / "unpruned"), Trust.of(Workspace(tmp_path / "workspace")))
     whole, all_sizes = rounds_of(other, settings, lambda number: 0)
     assert [(one.common, one.momentum) for one in whole] == [(one.common, one.momentum) for one in pruned]
-    assert all_sizes[-1] > 3.8 * sizes[-2] > 0
+    assert (max(sizes), all_sizes[-1]) == (3432, 22736)
     monkeypatch.undo()
     # at once, after a coordinator that never pruned: what sites sent, and old momentum; they may go back to round 0
     assert prune(other, settings.sites) > 0
@@ -222,8 +222,9 @@ def test_a_site_that_may_come_back_or_never_came_keeps_the_weights_that_it_needs
         coordinator.receive()
         made.append(coordinator.commit())
         base = made[-1].common.sha256
-    prune(exchange, (*settings.sites, "kiel"))
-    assert all(exchange.store.has(exchange.round(number)[0].common) for number in range(4))
+    for sites in (settings.sites, ("lima", "oslo", "kiel")):
+        prune(exchange, sites)
+        assert all(exchange.store.has(exchange.round(number)[0].common) for number in range(4))
     waiting = contribution(exchange, "oslo", weights(40), round=4, base=base)
     exchange.send(waiting)
     prune(exchange, ("lima", "oslo"))  # pune is given up
