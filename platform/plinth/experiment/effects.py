@@ -83,13 +83,13 @@ def effects(
             expected=f"runs of {base}",
         )  # fmt: skip
     require_same_text(scores)
+    every = dict.fromkeys(one.arm for one in scores if one.arm != base)
     lines: list[Effect] = []
     for size, arms in by_run(scores).items():
         lines += _corrected([
             line.model_copy(update={"measure": measure, "fewer_is_better": fewer_is_better})
-            for arm, runs in arms.items()
-            if arm != base
-            for line in _of_arm(arm, base, size, runs, arms.get(base, {}), seed)
+            for arm in every
+            for line in _of_arm(arm, base, size, arms.get(arm, {}), arms.get(base, {}), seed)
         ])  # fmt: skip
     return lines
 

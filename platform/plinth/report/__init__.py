@@ -16,6 +16,7 @@
     trial_figure  evidence about a canary, pair by pair; trial_page is the page around it
     comparison    the page of two models side by side; comparison_figure draws its differences
     evaluation/   the page of an evaluation
+    experiment/   drawings and template of the page of an experiment
     run/          the page of one training run
 
 Does not belong here: reading manifests, runs or registries (but `run.build`, which reads one run).

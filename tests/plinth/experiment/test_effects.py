@@ -102,6 +102,14 @@ def test_lost_runs_are_named_and_never_dropped() -> None:
     assert "over, seed 1: stopped: cannot win any more" in whole(lines, "over").finding
 
 
+def test_an_arm_without_a_run_at_a_size_has_a_line_there() -> None:
+    ran = (("base", "4m"), ("base", "9m"), ("x", "4m"))
+    lines = effects([run(arm, s, size=size) for arm, size in ran for s in (1, 2)], "base")
+    assert [(line.size, line.finding) for line in lines if not line.seeds] == [
+        ("9m", "not measured: x, seed 1: no run; x, seed 2: no run")
+    ]
+
+
 def test_a_base_that_failed_leaves_every_arm_unmeasured() -> None:
     (line,) = effects([lost("base", 1, "failed", "no memory"), run("x", 1)], "base")
     assert line.finding == "not measured: base, seed 1: failed: no memory"

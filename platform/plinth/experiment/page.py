@@ -1,0 +1,134 @@
+"""The page of an experiment: question, arms, effects with intervals, curves, decisions, failures and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from plinth.evaluation.statistics import DEGENERATE
+from plinth.experiment.effects import ARM, BASE, WHOLE, Effect
+from plinth.experiment.scores import ArmScores
+from plinth.experiment.stopping import StopDecision
+from plinth.report.experiment import figures
+from plinth.report.experiment.figures import EffectRow, RunCurve
+from plinth.report.page import template
+from plinth.report.render import svg
+from plinth.report.style import count
+
+
+def page(
+    name: str,
+    question: str,
+    measure: str,
+    base: str,
+    arms: Mapping[str, Mapping[str, Any]],
+    scores: Sequence[ArmScores],
+    effects: Sequence[Effect],
+    decisions: Sequence[StopDecision] = (),
+    shared: Mapping[str, Mapping[str, int]] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """The page as HTML. The same arguments give the same bytes.
+
+    Args:
+        name, question, measure, base: of the experiment.
+        arms: overlay of each arm, as plain data.
+        scores: of all runs, those that failed too.
+        effects, decisions: what `effects.effects` and `stopping.stopping` made of them.
+        shared: steps of each arm in the step cache: `made` and `reused`.
+        notes: sentences about the budget and its use.
+    """
+    wholes = [line for line in effects if line.slice == WHOLE]
+    slices: dict[tuple[str, str], list[Effect]] = {}
+    for line in effects:
+        if line.slice != WHOLE:
+            slices.setdefault((line.size, line.arm), []).append(line)
+    return template("experiment/page.html.j2").render(
+        name=name, question=question, measure=measure, base=base, notes=notes, decisions=decisions,
+        facts=_facts(arms, scores, wholes),
+        wholes=wholes,
+        slices=[(*key, own) for key, own in slices.items()],
+        forest=_forest(wholes, measure),
+        curves=_curves(list(arms), scores, measure),
+        saved=sum(one.saved_runs for one in decisions),
+        failures=[one for one in scores if one.trouble],
+        arms=[_arm(arm, overlay, scores, (shared or {}).get(arm, {})) for arm, overlay in arms.items()],
+        methods=sorted({line.difference.method for line in effects if line.difference}),
+        gap=_gap, p=_p, tone=_tone,
+    )  # fmt: skip
+
+
+def _facts(
+    arms: Mapping[str, Any], scores: Sequence[ArmScores], wholes: Sequence[Effect]
+) -> list[tuple[str, str, str]]:
+    sizes = list(dict.fromkeys(one.size for one in scores))
+    lost = sum(bool(one.trouble) for one in scores)
+    seeds = sorted({one.seed for one in scores})
+    return [
+        ("arms better than the base", f"{sum(line.better == ARM for line in wholes)} of {len(wholes)}",
+         f"{sum(line.better == BASE for line in wholes)} worse"),
+        ("arms", str(len(arms)), ""),
+        ("sizes", str(len(sizes)), ", ".join(sizes)),
+        ("seeds", str(len(seeds)), ", ".join(map(str, seeds[:12])) + (" …" if len(seeds) > 12 else "")),
+        ("runs", str(len(scores)), f"{lost} without scores" if lost else "all scored"),
+        ("tokens trained", count(sum(one.tokens for one in scores)), ""),
+        ("FLOPs", f"{sum(one.flops for one in scores):.3g}", ""),
+        ("rank-hours", f"{sum(one.seconds for one in scores) / 3600:.3g}", ""),
+    ]  # fmt: skip
+
+
+def _arm(
+    name: str, overlay: Mapping[str, Any], scores: Sequence[ArmScores], steps: Mapping[str, int]
+) -> dict[str, Any]:
+    own = [one for one in scores if one.arm == name]
+    return {
+        "name": name,
+        "overlay": yaml.safe_dump(dict(overlay), sort_keys=False, allow_unicode=True).strip() if overlay else "",
+        "runs": len(own),
+        "tokens": sum(one.tokens for one in own),
+        "flops": sum(one.flops for one in own),
+        "hours": sum(one.seconds for one in own) / 3600,
+        "made": steps.get("made", "–"),
+        "reused": steps.get("reused", "–"),
+    }
+
+
+def _forest(wholes: Sequence[Effect], measure: str) -> str:
+    rows = [EffectRow(panel=f"size {line.size}", name=line.arm, better=line.better, **_ends(line)) for line in wholes]
+    fewer = all(line.fewer_is_better for line in wholes)
+    return svg(figures.forest, rows, measure, fewer, title="Effects of the arms, with intervals") if rows else ""
+
+
+def _ends(line: Effect) -> dict[str, float]:
+    gap = line.difference
+    return {} if gap is None or DEGENERATE in gap.flags else {"value": gap.value, "low": gap.low, "high": gap.high}
+
+
+def _curves(arms: Sequence[str], scores: Sequence[ArmScores], measure: str) -> str:
+    runs = [
+        RunCurve(panel=f"size {one.size}", arm=one.arm, steps=tuple(step for step, _, _ in one.curve),
+                 values=tuple(value for _, _, value in one.curve))
+        for one in scores
+        if one.curve
+    ]  # fmt: skip
+    names = list(dict.fromkeys([*arms, *(one.arm for one in scores)]))
+    return svg(figures.curves, runs, names, measure, title=f"{measure} by optimizer step, by arm") if runs else ""
+
+
+def _gap(line: Effect) -> str:
+    gap = line.difference
+    if gap is None:
+        return "–"
+    return f"{gap.value:+.3g} ({gap.low:+.3g} to {gap.high:+.3g})" if gap.low < gap.high else f"{gap.value:+.3g}"
+
+
+def _p(line: Effect) -> str:
+    if line.adjusted is None:
+        return "–"
+    return "< 0.001" if line.adjusted < 0.001 else f"{line.adjusted:.3g}"
+
+
+def _tone(line: Effect) -> str:
+    return {ARM: "better", BASE: "worse"}.get(line.better, "")
