@@ -10,6 +10,7 @@
     select_engine  an engine by name
     share          the tasks that one of several independent processes begins with
     threads        threads of this process, for interactive commands
+    torch_threads  the threads of PyTorch, for a while
     progress       bars in a terminal, plain lines in a log
     stage          run a step over items through the step cache; build its manifest
     costs          what tasks cost: CPU time, operations of the store, bytes

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from plinth.compute.torch_threads import torch_threads
 from plinth.model.division import Placement, Role, declarations
 from plinth.model.parameters import Model
 
@@ -37,18 +36,6 @@ CUT = 3.0
 
 #: Rows and columns of a tile: 1 MiB of FP32, which stays in a core's cache. Part of what the values are.
 TILE = (256, 1024)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch works on one thread within: a tile is too small to divide, and on a busy machine the waiting of threads
-    for one another took fifty times the work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def standard_deviation(config: Model, role: Role) -> float:
@@ -75,7 +62,7 @@ class Initial:
         self.config, self.seed = config, seed
 
     @torch.no_grad()
-    @one_thread()
+    @torch_threads()
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
         """Write the values of a part into `target`, in its precision and on its device.
 

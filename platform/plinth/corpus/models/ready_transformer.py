@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from plinth.compute.torch_threads import torch_threads
 from plinth.errors import IntegrityError, MissingError
 
 #: Endings of files that are opened; others are as if they were not there.
@@ -89,7 +90,7 @@ class TransformerHead:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         own = {"local_files_only": True, "trust_remote_code": False}
         try:
-            with _folder(files) as folder, one_thread(torch):
+            with _folder(files) as folder, torch_threads():
                 self._tokenizer = AutoTokenizer.from_pretrained(folder, **own)
                 model = AutoModelForSequenceClassification.from_pretrained(
                     folder, use_safetensors=True, dtype=torch.float32, **own
@@ -103,7 +104,7 @@ class TransformerHead:
         ids = self._ids(texts)
         lengths = np.array([len(one) for one in ids], np.int32)
         scores = np.zeros((len(texts), len(self.labels)), np.float32)
-        with self._torch.inference_mode(), one_thread(self._torch):
+        with self._torch.inference_mode(), torch_threads():
             for rows in _batches(lengths):
                 batch = self._tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
                 logits = self._model(**batch.to(self._device)).logits
@@ -128,17 +129,6 @@ class TransformerHead:
         if self.regression:
             return logits
         return logits.sigmoid() if self._each else logits.softmax(dim=-1)
-
-
-@contextmanager
-def one_thread(torch: Any) -> Iterator[None]:
-    """Sums in one order, whatever the number of workers, which are as many as the machine has cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _beginning(text: str, most: int) -> str:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from plinth.compute.torch_threads import torch_threads
 from plinth.evaluation.engine.records import Generated, Prompt, Sampling
 from plinth.model.decoder import Decoder
 from plinth.model.generation import generate
@@ -76,7 +76,7 @@ class Writer:
         alone = spread and len(batches) == 1
         with (
             ThreadPoolExecutor(max(1, workers) if self.model.embed_tokens.device.type == "cpu" else 1) as pool,
-            _threads(workers if alone else torch.get_num_threads()),
+            torch_threads(workers if alone else torch.get_num_threads()),
         ):
             run = map if alone else pool.map
             written = run(lambda batch: self._batch(batch, ids, limits, draws), batches)
@@ -152,17 +152,6 @@ class Writer:
     def _text(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=False)
         return text
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """So many threads work on one operation of this thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _batches(ids: Sequence[Sequence[int]], limits: Sequence[int]) -> list[list[int]]:

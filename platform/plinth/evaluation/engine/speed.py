@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from plinth.compute.torch_threads import torch_threads
 from plinth.model.decoder import Decoder
 from plinth.model.generation import generate
 
@@ -29,16 +30,12 @@ def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, An
     """
     prompt, new = max(1, sequence_tokens // 2), max(2, min(NEW, sequence_tokens // 2))
     _forget_peak(model)
-    before = torch.get_num_threads()
-    torch.set_num_threads(workers)
-    try:
+    with torch_threads(workers):
         first = _seconds(model, 1, prompt, 1)
         rates = {}
         for count in SEQUENCES:
             beginning = first if count == 1 else _seconds(model, count, prompt, 1)
             rates[str(count)] = count * (new - 1) / max(_seconds(model, count, prompt, new) - beginning, 1e-9)
-    finally:
-        torch.set_num_threads(before)
     width, config = model.embed_tokens.dtype.itemsize, model.config
     return {
         "device": torch.cuda.get_device_name() if model.embed_tokens.is_cuda else "cpu",

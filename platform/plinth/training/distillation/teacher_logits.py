@@ -21,6 +21,7 @@ import torch
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import Item, manifest, renamed, run_items
+from plinth.compute.torch_threads import torch_threads
 from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
 from plinth.model.distillation import top_tokens
@@ -119,19 +120,14 @@ def make_part(store: Store, task: LogitsTask) -> tuple[Part, ...]:
     model = _teacher(task.workspace, task.teacher, str(task.params["precision"]))
     sequence_tokens = loader.order.sequence_tokens
     count = max(1, BATCH_TOKENS // sequence_tokens)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with store.staging() as path:
-            with path.open("wb") as out:
-                for first in range(task.first, task.stop, count):
-                    said = _said(model, loader, first, min(first + count, task.stop), task)
-                    rows = np.empty(said.ids.shape[:2], record)
-                    rows["ids"], rows["log_p"] = said
-                    out.write(rows.tobytes())
-            blob = store.put_file(path)
-    finally:
-        torch.set_num_threads(before)
+    with torch_threads(), store.staging() as path:
+        with path.open("wb") as out:
+            for first in range(task.first, task.stop, count):
+                said = _said(model, loader, first, min(first + count, task.stop), task)
+                rows = np.empty(said.ids.shape[:2], record)
+                rows["ids"], rows["log_p"] = said
+                out.write(rows.tobytes())
+        blob = store.put_file(path)
     return (Part(name="part.bin", blob=blob, rows=task.stop - task.first),)
 
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from plinth.errors import TrainingError
@@ -22,7 +21,6 @@ from plinth.model.decoder import Decoder
 from plinth.model.initialisation import initialise
 from plinth.model.layout import Layout
 from plinth.model.parameters import AttentionPath
-from plinth.storage.workspace import Workspace
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
@@ -44,8 +42,7 @@ from plinth.training.parallel.block_wrapping import wrap_blocks
 from plinth.training.parallel.divided_decoder import divided_decoder, gathered
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.parallel.zero3_initialisation import partition_initialised
-from plinth.training.privacy import secret
-from plinth.training.privacy.gradients import PrivateGradients, clipped_sum, surrogate
+from plinth.training.privacy.gradients import PrivateGradients
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock
 
@@ -142,7 +139,7 @@ class TrainingEngine:
         learns = config.distillation is not None and not config.distillation.logits
         self.teacher = LoadedTeacher(config, rank.device, self.dtype) if learns else None
         #: The gradients of a private run.
-        self.private = self._private_gradients()
+        self.private = None if config.privacy is None else PrivateGradients.of_run(config, config.privacy)
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor
@@ -189,13 +186,6 @@ class TrainingEngine:
             replicas=len(self.topology.replica_ranks),
             summed=sums_gradients(self.config, self.precision),
         )
-
-    def _private_gradients(self) -> PrivateGradients | None:
-        config = self.config
-        if config.privacy is None:
-            return None
-        key = secret.read(Workspace(config.workspace), config.run_id, config.privacy.secret_sha256)
-        return PrivateGradients(config.privacy, key, config.global_batch_sequences, config.data_ranks)
 
     def _model(self) -> Decoder:
         """This rank's part of the model, without its weights."""
@@ -258,13 +248,7 @@ class TrainingEngine:
             total += loss.detach().double() / len(batch)
             self.clock.enter("backward")
             self.deepspeed.backward(loss)
-            if micro == len(batch):
-                if self.gradients is not None:
-                    self.gradients.measure()
-                if self.on_gradient is not None:
-                    self.on_gradient(total)
-            self.clock.enter("optimizer")
-            self.deepspeed.step()
+            self._step(total if micro == len(batch) else None)
         return total
 
     def _taught(self, batch: StepBatch, micro: int, inputs: ModelInput, unbroken: bool) -> dict[str, Any]:
@@ -281,21 +265,20 @@ class TrainingEngine:
         """The same with the gradient of each sequence clipped, and noise; the mean loss over sequences of all ranks."""
         accumulate(self.deepspeed, 1)
         self.clock.enter("forward")  # and backward, of one sequence after the other
-        losses = map(partial(self._sequence_loss, batch), batch.micro)
-        sums = clipped_sum(self.module, losses, private.clip_norm, self.rank.device)
-        shared = torch.stack([sums.losses, sums.losses.new_tensor(float(sums.sequences))])
-        dist.all_reduce(shared)
-        total: Tensor = shared[0] / shared[1].clamp(min=1.0)
+        total, surrogate = private.of(self.module, map(partial(self._sequence_loss, batch), batch.micro))
         self.clock.enter("backward")
-        private.add_noise(sums.gradients)
-        self.deepspeed.backward(surrogate(self.module, sums.gradients))
-        if self.gradients is not None:
+        self.deepspeed.backward(surrogate)
+        self._step(total)
+        return total
+
+    def _step(self, total: Tensor | None) -> None:
+        """DeepSpeed's step after a backward pass; with the loss of the step where its gradient is complete."""
+        if total is not None and self.gradients is not None:
             self.gradients.measure()
-        if self.on_gradient is not None:
+        if total is not None and self.on_gradient is not None:
             self.on_gradient(total)
         self.clock.enter("optimizer")
         self.deepspeed.step()
-        return total
 
     def _sequence_loss(self, batch: StepBatch, rows: CompactBatch) -> Tensor:
         loss: Tensor = self.module(*self._on_device(rows, batch.length), whole=rows.unbroken(batch.length))

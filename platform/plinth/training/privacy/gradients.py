@@ -18,10 +18,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from plinth.storage.workspace import Workspace
+from plinth.training.config import RunConfig
+from plinth.training.privacy import secret
 from plinth.training.privacy.parameters import PrivacyState
-from plinth.training.privacy.secret import noise_seed
 
 
 class ClippedSum(NamedTuple):
@@ -73,6 +76,28 @@ class PrivateGradients:
         self.noise_multiplier, self.clip_norm = state.noise_multiplier, state.clip_norm
         self._key, self._expected, self._replicas = key, expected, replicas
 
+    @classmethod
+    def of_run(cls, config: RunConfig, state: PrivacyState) -> PrivateGradients:
+        """Those of a run.
+
+        Raises:
+            SignatureError: its key is not on this machine.
+        """
+        key = secret.read(Workspace(config.workspace), config.run_id, state.secret_sha256)
+        return cls(state, key, config.global_batch_sequences, config.data_ranks)
+
+    def of(self, module: nn.Module, losses: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """The mean loss over sequences of all ranks (FP64), and the scalar to run the backward pass on; a collective.
+
+        Args:
+            losses: of the rank's sequences, made as they are asked for.
+        """
+        sums = clipped_sum(module, losses, self.clip_norm, next(module.parameters()).device)
+        shared = torch.stack([sums.losses, sums.losses.new_tensor(float(sums.sequences))])
+        dist.all_reduce(shared)
+        self.add_noise(sums.gradients)
+        return shared[0] / shared[1].clamp(min=1.0), surrogate(module, sums.gradients)
+
     def add_noise(self, sums: Mapping[str, Tensor]) -> None:
         """Make of sums, in place, the gradients of this rank, whose mean over ranks is that of the step."""
         std = self.noise_multiplier * self.clip_norm / self._expected if self.noise_multiplier else 0.0
@@ -82,7 +107,7 @@ class PrivateGradients:
                 held.add_(self._normal(name, held).mul_(std))
 
     def _normal(self, name: str, like: Tensor) -> Tensor:
-        generator = torch.Generator(like.device).manual_seed(noise_seed(self._key, self.step, name))
+        generator = torch.Generator(like.device).manual_seed(secret.noise_seed(self._key, self.step, name))
         return torch.randn(like.shape, generator=generator, device=like.device, dtype=torch.float32)
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from plinth.compute.torch_threads import torch_threads
 from plinth.errors import TrainingError
-from plinth.model.initialisation import one_thread
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.validation.dealing import dealt
@@ -106,7 +106,7 @@ class ProbeScorer:
         answers = torch.zeros(sum(sizes), 2, dtype=torch.float32, device=engine.rank.device)
         starts, place = list(accumulate(sizes, initial=0)), engine.topology.place
         # One thread, as over a checkpoint: on some processors a sum by two rounds otherwise.
-        with engine.evaluating(), _eager(self.config.parallel.compile), one_thread():
+        with engine.evaluating(), _eager(self.config.parallel.compile), torch_threads():
             for index in dealt(engine, len(sizes)):
                 batch = self._batches[-1 if index is None else index]
                 found = run(

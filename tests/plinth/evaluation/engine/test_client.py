@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from plinth.compute.context import Context
+from plinth.compute.torch_threads import torch_threads
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation.engine.checkpoint import load
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request, Sampling
-from plinth.model.initialisation import one_thread
 
 TEXTS = ["the fox jumps", "", "größte", "the lazy dog runs away " * 8]
 REQUESTS = [Request("the fox", " jumps"), Request((0, 4), (7, 8)), Request("the", ""), Request("", "the lazy dog")]
@@ -27,7 +27,7 @@ def test_answers_are_those_of_this_process_and_a_killed_child_is_named(
 ) -> None:
     folder = model_directory()
     here = load(folder)
-    with one_thread(), ModelEngine.of_folder(ctx, folder, workers=2) as engine:
+    with torch_threads(), ModelEngine.of_folder(ctx, folder, workers=2) as engine:
         scores, answers = engine.documents(TEXTS, per_token=True), engine.likelihoods(REQUESTS)
         for there, own in ((scores, here.documents(TEXTS, per_token=True)), (answers, here.likelihoods(REQUESTS))):
             for column, expected in zip(there, own, strict=True):
