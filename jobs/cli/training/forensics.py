@@ -111,7 +111,7 @@ def _forensics(
         command += [option, str(value)] if value is not None else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == MissingError.exit_code:
-        raise MissingError(done.stderr.strip().splitlines()[0], remedy="\n".join(done.stderr.strip().splitlines()[1:]))
+        raise MissingError(done.stderr.strip())  # as the child puts it: what, found, expected, remedy
     if done.returncode:
         raise TrainingError(f"`{what}` of step {step} failed", found=done.stderr.strip()[-2000:])
     found: dict[str, Any] = json.loads(done.stdout)

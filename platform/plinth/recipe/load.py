@@ -35,6 +35,7 @@ _PATTERNS = {
     r"^[a-z][a-z0-9_]*$": "lower-case letters, digits and `_`, with a letter first",
     r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "letters, digits, `_` and `-`, with a letter or digit first",
     r"^s3://[^/]+(/.*)?$": "`s3://bucket/prefix`",
+    r"^(/|s3://[^/]+)": "an absolute folder, or `s3://bucket/prefix`",
 }
 
 

@@ -72,7 +72,7 @@ ADVICE = {
     "gopher_dolma.join_blank_lines": "leave it out: blank lines count as lines, as in Dolma 1.6",
     "phases.tokens": "write `weights`: these tokens / tokens of the phase; or `epochs`",
     "curriculum.manner": "leave it out: shares move from early to late; for one value after the other write phases",
-    "training.telemetry": "leave it out: layers are measured every 10 steps",
+    "telemetry.layers_every": "leave it out: layers are measured every 10 steps",
     "stopping.tokens": "write `mixture.total_tokens`, or `seconds`",
     "stopping.max_epochs": "write `mixture.max_epochs`",
     "stopping.when": "leave it out: whichever comes first ends the run",
@@ -85,7 +85,6 @@ ADVICE = {
     "illegal.disguised": "write `corpus.illegal.disguised`: the gate finds them",
     "minhash.shingle_characters": "write `preset: nemo`, or `shingle_words`: without spaces a character is a word",
     "guard.min_steps": "write `window_steps`, four times as many",
-    "parallel.communication_dtype": "choose `training.precision`; gradients travel in the dtype they are summed in",
 }
 
 #: Fields that the models no longer have, by the last two parts of their key.

@@ -109,7 +109,7 @@ class Training(Frozen):
     )
     stopping: Stopping = Stopping()
     validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")
-    telemetry: Telemetry = internal(Telemetry(), description="Statistics by layer.")
+    telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints = Checkpoints()

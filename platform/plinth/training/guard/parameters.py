@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from plinth.records import Frozen, OneValue, internal
 
@@ -103,8 +103,21 @@ class BatchScreening(Frozen):
     )
     entropy: float | None = Field(None, ge=0, description="Bits per token of a row's tokens, at least.")
     streams: tuple[str, ...] = Field(
-        (), description="Streams whose rows count, by name or pattern: `web/language=fr`, `web/*`."
+        (),
+        description="Streams whose rows count, by name or pattern: `web/language=fr`, `web/*`.",
     )
+
+    @field_validator("streams", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        """A recipe's list, which is no JSON any more once the guard's own validator has had it."""
+        return tuple(given) if isinstance(given, list) else given
+
+    @model_validator(mode="after")
+    def _bounds_something(self) -> BatchScreening:
+        if self.duplicate_ngrams is None and self.top_ngram is None and self.entropy is None and not self.streams:
+            raise ValueError("screening judges nothing: give duplicate_ngrams, top_ngram, entropy or streams")
+        return self
 
 
 class GuardParameters(Frozen):

@@ -57,8 +57,10 @@ class Parallel(Frozen):
         exclude_if=lambda path: path == "auto",
     )
     loss_scale: LossScale = internal(LossScale(), description="FP16: factor of the loss.")
-    communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = internal(
-        "auto", description="Of gradients on the wire; `auto` is fp32, in which they are accumulated."
+    communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="Of gradients on the wire: `auto` is fp32, in which they are accumulated; the run's own precision "
+        "sends half the bytes and rounds sums over ranks once more.",
     )
     overlap_communication: bool | None = internal(
         None, description="Reduce gradients while the backward pass goes on; by default on GPUs, where the stage can."

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plinth.records import Frozen, internal
 
 
 class Telemetry(Frozen):
-    """Statistics by layer: see plinth/training/engine/layer_statistics.py for the meaning of each number."""
+    """What is measured besides loss and speed."""
 
-    layers_every: int = Field(
+    layers_every: int = internal(
         10, ge=0, description="Steps between measurements of gradient norm and activations by layer; 0: never."
     )
     stragglers_every: int = Field(
@@ -25,3 +25,9 @@ class Telemetry(Frozen):
         "asked by `plinth profile`.",
     )
     devices_s: float = internal(30.0, ge=0, description="Seconds between samples of a node's GPUs; 0: errors only.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Telemetry:
+        if self.profile_steps and not 1 <= self.profile_steps[0] <= self.profile_steps[1]:
+            raise ValueError(f"profile_steps {list(self.profile_steps)}: expected the first, from 1 on, and the last")
+        return self

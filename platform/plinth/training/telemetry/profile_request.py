@@ -49,7 +49,8 @@ def submit(config: RunConfig, first: int, last: int, ranks: tuple[int, ...] = (0
             found=f"{done} steps that are taken, of {config.total_steps}",
             expected=f"steps from {done + 1} on",
             remedy="a trace is taken while a step is trained; a replay (`plinth replay`) scores a step's batch without "
-            "training on it" + ("" if done < config.total_steps else "; set telemetry.profile_steps for the next run"),
+            "training on it"
+            + ("" if done < config.total_steps else "; set training.telemetry.profile_steps for the next run"),
         )
     number = latest(run)
     while True:  # another may ask at the same moment

@@ -20,6 +20,7 @@ from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.screening import NONE_BROKEN
 from plinth.training.guard.state_machine import Guard
 from plinth.training.parallel.topology import RankPlace
+from plinth.training.parameters import Training
 from tests.plinth.training.conftest import tiny
 
 POLICY = BatchScreening(duplicate_ngrams=0.5, top_ngram=0.4, entropy=2.0, streams=("web/language=x*",))
@@ -31,10 +32,19 @@ def test_each_rule_by_its_bound() -> None:
     streams = ["web/language=en", "web/language=xx", "code"]
     assert screening.count_broken(POLICY, rows, streams) == (2, 2, 2, 1)
     assert screening.count_broken(POLICY, rows) == (2, 2, 2, 0)  # a source without streams
-    assert screening.count_broken(BatchScreening(), rows, streams) == NONE_BROKEN
+    assert screening.count_broken(BatchScreening(entropy=0.0), rows, streams) == NONE_BROKEN
     assert screening.count_broken(BatchScreening(entropy=0.0), rows) == NONE_BROKEN  # at the bound is not below it
     assert screening.broken_rows(POLICY, rows, streams, "entropy") == [(1, 0.0), (2, pytest.approx(0.9993, abs=1e-4))]
     assert [row for row, _ in screening.broken_rows(POLICY, rows, streams, "streams")] == [1]
+
+
+def test_a_recipe_lists_streams_and_names_a_bound() -> None:
+    """As the loader reads it: from JSON, strictly."""
+    given = {"guard": {"screening": {"streams": ["web/*"]}}}
+    screened = Training.model_validate_json(json.dumps(given), strict=True).guard.screening
+    assert screened == BatchScreening(streams=("web/*",))
+    with pytest.raises(ValueError, match="screening judges nothing"):
+        BatchScreening(rows=0.1)
 
 
 @pytest.mark.parametrize(("broken", "found"), [(2, []), (3, ["entropy"])])

@@ -11,6 +11,7 @@ import pytest
 
 from plinth.errors import MissingError
 from plinth.training.config import RunConfig
+from plinth.training.parameters import Training
 from plinth.training.telemetry import profile_request
 from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.telemetry.timeline import Timeline, timeline
@@ -85,3 +86,10 @@ def test_steps_that_are_taken_cannot_be_traced(make: Any) -> None:
     assert found is not None
     assert (found.first, found.last, found.ranks) == (5, 9, (0, 1))
     assert profile_request.load(config, 0) is profile_request.load(config, 3) is None
+
+
+def test_a_recipe_names_steps_in_their_order() -> None:
+    given = {"telemetry": {"stragglers_every": 20, "profile_steps": [100, 103]}}
+    assert Training.model_validate_json(json.dumps(given), strict=True).telemetry.profile_steps == (100, 103)
+    with pytest.raises(ValueError, match="expected the first, from 1 on"):
+        Telemetry(profile_steps=(103, 100))
