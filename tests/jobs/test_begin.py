@@ -123,7 +123,7 @@ def test_the_mean_that_a_run_keeps_is_released(trained: Path, tmp_path: Path) ->
 REPLAY = """
 name: child
 tokenizer: {{kind: initial}}
-mixture: {{total_tokens: 10240}}
+mixture: {{total_tokens: 10240, packing: {packing}}}
 evaluation: {{against: initial}}
 training:
   initial: {{checkpoint: {run}, replay: 0.25}}
@@ -131,11 +131,12 @@ training:
 """
 
 
-def test_a_run_replays_its_parents_text(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packing", ["concatenate", "best-fit"])
+def test_a_run_replays_its_parents_text(trained: Path, tmp_path: Path, packing: str) -> None:
     """A quarter of the sequences are the parent's, and what every step trained on is listed."""
     workspace = copied(trained, tmp_path / "workspace")
     (parent,) = (workspace / "runs").glob("tiny-*")
-    recipe = variant(tmp_path, REPLAY.format(run=parent.name[:10]))
+    recipe = variant(tmp_path, REPLAY.format(run=parent.name[:10], packing=packing))
     plinth(workspace, "run", "-r", recipe, "--select", "comparison")
     (child,) = (workspace / "runs").glob("child-*")
     config = json.loads((child / "config.json").read_text())
