@@ -1,22 +1,29 @@
 """What a checkpoint costs training: the stall of an asynchronous save beside a synchronous one, tokens/s while a
 process writes; and what a rank's verification and restore cost beside the bare hashes of the same bytes.
 
-One run of two ranks does all of it on the same engine, in rounds: a synchronous save, steps without one, an
-asynchronous save, steps until it is committed. What belongs together is compared within its round, so that whatever
-else the machine does meets both alike; then quartiles over rounds. The stall is what the timeline says: the save
-itself, and an update that waited for the copy. Verification and restore are processor seconds of a rank's thread, since
-ranks share cores here; `of_bare` is the time of the bare hashes (the same bytes, in memory, by the same kinds) over it.
+One run of two ranks saves, on the same engine, in rounds: a synchronous save, steps without one, an asynchronous save,
+steps until it is committed. What belongs together is compared within its round, so that whatever else the machine does
+meets both alike; then quartiles over rounds. The stall is what the timeline says: the save itself, and an update that
+waited for the copy. Copy, hashes and files grow with the checkpoint, agreements of ranks do not: by default it is large
+enough for the bytes to decide.
+
+Verification and restore are processor seconds of a rank's thread, since ranks share cores here, of models of several
+widths in FP32 and BF16: a signature, the root and what ranks agree on take 4 to 8 ms of any. `of_bare` is the time of
+the bare hashes (the same bytes, in memory, by the same kinds) over it, in the same repetition; then quartiles.
 `metadata` is a simulated checkpoint of 1,024 ranks of ZeRO-3 and 723 parameters: what one rank opens, in processor
 seconds.
 
-    python tests/benchmarks/bench_checkpoint.py [--dim 256] [--layers 6] [--rounds 15] [--steps 5]
+    python tests/benchmarks/bench_checkpoint.py [--dim 512] [--layers 6] [--rounds 9] [--steps 5] [--restores 9]
+        [--only saves|restores]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -67,10 +74,27 @@ def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
         found.append({"sync_s": sync_s, "quiet": quiet, "writing": writing, "processor_s": spent_s})
     saver.drain()
     saver.close()
-    shares = [share_costs(config, engine, number) for _ in range(3)]
     engines.leave()
-    found[1]["share"] = {name: min(one[name] for one in shares) for name in shares[0]}
     return found[1:]  # the first reserves memory
+
+
+def measure_restores(config: Any, times: int) -> list[dict[str, float]]:
+    """On one rank: a step and a save, then what verification, restore and bare hashes take, again and again."""
+    import synthetic
+
+    from plinth.training.checkpoint.saving import Saver
+    from plinth.training.engine import engine as engines
+    from plinth.training.telemetry.timeline import Timeline
+
+    rank = engines.join(config)
+    engine = engines.open_engine(config, rank)
+    engine.train_step(synthetic.batch_at(config, 1, rank.index), 1e-4)
+    saver = Saver(engine, Timeline(config.directory.events))
+    saver.save(1, {"loss_ema": 1.0})
+    saver.close()
+    found = [share_costs(config, engine, 1) for _ in range(times + 1)]
+    engines.leave()
+    return found[1:]
 
 
 def share_costs(config: Any, engine: Any, step: int) -> dict[str, float]:
@@ -91,7 +115,10 @@ def share_costs(config: Any, engine: Any, step: int) -> dict[str, float]:
     snapshot.load(engine, step)
     loaded = time.thread_time()
     size = sum(file.bytes for file in files)
-    return {"bytes": size, "bare_s": bare - begun, "verify_s": verified - bare, "load_s": loaded - verified}
+    seconds = {"bare_s": bare - begun, "verify_s": verified - bare, "load_s": loaded - verified}
+    return {"bytes": size, **seconds} | {
+        f"{what}_of_bare": seconds["bare_s"] / seconds[f"{what}_s"] for what in ("verify", "load")
+    }
 
 
 def metadata_costs(folder: Path) -> dict[str, Any]:
@@ -133,50 +160,42 @@ def spread(values: list[float]) -> list[float]:
     return [round(value, 4) for value in statistics.quantiles(values, n=4)]
 
 
-def main() -> None:
-    """Measure, print, record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, value in (("dim", 256), ("layers", 6), ("rounds", 15), ("steps", 5)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    arguments = parser.parse_args()
+def run_of(folder: str, name: str, steps: int, *, dim: int, layers: int, precision: str = "fp32") -> Any:
+    """The configuration of a run."""
     from conftest import tiny
 
     from plinth.model.parameters import Model
-    from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-    from plinth.training.checkpoint import checkpoint
     from plinth.training.checkpoint.parameters import Checkpoints
+
+    config = tiny(
+        Path(folder),
+        run_id=f"{name}-{dim:012x}",
+        model=Model(layers=layers, dim=dim, heads=8, kv_heads=4, ffn_dim=3 * dim),
+        precision=precision,
+        vocab_size=8192,
+        sequence_tokens=128,
+        checkpoints=Checkpoints(keep_last=3, mode="async" if name == "saves" else "sync"),
+        total_steps=steps,
+    )
+    config.directory.root.mkdir(parents=True)
+    return config
+
+
+def saves(folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a save costs training."""
+    from plinth.training.checkpoint import checkpoint
     from plinth.training.telemetry.timeline import timeline
-    from plinth.trust import enrolment
     from tests.ranks import run_ranks
 
-    dim = arguments.dim
-    model = Model(layers=arguments.layers, dim=dim, heads=8, kv_heads=4, ffn_dim=3 * dim)
-    with tempfile.TemporaryDirectory(prefix="plinth-bench-") as folder:
-        os.environ[TRUST_VARIABLE] = f"{folder}/trust"
-        enrolment.initialise(Workspace(folder), "bench", ["bench"], demo=True)
-        config = tiny(
-            Path(folder),
-            model=model,
-            vocab_size=8192,
-            sequence_tokens=128,
-            checkpoints=Checkpoints(keep_last=3),
-            total_steps=2 * arguments.rounds + 2,  # as many as there are saves
-        )
-        config.directory.root.mkdir(parents=True)
-        load = os.getloadavg()[0]
-        found = run_ranks(2, measure, config, arguments.rounds, arguments.steps, timeout_s=570)[0]
-        size = checkpoint.size_of_last(config.directory)
-        metadata = metadata_costs(Path(folder))
-        told = [one for one in timeline(config.directory.events).of("checkpoint") if one["mode"] == "async"][1:]
+    number = 2 * arguments.rounds + 2  # as many steps as there are saves
+    config, load = run_of(folder, "saves", number, dim=arguments.dim, layers=arguments.layers), os.getloadavg()[0]
+    found = run_ranks(2, measure, config, arguments.rounds, arguments.steps, timeout_s=1800)[0]
+    told = [one for one in timeline(config.directory.events).of("checkpoint") if one["mode"] == "async"][1:]
     stalls = [one["stall_s"] for one in told]
     quiet = [statistics.median(one["quiet"]) for one in found]
     wholly = [one["writing"][:-1] or one["writing"] for one in found]  # in the last step, the commit
-    share = found[0]["share"]
-    restored = {name: round(value, 4) for name, value in share.items()}
-    restored["verify_of_bare"] = round(share["bare_s"] / share["verify_s"], 3)
-    restored["load_of_bare"] = round(share["bare_s"] / share["load_s"], 3)
-    result = {
-        "checkpoint_bytes": size,
+    return {
+        "checkpoint_bytes": checkpoint.size_of_last(config.directory),
         "ranks": 2,
         "rounds": len(found),
         "load_average_at_start": round(load, 1),
@@ -189,10 +208,41 @@ def main() -> None:
         "throughput_while_writing": spread(
             [len(whole) * usual / sum(whole) for whole, usual in zip(wholly, quiet, strict=True)]
         ),
-        "restore": restored,
-        "metadata": metadata,
         "processor_s_of_a_writer": round(statistics.mean(one["processor_s"] for one in found), 3),
     }
+
+
+def restores(folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What verification and restore cost a rank, and what one of 1,024 ranks opens."""
+    from tests.ranks import run_ranks
+
+    found: dict[str, Any] = {"load_average_at_start": round(os.getloadavg()[0], 1)}
+    for precision, dim in itertools.product(("fp32", "bf16"), (256, 512, 1024)):
+        config = run_of(folder, precision, 3, dim=dim, layers=arguments.layers, precision=precision)
+        costs = run_ranks(2, measure_restores, config, arguments.restores)[0]
+        spreads = {name: spread([one[name] for one in costs]) for name in costs[0] if name != "bytes"}
+        found[f"{precision}, dim {dim}"] = {"bytes": costs[0]["bytes"], **spreads}
+        shutil.rmtree(config.directory.root)
+    return {"restore": found, "metadata": metadata_costs(Path(folder))}
+
+
+def main() -> None:
+    """Measure, print, record; what is not measured stays as it is recorded."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in (("dim", 512), ("layers", 6), ("rounds", 9), ("steps", 5), ("restores", 9)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--only", choices=("saves", "restores"))
+    arguments = parser.parse_args()
+    from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+    from plinth.trust import enrolment
+
+    result = json.loads(RESULTS.read_bytes())
+    with tempfile.TemporaryDirectory(prefix="plinth-bench-") as folder:
+        os.environ[TRUST_VARIABLE] = f"{folder}/trust"
+        enrolment.initialise(Workspace(folder), "bench", ["bench"], demo=True)
+        for part in (saves, restores):
+            if arguments.only in (None, part.__name__):
+                result |= part(folder, arguments)
     print(json.dumps(result, indent=1))
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
