@@ -86,6 +86,12 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "compare": ("compare", "Compare two models, with intervals; write the page."),
         },
     ),
+    "experiment": (
+        "Experiments",
+        {
+            "scaling": ("scaling", "Fit a ladder of runs; foretell a larger one."),
+        },
+    ),
     "release": (
         "Release and provenance",
         {

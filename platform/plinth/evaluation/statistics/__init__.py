@@ -5,7 +5,7 @@
     ratios       ratios of sums, as bits per byte is, by a studentised bootstrap over clusters
     crossed      differences of ratios over seeds and documents, each seed scored on the same text
     shares       Wilson and Clopper-Pearson intervals of shares; bounds where items are missing
-    replicates   intervals of what only a whole set has, from bootstrap samples of its items
+    replicates   intervals of what only a whole set has, from bootstrap samples of its items; of a new observation
     pairs        McNemar's test and Tango's interval where few pairs differ
     trend        slope of a straight line
     planning     Holm's correction, smallest detectable effect, number of items needed
@@ -25,7 +25,7 @@ from plinth.evaluation.statistics.means import difference, mean, paired_differen
 from plinth.evaluation.statistics.pairs import mcnemar
 from plinth.evaluation.statistics.planning import holm, sample_size, smallest_effect
 from plinth.evaluation.statistics.ratios import ratio, ratio_difference
-from plinth.evaluation.statistics.replicates import from_replicates
+from plinth.evaluation.statistics.replicates import from_replicates, prediction
 from plinth.evaluation.statistics.sequential import Sequential
 from plinth.evaluation.statistics.shares import lower_share, share, share_with_missing, upper_share
 from plinth.evaluation.statistics.trend import slope
@@ -45,6 +45,7 @@ __all__ = [
     "mcnemar",
     "mean",
     "paired_difference",
+    "prediction",
     "ratio",
     "ratio_difference",
     "sample_size",

@@ -338,3 +338,10 @@ def test_a_ratio_that_rests_on_one_or_two_clusters_has_an_interval_and_says_so(c
     assert math.isfinite(found.high)
     assert found.low < 0 < found.high
     assert "few_clusters" in found.flags
+
+
+def test_a_new_observation_has_the_spread_of_the_residuals() -> None:
+    found = statistics.prediction(2.0, [2.0] * 400, [-0.5, 0.5], n=20, seed=0, level=0.8)
+    assert (found.value, found.low, found.high) == (2.0, 1.5, 2.5)
+    with pytest.raises(ValueError, match="finite"):
+        statistics.prediction(2.0, [2.0], [float("nan")], n=20, seed=0)
