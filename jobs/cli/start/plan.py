@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth plan -r jobs/recipes/demo.yaml", "plinth plan --tokens-per-second 47000 --precision bf16 --device h200"
+        "plinth plan -r jobs/recipes/demo.yaml", "plinth plan --tokens-per-second 47000 --precision bf16 --device h200",
+        "plinth plan -r jobs/recipes/demo.yaml --devices 64xH100 --precision bf16",
     )
 )
 @shared
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 @click.option(
     "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML of devices of your own."
 )
+@click.option("--devices", metavar="NxNAME", help="Rank every division of the run over so many: 512xH100.")
+@click.option("--spot", is_flag=True, help="At the price of devices that may be taken away.")
+@click.option("--stall", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+              help="Seconds that a save holds training up, for the interval between saves.")  # fmt: skip
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Divisions to show.")
 @click.option("--document-tokens", type=click.IntRange(min=1), help="Mean length of documents, for causal FLOPs.")
 @json_option
 def plan(
@@ -38,6 +44,10 @@ def plan(
     precision: Literal["fp32", "bf16"] | None,
     device: str | None,
     device_table: Path | None,
+    devices: str | None,
+    spot: bool,
+    stall: float,
+    top: int,
     document_tokens: int | None,
     as_json: bool,
 ) -> None:
@@ -46,10 +56,14 @@ def plan(
     Every assumption is printed below the numbers. The wall clock needs --tokens-per-second.
     """
     from jobs.cli import output
-    from plinth.launch import devices
+    from plinth.launch import devices as known
     from plinth.operation.planning.plan import plan as make
 
+    table = known.read(device_table)
+    fleet = None if devices is None else known.fleet(devices, table)
     recipe, vocabulary = settings.load_recipe(), None
+    if fleet is not None:
+        precision = precision or "bf16"  # which every device of the table has
     if (model := recipe.kept_vocabulary) is not None:
         from assets.initial import vocabulary as of_weights
 
@@ -59,14 +73,22 @@ def plan(
         tokens_per_second=tokens_per_second,
         vocab_size=vocabulary,
         precision=precision,
-        device=device,
-        table=devices.read(device_table),
+        device=device if fleet is None else fleet[1],
+        table=table,
         document_tokens=document_tokens,
     )
+    if fleet is None:
+        output.emit_json(made) if as_json else _show(made)
+        return
+    from jobs.cli.start import divisions
+    from plinth.operation.planning.ranking import minimum_devices, rank
+
+    work = divisions.workload(recipe, made)
+    ranked, fewest = rank(work, fleet[0], fleet[2]), minimum_devices(work, fleet[2])
     if as_json:
-        output.emit_json(made)
+        output.emit_json({"plan": made, **divisions.as_record(ranked, fewest, made.steps)})
     else:
-        _show(made)
+        divisions.show(ranked, fewest, made.steps, fleet, spot, made.precision == "fp32", stall, top)
 
 
 def _show(made: TrainingPlan) -> None:

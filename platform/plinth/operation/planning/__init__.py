@@ -3,6 +3,8 @@
 plan     a training run: tokens, steps, FLOPs, wall clock, memory, with every assumption in words
 memory   bytes per device by ZeRO stage
 activations  bytes that the backward pass keeps
+ranking  every division over so many devices, with time, memory and its reason
+interval  how often to save
 corpus   core hours, bytes and money for a corpus of any size
 run_costs  what a finished run cost, and another size at its rates
 """

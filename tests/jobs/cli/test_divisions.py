@@ -1,0 +1,22 @@
+"""`plinth plan --devices`: divisions ranked."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from jobs.cli.root import cli
+
+
+def test_divisions_from_the_command_line() -> None:
+    """JSON has all of them, in the order of the table."""
+    asked = ["plan", "-r", "jobs/recipes/demo.yaml", "--devices", "8xH200"]
+    found = json.loads(CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False).stdout)
+    assert found["minimum_devices"] == 1
+    assert found["plan"]["device"] == "h200"
+    first = found["divisions"][0]
+    assert first["run_s"][0] < found["plan"]["steps"] * first["step_s"] < first["run_s"][1]
+    shown = CliRunner().invoke(cli, [*asked, "--top", "1"], catch_exceptions=False).stdout
+    assert f"8 h200: {len(found['divisions'])} divisions can run" in shown
+    assert first["division"] in shown
