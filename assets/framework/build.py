@@ -9,7 +9,7 @@ import inspect
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import dagster as dg
 from dagster import BetaWarning
@@ -85,28 +85,66 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
         MissingError: an input has not been made.
         CheckFailedError: a blocking expectation failed; nothing was published.
     """
+    made = bring(stage, ctx, say)
+    if made.blocked and made.suite and made.outcome:
+        yield _check_result(stage, made.suite, made.outcome)
+    manifest = publish(stage, ctx, made)
+    yield dg.MaterializeResult(
+        asset_key=dg.AssetKey(stage.asset.split("/")),
+        data_version=dg.DataVersion(manifest.digest),
+        metadata=metadata(stage, ctx, manifest, made.inputs),
+        check_results=[_check_result(stage, made.suite, made.outcome)] if made.suite and made.outcome else [],
+    )
+
+
+class Made(NamedTuple):
+    """A stage's manifest, made or found, with what its expectations say; not published yet."""
+
+    manifest: Manifest
+    inputs: Inputs
+    suite: Suite | None
+    outcome: SuiteOutcome | None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a blocking expectation failed."""
+        return self.outcome is not None and self.outcome.blocked
+
+
+def bring(stage: Stage, ctx: Context, say: Say) -> Made:
+    """Find or make a stage's manifest from the published ones, and check it.
+
+    Raises:
+        MissingError: an input has not been made.
+    """
     inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
-    digests = {dep: manifest.digest for dep, manifest in inputs.items()}
-    manifest = up_to_date(stage, ctx, digests) or _made(stage, ctx, inputs, say)
+    manifest = up_to_date(stage, ctx, _digests(inputs)) or _made(stage, ctx, inputs, say)
     suite = stage.suite(manifest, inputs) if stage.suite else None
-    outcome = validate(suite, ctx.workspace, keep=ctx.share is None) if suite else None
-    if suite and outcome and outcome.blocked:
-        yield _check_result(stage, suite, outcome)
+    return Made(manifest, inputs, suite, validate(suite, ctx.workspace, keep=ctx.share is None) if suite else None)
+
+
+def publish(stage: Stage, ctx: Context, made: Made) -> Manifest:
+    """Sign what must be signed of a stage's manifest, and make it the current one.
+
+    Raises:
+        CheckFailedError: a blocking expectation failed; nothing was published.
+    """
+    manifest, digests = made.manifest, _digests(made.inputs)
+    if made.blocked and made.outcome:
         raise CheckFailedError(
             f"{stage.asset} did not pass its checks and was not published",
-            found="; ".join([*manifest.stats.get("failures", ()), *outcome.failures]),
+            found="; ".join([*manifest.stats.get("failures", ()), *made.outcome.failures]),
             expected="every critical expectation to hold",
             remedy="look at the asset's check and its Data Docs; correct the input or the recipe",
         )
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
         stage.statement.sign(ctx, digests, manifest)
     ctx.refs.publish(manifest, stage.key(ctx, digests))
-    yield dg.MaterializeResult(
-        asset_key=dg.AssetKey(stage.asset.split("/")),
-        data_version=dg.DataVersion(manifest.digest),
-        metadata=metadata(stage, ctx, manifest, inputs),
-        check_results=[_check_result(stage, suite, outcome)] if suite and outcome else [],
-    )
+    return manifest
+
+
+def _digests(inputs: Inputs) -> dict[str, str]:
+    return {dep: manifest.digest for dep, manifest in inputs.items()}
 
 
 def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -70,6 +70,10 @@ class RecipeError(PlinthError):
     exit_code = 2
 
 
+class BudgetError(RecipeError):
+    """More would be spent than the file allows."""
+
+
 class ExtensionError(RecipeError):
     pass
 

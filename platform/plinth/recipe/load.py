@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,20 @@ def load(path: Path | str, packaged: Path | None = None) -> Recipe:
     return required(*check(path, packaged), Path(path))
 
 
-def check_over(path: Path | str, over: Lined, name: Path, without: str = "", packaged: Path | None = None) -> Recipe:
-    """The recipe in a file with other keys laid over it, as a file that extends it would.
+def check_over(
+    path: Path | str, overs: Sequence[Lined], name: Path, without: str = "", packaged: Path | None = None
+) -> Recipe:
+    """The recipe in a file with other keys laid over it, one after the other, as files that extend it would.
 
     Args:
-        over: the keys.
+        overs: the keys.
         name: the file they come from, for errors.
         without: a section of `corpus` that does not matter.
 
     Raises:
         RecipeError: as `load`.
     """
-    lined = merge(follow(Path(path), packaged), over)
+    lined = reduce(merge, overs, follow(Path(path), packaged))
     corpus = lined.data.get("corpus")
     if isinstance(corpus, dict) and without in corpus:
         kept = {key: value for key, value in corpus.items() if key != without}

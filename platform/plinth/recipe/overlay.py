@@ -39,7 +39,7 @@ def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
     if lined.problems or WHOLE & lined.data.keys():
         return load(new, packaged)
     # No gate is measured in a trial, so a trial may leave out the rules that a gate consists of.
-    return check_over(recipe, _placed(lined), new, without="slices", packaged=packaged)
+    return check_over(recipe, [_placed(lined)], new, without="slices", packaged=packaged)
 
 
 def _placed(lined: Lined) -> Lined:

@@ -26,6 +26,7 @@ impact/      the links between all manifests, for `plinth impact`; made again wh
 mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     DAGSTER_HOME
 reports/     self-contained pages
+experiments/ references, costs and records of the arms of experiments; what they made lies in the common store
 costs/       what the last making of each asset cost, for `plinth scale`
 input/       where recipes look for relative source paths (the demo's harvest lands here)
 tmp/         staging; may be deleted whenever nothing runs
@@ -127,6 +128,14 @@ class Workspace:
         self.reports = self.root / "reports"
         self.costs = self.root / "costs"
         self.tmp = self.root / "tmp"
+        self._branch = ""
+
+    def branch(self, name: str) -> Workspace:
+        """This workspace with references and costs of its own, below `experiments/NAME`; all else is common to both."""
+        made = Workspace(self.root)
+        made._branch = f"experiments/{name}"
+        made.refs, made.costs = made.root / made._branch / "refs", made.root / made._branch / "costs"
+        return made
 
     @cached_property
     def uri(self) -> str:
@@ -153,7 +162,8 @@ class Workspace:
 
     def objects(self, folder: str) -> Objects:
         """The references, records or manifests, wherever they lie."""
-        return S3Objects(f"{self.uri}/{folder}") if self.uri else Folder(self.root / folder)
+        own = f"{self._branch}/{folder}" if self._branch and folder == "refs" else folder
+        return S3Objects(f"{self.uri}/{own}") if self.uri else Folder(self.root / own)
 
     def ensure(self) -> Workspace:
         """Make the folders, its user's alone (`private.mask`), and prove that they can be written.

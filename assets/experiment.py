@@ -1,0 +1,164 @@
+"""`experiment/{name}/{arm}/{size}-s{seed}` and `experiment/{name}/effects`: the runs of an experiment, and its answer.
+
+A run's asset plays the pipeline of its recipe, as far as the checkpoint, over references of its own; what the workspace
+or another arm has made of the same inputs is taken over, part by part from the step cache where not as a whole. A run
+that fails is a result: its asset says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.catalog import selected, stages
+from assets.framework.build import bring, publish
+from assets.framework.inputs import shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from assets.framework.up_to_date import up_to_date
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.compute.costs import StepCost
+from plinth.errors import PlinthError, StorageError
+from plinth.experiment import measure, record
+from plinth.experiment.arms import PREFIX, Arm
+from plinth.experiment.parameters import Experiment
+from plinth.experiment.record import Spent
+from plinth.records import Manifest
+from plinth.recipe.load import fingerprint as recipe_fingerprint
+
+#: The last asset of a run's own pipeline.
+LAST = "checkpoint"
+
+
+def of(experiment: Experiment, arms: Sequence[Arm]) -> list[Stage]:
+    """Every run, then the effects; where losing arms are stopped, a seed's runs read those of the seeds before."""
+    runs = [_run(experiment, arm, _before(experiment, arms, arm)) for arm in arms]
+    return [*runs, _effects(experiment, arms)]
+
+
+def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
+    """Runs of earlier seeds, which decide whether a run starts."""
+    if not experiment.stop_losing:
+        return ()
+    seeds = experiment.seeds[: experiment.seeds.index(arm.seed)]
+    return tuple(one for one in arms if one.seed in seeds)
+
+
+def _run(experiment: Experiment, arm: Arm, before: Sequence[Arm]) -> Stage:
+    own = selected(stages(arm.recipe), (LAST,))
+    return Stage(
+        asset=arm.asset,
+        deps=tuple(one.asset for one in before),
+        make=partial(_make, experiment, arm, before),
+        version=measure.VERSION,
+        params={"recipe": recipe_fingerprint(arm.recipe), "points": experiment.curve_points,
+                "stages": {one.asset: one.code_version for one in own}},
+        outside=partial(_outside, arm, own),
+        group=PREFIX,
+        description=f"{experiment.question} The run of arm {arm.arm}, size {arm.size}, seed {arm.seed}.",
+        owner=shared_owner(arm.recipe),
+        kinds=("deepspeed", "pytorch"),
+        pool="training",
+    )  # fmt: skip
+
+
+def _outside(arm: Arm, own: Sequence[Stage], ctx: Context) -> str:
+    """Identity of the sources, and which attempt this is where an earlier one failed."""
+    read = {one.asset: one.outside(ctx) for one in own if one.outside}
+    return fingerprint.digest({"read": read, "attempt": record.attempt(ctx.workspace, arm)})
+
+
+def _make(
+    experiment: Experiment, arm: Arm, before: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say
+) -> Manifest:
+    if decision := record.stopped(experiment, arm, [measure.scores_of(ctx, inputs[one.asset]) for one in before]):
+        say(decision)
+        return measure.kept(arm, "stopped", decision, inputs, [])
+    try:
+        made = play(ctx, arm, say)
+        sets = {name: made[f"protected/{name}"] for name in experiment.test}
+        return measure.measured(ctx, arm, experiment.curve_points, {n: made[n] for n in ("run", LAST)}, sets)
+    except StorageError:
+        raise  # a full disk says nothing of the arm
+    except PlinthError as error:
+        say(f"arm {arm.arm} failed: {error.what}")
+        return measure.kept(arm, "failed", error.what, {}, [])
+
+
+def play(ctx: Context, arm: Arm, say: Say) -> dict[str, Manifest]:
+    """Bring the pipeline of a run up to date as far as its checkpoint, over references of its own.
+
+    Returns:
+        The manifests of its stages. What was made, taken over and written is recorded beside the references.
+
+    Raises:
+        PlinthError: a stage failed; what was finished before it is kept.
+    """
+    space = ctx.workspace.branch(arm.branch)
+    made: dict[str, Manifest] = {}
+    spent = Spent()
+    for stage in selected(stages(arm.recipe), (LAST,)):
+        own = Context(space, ctx.engine, ctx.progress, requested_by=ctx.requested_by)
+        digests = {dep: made[dep].digest for dep in stage.deps}
+        if (found := up_to_date(stage, own, digests)) is None and (found := up_to_date(stage, ctx, digests)):
+            own.refs.publish(found, stage.key(own, digests))
+        if found:
+            made[stage.asset], spent = found, spent.with_taken(stage.asset)
+            continue
+        say(f"{arm.arm}, size {arm.size}, seed {arm.seed}: {stage.asset}")
+        made[stage.asset] = publish(stage, own, bring(stage, own, say))
+        spent = spent.with_made(stage.asset, sum(own.costs.values(), StepCost()), own.store.written)
+        record.save(space, spent)
+    record.save(space, spent)
+    return made
+
+
+def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
+    return Stage(
+        asset=f"{PREFIX}/{experiment.name}/effects",
+        deps=tuple(one.asset for one in arms),
+        make=partial(_compare, experiment, arms),
+        version=record.VERSION,
+        params={"base": experiment.base, "question": experiment.question},
+        group=PREFIX,
+        description=f"{experiment.question} Every arm against {experiment.base}, paired by seed and document.",
+        owner=shared_owner(arms[0].recipe),
+        kinds=("json",),
+        present=partial(_present, experiment, arms),
+        pool="training",
+    )
+
+
+def _compare(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return record.compared(ctx, experiment, {one.asset: inputs[one.asset] for one in arms})
+
+
+def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[one["size"], one["arm"], one["slice"], one["finding"]] for one in made.stats["effects"]]
+    return {
+        "page": dg.MetadataValue.path(show(ctx, experiment, arms, made)),
+        "effects": dg.MetadataValue.md(table(["size", "arm", "slice", "finding"], rows)),
+    }
+
+
+def path(ctx: Context, experiment: Experiment) -> Path:
+    """Where the page of an experiment lies for people."""
+    return ctx.workspace.reports / f"experiment-{experiment.name}.html"
+
+
+def show(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> Path:
+    """Write the page of an experiment; returns where."""
+    from plinth.report.experiment import page
+    from plinth.storage.atomic import write_bytes
+
+    runs = {one.asset: ctx.refs.load(made.inputs[one.asset]) for one in arms}
+    shared = record.shared(ctx.workspace, arms)
+    target = path(ctx, experiment)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, page(ctx, experiment, runs, made, shared).encode())
+    return target

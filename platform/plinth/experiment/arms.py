@@ -1,0 +1,174 @@
+"""The file of an experiment as recipes: one for each arm, size and seed.
+
+Overlays lie over the recipe in this order: `common`, the size, the arm; then what the experiment itself decides, which
+no overlay can undo: the test text, the seeds, the name of the run. What decides the score may not differ between arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from plinth.errors import BudgetError, RecipeError
+from plinth.experiment.parameters import Experiment
+from plinth.model.flops import flops_exact
+from plinth.recipe.extends import named, shown
+from plinth.recipe.load import check_over
+from plinth.recipe.recipe import Recipe
+from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, read
+
+#: First part of the keys of an experiment's assets.
+PREFIX = "experiment"
+#: What decides a score, or on which text a run may be scored.
+FIXED = ("evaluation", "corpus.holdout", "corpus.protected", "corpus.contamination")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run of an experiment.
+
+    Args:
+        experiment, arm, size, seed: of which run.
+        recipe: the recipe that the run follows.
+        overlay: what the arm changes, as it was written.
+    """
+
+    experiment: str
+    arm: str
+    size: str
+    seed: int
+    recipe: Recipe
+    overlay: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def asset(self) -> str:
+        """Key of the run's asset."""
+        return f"{PREFIX}/{self.branch}"
+
+    @property
+    def branch(self) -> str:
+        """Name of the references of the run's corpus, weights and scores."""
+        return f"{self.experiment}/{self.arm}/{self.size}-s{self.seed}"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the run trains on."""
+        return self.recipe.mixture.total_tokens if self.recipe.mixture else 0
+
+    @property
+    def flops(self) -> float:
+        """Training FLOPs of the run, by the vocabulary that the recipe asks for (`flops_exact`)."""
+        sequence = self.recipe.mixture.sequence_tokens if self.recipe.mixture else 0
+        return float(self.tokens * flops_exact(self.recipe.training.model, self.recipe.tokenizer.vocab_size, sequence))
+
+
+def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Arm, ...]]:
+    """An experiment and its runs: seed by seed, and for each seed every arm at every size.
+
+    Args:
+        path: the file.
+        packaged: folder of recipes that are found by name.
+
+    Raises:
+        RecipeError: the file or the recipe of an arm is wrong, with the line; an arm changes what decides the score.
+        BudgetError: the runs would need more than the budget.
+    """
+    lined = read(path, shown(path))
+    experiment = _validated(lined, path)
+    recipe = named(experiment.recipe, path.parent, packaged) or path.parent / experiment.recipe
+    arms = []
+    for seed, size, arm in product(experiment.seeds, experiment.sizes, experiment.arms):
+        over = [_below(lined, key) for key in (("common",), ("sizes", size), ("arms", arm))]
+        own = _own(experiment, arm, seed, lined.mark(("test",), Position(shown(path), 1)))
+        made = check_over(recipe, [*over, own], path, packaged=packaged)
+        if made.mixture is None:
+            raise RecipeError(
+                f"arm {arm} trains nothing", found=f"no mixture in {shown(recipe)}", remedy="name a recipe that has one"
+            )
+        arms.append(Arm(experiment.name, arm, size, seed, made, experiment.arms[arm]))
+    _require_alike(experiment, arms, lined, path)
+    _require_affordable(experiment, arms)
+    return experiment, tuple(arms)
+
+
+def _validated(lined: Lined, path: Path) -> Experiment:
+    top = Position(shown(path), 1)
+    problems = list(lined.problems)
+    if not problems:
+        try:
+            return Experiment.model_validate(lined.data)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                key = tuple(step for step in detail["loc"] if step != "[key]")
+                problems.append(Problem(lined.mark(key, top), dotted(key), detail["msg"]))
+    listed = "\n".join(f"  {problem}" for problem in problems)
+    raise RecipeError(
+        f"the experiment {shown(path)} is wrong\n{listed}",
+        remedy="correct the lines above; docs/experiments.md describes every key",
+    )
+
+
+def _below(lined: Lined, key: Key) -> Lined:
+    """The overlay at a key, with the lines it was written on."""
+    data: Any = lined.data
+    for step in key:
+        data = data.get(step, {}) if isinstance(data, dict) else {}
+    marks = {known[len(key) :]: mark for known, mark in lined.marks.items() if known[: len(key)] == key}
+    return Lined(data=data or {}, marks=marks)
+
+
+def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
+    """What the experiment decides of every run."""
+    sets = {name: one.model_dump(mode="json", exclude_unset=True) for name, one in experiment.test.items()}
+    data = {
+        "name": f"{experiment.name}-{arm}",
+        "corpus": {"protected": {"sets": sets}},
+        "mixture": {"seed": seed},
+        "training": {"seed": seed},
+    }
+    return Lined(data=data, marks={key: mark for key in _keys(data, ())})
+
+
+def _keys(data: Any, at: Key) -> Sequence[Key]:
+    """Every key of nested mappings and lists."""
+    steps: Any = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list | tuple) else ()
+    return [key for step, value in steps for key in ((*at, step), *_keys(value, (*at, step)))]
+
+
+def _require_alike(experiment: Experiment, arms: Sequence[Arm], lined: Lined, path: Path) -> None:
+    """Raises RecipeError where an arm changes what decides the score."""
+    base = {(one.size, one.seed): one.recipe for one in arms if one.arm == experiment.base}
+    for one in arms:
+        for name in FIXED:
+            if _section(one.recipe, name) != _section(base[one.size, one.seed], name):
+                key = ("arms", one.arm, *name.split("."))
+                raise RecipeError(
+                    f"{lined.mark(key, Position(shown(path), 1))}  arm {one.arm} changes {name}",
+                    found=f"{name} of {one.arm} is another than that of {experiment.base}",
+                    expected="what decides the score to be the same in all arms",
+                    remedy="move it to `common:`, or put the question to two experiments",
+                )
+
+
+def _section(recipe: Recipe, name: str) -> Any:
+    value: Any = recipe
+    for step in name.split("."):
+        value = getattr(value, step)
+    return value
+
+
+def _require_affordable(experiment: Experiment, arms: Sequence[Arm]) -> None:
+    needed = {"tokens": sum(one.tokens for one in arms), "flops": sum(one.flops for one in arms)}
+    for name, most in experiment.budget:
+        if most is not None and needed[name] > most:
+            raise BudgetError(
+                f"experiment {experiment.name} would exceed its budget",
+                found=f"{needed[name]:,.4g} {name} in {len(arms)} runs",
+                expected=f"at most {most:,.4g}",
+                remedy="fewer seeds, sizes or tokens; or raise `budget` in the file",
+            )
