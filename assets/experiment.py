@@ -7,7 +7,8 @@ that fails is a result: its asset says why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from assets.framework.up_to_date import up_to_date
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.costs import StepCost
-from plinth.errors import PlinthError, StorageError
-from plinth.experiment import measure, record
+from plinth.errors import LaunchError, StageError, TrainingError
+from plinth.experiment import answer, measure, record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.record import Spent
-from plinth.records import Manifest
 from plinth.recipe.load import fingerprint as recipe_fingerprint
+from plinth.records import Manifest
+from plinth.storage.atomic import write_bytes
 
 #: The last asset of a run's own pipeline.
 LAST = "checkpoint"
@@ -76,21 +78,31 @@ def _outside(arm: Arm, own: Sequence[Stage], ctx: Context) -> str:
 def _make(
     experiment: Experiment, arm: Arm, before: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say
 ) -> Manifest:
-    if decision := record.stopped(experiment, arm, [measure.scores_of(ctx, inputs[one.asset]) for one in before]):
-        say(decision)
-        return measure.kept(arm, "stopped", decision, inputs, [])
+    scored = [measure.scores_of(ctx, inputs[one.asset]) for one in before]
+    if scored and (reason := answer.cannot_win(experiment, arm, scored)):
+        say(reason)
+        return measure.kept(arm, "stopped", reason, inputs, [])
     try:
-        made = play(ctx, arm, say)
+        made = played(ctx, experiment, arm, say)
         sets = {name: made[f"protected/{name}"] for name in experiment.test}
         return measure.measured(ctx, arm, experiment.curve_points, {n: made[n] for n in ("run", LAST)}, sets)
-    except StorageError:
-        raise  # a full disk says nothing of the arm
-    except PlinthError as error:
-        say(f"arm {arm.arm} failed: {error.what}")
-        return measure.kept(arm, "failed", error.what, {}, [])
+    except LaunchError:
+        raise
+    except (StageError, TrainingError) as error:  # any other, as a full disk, says nothing of the arm
+        reason = " ".join(part for part in (f"{error.what}:", str(error.found or "")) if part).rstrip(": ")
+        say(f"{arm.asset} failed: {reason}")
+        return measure.kept(arm, "failed", reason, {}, [])
 
 
-def play(ctx: Context, arm: Arm, say: Say) -> dict[str, Manifest]:
+def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
+    """Where most of a run may be made already: the workspace's own recipe, the arm's first run, the base's first run."""
+    size, seed = next(iter(experiment.sizes)), experiment.seeds[0]
+    first = [replace(arm, arm=name, size=size, seed=seed).branch for name in (arm.arm, experiment.base)]
+    branches = [ctx.workspace.branch(name) for name in first if name != arm.branch]
+    return [ctx, *(Context(space, ctx.engine) for space in branches)]
+
+
+def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say) -> dict[str, Manifest]:
     """Bring the pipeline of a run up to date as far as its checkpoint, over references of its own.
 
     Returns:
@@ -99,22 +111,24 @@ def play(ctx: Context, arm: Arm, say: Say) -> dict[str, Manifest]:
     Raises:
         PlinthError: a stage failed; what was finished before it is kept.
     """
-    space = ctx.workspace.branch(arm.branch)
+    space, neighbours = ctx.workspace.branch(arm.branch), _neighbours(ctx, experiment, arm)
     made: dict[str, Manifest] = {}
-    spent = Spent()
+    spent = record.spent(ctx.workspace, [arm]).get(arm.asset, Spent())
     for stage in selected(stages(arm.recipe), (LAST,)):
         own = Context(space, ctx.engine, ctx.progress, requested_by=ctx.requested_by)
         digests = {dep: made[dep].digest for dep in stage.deps}
-        if (found := up_to_date(stage, own, digests)) is None and (found := up_to_date(stage, ctx, digests)):
+        if found := up_to_date(stage, own, digests):
+            made[stage.asset] = found
+            continue
+        if found := next((one for other in neighbours if (one := up_to_date(stage, other, digests))), None):
             own.refs.publish(found, stage.key(own, digests))
-        if found:
             made[stage.asset], spent = found, spent.with_taken(stage.asset)
             continue
         say(f"{arm.arm}, size {arm.size}, seed {arm.seed}: {stage.asset}")
         made[stage.asset] = publish(stage, own, bring(stage, own, say))
         spent = spent.with_made(stage.asset, sum(own.costs.values(), StepCost()), own.store.written)
-        record.save(space, spent)
-    record.save(space, spent)
+        record.save(ctx.workspace, arm, spent)  # at once: what was made is not made again after a kill
+    record.save(ctx.workspace, arm, spent)
     return made
 
 
@@ -123,7 +137,7 @@ def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
         asset=f"{PREFIX}/{experiment.name}/effects",
         deps=tuple(one.asset for one in arms),
         make=partial(_compare, experiment, arms),
-        version=record.VERSION,
+        version=answer.VERSION,
         params={"base": experiment.base, "question": experiment.question},
         group=PREFIX,
         description=f"{experiment.question} Every arm against {experiment.base}, paired by seed and document.",
@@ -135,7 +149,7 @@ def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
 
 
 def _compare(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return record.compared(ctx, experiment, {one.asset: inputs[one.asset] for one in arms})
+    return answer.of(ctx, experiment, [inputs[one.asset] for one in arms])
 
 
 def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -153,12 +167,7 @@ def path(ctx: Context, experiment: Experiment) -> Path:
 
 def show(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> Path:
     """Write the page of an experiment; returns where."""
-    from plinth.report.experiment import page
-    from plinth.storage.atomic import write_bytes
-
-    runs = {one.asset: ctx.refs.load(made.inputs[one.asset]) for one in arms}
-    shared = record.shared(ctx.workspace, arms)
     target = path(ctx, experiment)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, page(ctx, experiment, runs, made, shared).encode())
+    write_bytes(target, answer.page(ctx, experiment, arms, made).encode())
     return target

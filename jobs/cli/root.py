@@ -89,6 +89,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "experiment": (
         "Experiments",
         {
+            "experiment": ("experiment", "Compare arms of a recipe over seeds, with intervals."),
             "scaling": ("scaling", "Fit a ladder of runs; foretell a larger one."),
         },
     ),

@@ -1,0 +1,122 @@
+"""`plinth experiment`: a question put to small runs of one recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+from plinth.compute.threads import cores
+
+if TYPE_CHECKING:
+    from plinth.experiment.arms import Arm
+    from plinth.experiment.parameters import Experiment
+
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group(
+    epilog=examples(
+        "plinth experiment check filters",
+        "plinth experiment run filters",
+        "plinth experiment show filters --json | jq '.effects[] | {arm, finding}'",
+    )
+)
+def experiment() -> None:
+    """Put a question to small runs: arms of a recipe x sizes x seeds, paired effects with intervals, a page."""
+
+
+@experiment.command()
+@file_argument
+@shared
+@json_option
+def check(settings: Settings, file: Path, as_json: bool) -> None:
+    """Check an experiment and list its runs with tokens and FLOPs; nothing is started.
+
+    FILE is a YAML file, or the name of a packaged experiment.
+    """
+    from jobs import experiment as experiments
+    from jobs.cli import output
+
+    loaded, arms = experiments.load(file)
+    tokens, flops = sum(one.tokens for one in arms), sum(one.flops for one in arms)
+    if as_json:
+        runs = [{"asset": one.asset, "tokens": one.tokens, "flops": one.flops} for one in arms]
+        output.emit_json({"name": loaded.name, "runs": runs, "tokens": tokens, "flops": flops})
+        return
+    output.heading(loaded.question)
+    rows = [
+        (one.arm, one.size, one.seed, f"{one.tokens:,}", f"{one.flops:.3g}", "base" if one.arm == loaded.base else "")
+        for one in arms
+    ]
+    output.table(("arm", "size", "seed", "tokens", "FLOPs", ""), rows, right=("seed", "tokens", "FLOPs"))
+    output.say(f"{len(arms)} runs, {tokens:,} tokens, {flops:.3g} FLOPs")
+
+
+@experiment.command()
+@file_argument
+@shared
+@click.option(
+    "--side-by-side", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs under way at once."
+)
+@click.option("--again", is_flag=True, help="Ask for runs again that failed.")
+@click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Worker processes; one per core by default.")
+@json_option
+def run(settings: Settings, file: Path, side_by_side: int, again: bool, workers: int | None, as_json: bool) -> None:
+    """Run what is missing of an experiment, compare the arms, write the page.
+
+    Steps that arms have in common with each other or with the workspace are done once. Interrupted, the same command
+    goes on where it stopped. An arm that fails is a result.
+    """
+    from jobs import experiment as experiments
+    from jobs.cli import output
+    from plinth.compute.select_engine import Compute
+
+    summary = experiments.run(
+        settings.workspace,
+        file,
+        compute=Compute("local", workers or cores()),
+        side_by_side=side_by_side,
+        again=again,
+        say=lambda sentence: output.line(sentence, err=True),
+    )
+    if as_json:
+        output.emit_json(summary)
+        return
+    output.heading(f"made {len(summary.made)} assets, {len(summary.fresh)} were up to date")
+    _effects(summary.effects)
+    for asset in summary.failed:
+        output.say(f"failed: {asset}")
+    output.facts({"page": summary.page.absolute().as_uri()})
+
+
+@experiment.command()
+@file_argument
+@shared
+@json_option
+def show(settings: Settings, file: Path, as_json: bool) -> None:
+    """Show the effects that an experiment found, and write its page again."""
+    from assets import experiment as wiring
+    from jobs import experiment as experiments
+    from jobs.cli import output
+
+    ctx = settings.context()
+    loaded, arms = experiments.load(file)
+    made = experiments.answer_of(ctx, loaded)
+    page = wiring.show(ctx, loaded, arms, made)
+    if as_json:
+        output.emit_json({"digest": made.digest, "page": str(page), **made.stats})
+        return
+    output.heading(loaded.question)
+    _effects(made.stats["effects"])
+    output.facts({"page": page.absolute().as_uri()})
+
+
+def _effects(effects: Sequence[dict[str, Any]]) -> None:
+    from jobs.cli import output
+
+    rows = [(one["arm"], one["size"], one["slice"], one["finding"]) for one in effects]
+    output.table(("arm", "size", "slice", "finding"), rows)

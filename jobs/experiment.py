@@ -1,0 +1,188 @@
+"""Run an experiment: its runs and its answer as assets of one Dagster job, in this process.
+
+    file -> arms -> (side by side: the runs of a seed at once) -> Dagster run -> page
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets import experiment as wiring
+from assets.framework.build import REQUESTED_BY, asset
+from assets.framework.resources import PlinthResource, Session
+from assets.framework.up_to_date import decide
+from jobs import recipes
+from jobs.instance import open_instance
+from jobs.pipeline import QUIET, requested_by
+from plinth.compute.context import Context
+from plinth.compute.progress import for_terminal
+from plinth.compute.select_engine import DEFAULT, Compute
+from plinth.errors import MissingError, PlinthError, StageError
+from plinth.experiment import arms as expansion
+from plinth.experiment import record
+from plinth.experiment.arms import Arm
+from plinth.experiment.parameters import Experiment
+from plinth.records import Manifest
+from plinth.storage.workspace import Workspace
+from plinth.trust.pin import Trust
+
+FOLDER = Path(__file__).parent / "experiments"
+JOB = "run_experiment"
+
+
+@dataclass(frozen=True)
+class ExperimentSummary:
+    """What an experiment came to."""
+
+    name: str
+    made: tuple[str, ...]
+    fresh: tuple[str, ...]
+    seconds: float
+    page: Path
+    effects: tuple[dict[str, Any], ...] = field(default=())
+    failed: tuple[str, ...] = ()
+
+
+def load(path: Path) -> tuple[Experiment, tuple[Arm, ...]]:
+    """An experiment's file, or a packaged one by its name, with its runs.
+
+    Raises:
+        MissingError: no such file.
+        RecipeError, BudgetError: as `plinth.experiment.arms.load`.
+    """
+    packaged = FOLDER / f"{path.name.removesuffix('.yaml')}.yaml"
+    target = path if path.is_file() else packaged
+    if not target.is_file():
+        known = ", ".join(sorted(one.stem for one in FOLDER.glob("*.yaml")))
+        raise MissingError(f"no experiment {path}", expected=f"a file, or one of the packaged ones: {known}")
+    return expansion.load(target, recipes.FOLDER)
+
+
+def definitions(
+    experiment: Experiment, arms: Sequence[Arm], workspace: Path, compute: Compute = DEFAULT, **resources: Any
+) -> dg.Definitions:
+    """The assets of an experiment and the job that makes them."""
+    made = [asset(stage) for stage in wiring.of(experiment, arms)]
+    job = dg.define_asset_job(JOB, dg.AssetSelection.assets(*made), executor_def=dg.in_process_executor)
+    known = {"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **resources}
+    return dg.Definitions(assets=made, jobs=[job], resources=known, executor=dg.in_process_executor)
+
+
+def run(
+    workspace: Path,
+    path: Path,
+    *,
+    compute: Compute = DEFAULT,
+    side_by_side: int = 1,
+    again: bool = False,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> ExperimentSummary:
+    """Bring an experiment up to date: runs that are there are left alone, interrupted ones go on where they stopped.
+
+    Args:
+        side_by_side: runs of one seed that are under way at once.
+        again: ask for runs again that failed.
+
+    Raises:
+        RecipeError, BudgetError, MissingError: the experiment is wrong; nothing was started.
+        SignatureError: no root of trust is pinned.
+        StageError: Dagster could not run it; a run of an arm that fails is a result and raises nothing.
+    """
+    started = time.monotonic()
+    warnings.filterwarnings("ignore", category=dg.BetaWarning)
+    warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+    experiment, arms = load(path)
+    space = Workspace(workspace).ensure()
+    Trust.of(space)  # checkpoints are signed: without a root of trust no run would keep one
+    with space.locked(f"plinth experiment run {path}"):
+        ctx = Context(space)
+        if again:
+            record.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
+        todo = decide(ctx, wiring.of(experiment, arms))
+        if todo.stale:
+            waiting = [one for one in arms if one.asset in todo.stale]
+            say(f"{len(waiting)} of {len(arms)} runs to make")
+            if side_by_side > 1:
+                _at_once(space, experiment, waiting, compute, side_by_side, say)
+            _materialise(space, experiment, arms, todo.stale, compute)
+        made = answer_of(ctx, experiment)
+        page = wiring.show(ctx, experiment, arms, made)
+    failed = tuple(one.asset for one in arms if _status(ctx, one) in ("failed", "diverged"))
+    seconds = time.monotonic() - started
+    return ExperimentSummary(
+        experiment.name, todo.stale, todo.fresh, seconds, page, tuple(made.stats["effects"]), failed
+    )
+
+
+def answer_of(ctx: Context, experiment: Experiment) -> Manifest:
+    """The published effects of an experiment.
+
+    Raises:
+        MissingError: it was not run here.
+    """
+    return ctx.refs.current(f"{expansion.PREFIX}/{experiment.name}/effects")
+
+
+def _status(ctx: Context, arm: Arm) -> str:
+    ref = ctx.refs.seen(arm.asset)
+    return str(ctx.refs.load(ref.digest).stats["status"]) if ref else ""
+
+
+def _at_once(
+    space: Workspace,
+    experiment: Experiment,
+    arms: Sequence[Arm],
+    compute: Compute,
+    side_by_side: int,
+    say: Callable[[str], None],
+) -> None:
+    """Play the runs of the first seed that is waiting, several at once; their assets find all of it made.
+
+    Later seeds wait for it where losing arms are stopped. An error is met again, and kept, when the asset is made.
+    """
+    seeds = experiment.seeds[:1] if experiment.stop_losing else experiment.seeds
+    chosen = [one for one in arms if one.seed in seeds]
+    if not chosen:
+        return
+    first, *rest = chosen
+    engine = compute.open()
+    try:
+
+        def play(arm: Arm) -> None:
+            try:
+                wiring.played(Context(space, engine, requested_by=requested_by()), experiment, arm, say)
+            except PlinthError as error:
+                say(f"{arm.asset}: {error.what}")
+
+        play(first)  # what all have in common is made once, before they share it
+        with ThreadPoolExecutor(side_by_side) as pool:
+            list(pool.map(play, rest))
+    finally:
+        engine.close()
+
+
+def _materialise(
+    space: Workspace, experiment: Experiment, arms: Sequence[Arm], stale: Sequence[str], compute: Compute
+) -> None:
+    session = Session(for_terminal())
+    defs = definitions(experiment, arms, space.root, compute, session=session)
+    with open_instance(space) as instance:
+        result = defs.resolve_job_def(JOB).execute_in_process(
+            instance=instance,
+            asset_selection=[dg.AssetKey(one.split("/")) for one in stale],
+            run_config=QUIET,
+            tags={REQUESTED_BY: requested_by()},
+            raise_on_error=False,
+        )
+    if not result.success:
+        if session.failures:
+            raise session.failures[0]
+        raise StageError(f"the Dagster run {result.run_id} of experiment {experiment.name} failed", remedy="`plinth up`")
