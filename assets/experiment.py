@@ -95,7 +95,7 @@ def _make(
 
 
 def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
-    """Where most of a run may be made already: the workspace's own recipe, the arm's first run, the base's first run."""
+    """Where most of a run may be made already: the workspace's own recipe, the first runs of the arm and the base."""
     size, seed = next(iter(experiment.sizes)), experiment.seeds[0]
     first = [replace(arm, arm=name, size=size, seed=seed).branch for name in (arm.arm, experiment.base)]
     branches = [ctx.workspace.branch(name) for name in first if name != arm.branch]

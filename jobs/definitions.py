@@ -6,7 +6,7 @@ PLINTH_WORKSPACE, which `plinth up` sets.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import dagster as dg
 from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
-from jobs import marks, sensors
+from assets.framework.stage import Stage
+from jobs import experiments, marks, sensors
 from jobs.recipes import find, load
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
@@ -41,9 +42,14 @@ TRAINING_GROUPS = ("training", "evaluation", "registry")
 
 
 def build(
-    recipe: Recipe, workspace: Path, *, compute: Compute = DEFAULT, resources: Mapping[str, Any] | None = None
+    recipe: Recipe,
+    workspace: Path,
+    *,
+    compute: Compute = DEFAULT,
+    resources: Mapping[str, Any] | None = None,
+    further: Iterable[Stage] = (),
 ) -> dg.Definitions:
-    """All assets, checks, jobs, schedules and sensors of a recipe."""
+    """All assets, checks, jobs, schedules and sensors of a recipe, and assets of `further` stages."""
     in_process = dg.in_process_executor
     marks_check = marks.check(recipe, workspace)
     apart = dg.AssetSelection.checks(marks_check)  # whoever marks or makes an asset has it evaluated
@@ -71,7 +77,7 @@ def build(
         sensors.mirror(recipe, workspace),
     ]
     return dg.Definitions(
-        assets=[asset(stage) for stage in stages(recipe)],
+        assets=[asset(stage) for stage in (*stages(recipe), *further)],
         asset_checks=[marks_check],
         jobs=[corpus, candidate, *([] if recipe.release is None else [release])],
         schedules=[sensors.nightly(corpus)],
@@ -92,4 +98,5 @@ def definitions() -> dg.Definitions:
     """The code location, from the environment."""
     workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
     recipe = load(find(os.environ["PLINTH_RECIPE"]))
-    return build(recipe, workspace, compute=Compute.from_environment())
+    compute = Compute.from_environment()
+    return build(recipe, workspace, compute=compute, further=experiments.remembered(workspace))

@@ -19,22 +19,20 @@ from assets import experiment as wiring
 from assets.framework.build import REQUESTED_BY, asset
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.up_to_date import decide
-from jobs import recipes
+from jobs import experiments
 from jobs.instance import open_instance
-from jobs.pipeline import QUIET, requested_by
+from jobs.pipeline import QUIET, raise_first_failure, requested_by, take_harvest
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
-from plinth.errors import MissingError, PlinthError, StageError
-from plinth.experiment import arms as expansion
+from plinth.errors import PlinthError
 from plinth.experiment import record
-from plinth.experiment.arms import Arm
+from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.parameters import Experiment
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.pin import Trust
 
-FOLDER = Path(__file__).parent / "experiments"
 JOB = "run_experiment"
 
 
@@ -49,21 +47,6 @@ class ExperimentSummary:
     page: Path
     effects: tuple[dict[str, Any], ...] = field(default=())
     failed: tuple[str, ...] = ()
-
-
-def load(path: Path) -> tuple[Experiment, tuple[Arm, ...]]:
-    """An experiment's file, or a packaged one by its name, with its runs.
-
-    Raises:
-        MissingError: no such file.
-        RecipeError, BudgetError: as `plinth.experiment.arms.load`.
-    """
-    packaged = FOLDER / f"{path.name.removesuffix('.yaml')}.yaml"
-    target = path if path.is_file() else packaged
-    if not target.is_file():
-        known = ", ".join(sorted(one.stem for one in FOLDER.glob("*.yaml")))
-        raise MissingError(f"no experiment {path}", expected=f"a file, or one of the packaged ones: {known}")
-    return expansion.load(target, recipes.FOLDER)
 
 
 def definitions(
@@ -99,10 +82,14 @@ def run(
     started = time.monotonic()
     warnings.filterwarnings("ignore", category=dg.BetaWarning)
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
-    experiment, arms = load(path)
+    experiment, arms = experiments.load(path)
     space = Workspace(workspace).ensure()
     Trust.of(space)  # checkpoints are signed: without a root of trust no run would keep one
     with space.locked(f"plinth experiment run {path}"):
+        experiments.remember(space.root, experiment, path)
+        for recipe in {one.recipe.harvest: one.recipe for one in arms}.values():
+            if recipe.harvest:
+                take_harvest(space, recipe)
         ctx = Context(space)
         if again:
             record.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
@@ -128,7 +115,7 @@ def answer_of(ctx: Context, experiment: Experiment) -> Manifest:
     Raises:
         MissingError: it was not run here.
     """
-    return ctx.refs.current(f"{expansion.PREFIX}/{experiment.name}/effects")
+    return ctx.refs.current(f"{PREFIX}/{experiment.name}/effects")
 
 
 def _status(ctx: Context, arm: Arm) -> str:
@@ -183,6 +170,4 @@ def _materialise(
             raise_on_error=False,
         )
     if not result.success:
-        if session.failures:
-            raise session.failures[0]
-        raise StageError(f"the Dagster run {result.run_id} of experiment {experiment.name} failed", remedy="`plinth up`")
+        raise_first_failure(space, JOB, result, session)

@@ -79,7 +79,7 @@ def run(
     space = Workspace(workspace).ensure()
     with nullcontext() if compute.share else space.locked(f"plinth run -r {recipe_path}"):
         remember(space.root, recipe_path)
-        _harvest(space, recipe, again=harvest)
+        take_harvest(space, recipe, again=harvest)
         catalog = stages(recipe)
         chosen = selected(catalog, select)
         if compute.share:
@@ -175,7 +175,12 @@ def _group(chosen: tuple[Stage, ...], asset: str) -> str:
     return next(stage.group for stage in chosen if stage.asset == asset)
 
 
-def _harvest(space: Workspace, recipe: Recipe, *, again: bool) -> None:
+def take_harvest(space: Workspace, recipe: Recipe, *, again: bool = False) -> None:
+    """Harvest this machine's text, for a recipe that asks for it.
+
+    Raises:
+        RecipeError: the workspace is shared, or the recipe takes no harvest and one is asked for again.
+    """
     if recipe.harvest:
         from jobs.harvest import harvest
 
@@ -215,10 +220,16 @@ def _execute(
             raise_on_error=False,
         )
         if not result.success:
-            _raise_first_failure(space, job, result, session)
+            raise_first_failure(space, job, result, session)
 
 
-def _raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult, session: Session) -> None:
+def raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult, session: Session) -> None:
+    """Raise what a Dagster run failed of, recorded for the alert; a run that its user interrupted is no failure.
+
+    Raises:
+        PlinthError: the error of the first asset that failed.
+        KeyboardInterrupt: the run was interrupted.
+    """
     failures = [event for event in result.all_events if event.is_step_failure]
     if not failures:
         raise StageError(f"the Dagster run {result.run_id} failed before its first step", remedy="see `plinth up`")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
 from plinth.compute.threads import cores
-
-if TYPE_CHECKING:
-    from plinth.experiment.arms import Arm
-    from plinth.experiment.parameters import Experiment
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))
 
@@ -38,7 +34,7 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
 
     FILE is a YAML file, or the name of a packaged experiment.
     """
-    from jobs import experiment as experiments
+    from jobs import experiments
     from jobs.cli import output
 
     loaded, arms = experiments.load(file)
@@ -71,11 +67,11 @@ def run(settings: Settings, file: Path, side_by_side: int, again: bool, workers:
     Steps that arms have in common with each other or with the workspace are done once. Interrupted, the same command
     goes on where it stopped. An arm that fails is a result.
     """
-    from jobs import experiment as experiments
+    from jobs import experiment as work
     from jobs.cli import output
     from plinth.compute.select_engine import Compute
 
-    summary = experiments.run(
+    summary = work.run(
         settings.workspace,
         file,
         compute=Compute("local", workers or cores()),
@@ -100,12 +96,13 @@ def run(settings: Settings, file: Path, side_by_side: int, again: bool, workers:
 def show(settings: Settings, file: Path, as_json: bool) -> None:
     """Show the effects that an experiment found, and write its page again."""
     from assets import experiment as wiring
-    from jobs import experiment as experiments
+    from jobs import experiments
     from jobs.cli import output
+    from jobs.experiment import answer_of
 
     ctx = settings.context()
     loaded, arms = experiments.load(file)
-    made = experiments.answer_of(ctx, loaded)
+    made = answer_of(ctx, loaded)
     page = wiring.show(ctx, loaded, arms, made)
     if as_json:
         output.emit_json({"digest": made.digest, "page": str(page), **made.stats})

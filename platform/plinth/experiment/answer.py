@@ -1,21 +1,25 @@
-"""The answer of an experiment: effects of its arms from the manifests of its runs, and its page."""
+"""The answer of an experiment: effects of its arms from the manifests of its runs, its page, and which arms stop."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from plinth.compute import stage
 from plinth.compute.context import Context
+from plinth.experiment import page as pages
 from plinth.experiment import record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.effects import Effect, effects
 from plinth.experiment.measure import scores_of
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.scores import ArmScores
+from plinth.experiment.stopping import stopping
 from plinth.records import Manifest, Step
+from plinth.training import config, manifests
 
 VERSION = "1"
+MEASURE = "bits per byte"
 
 
 def of(ctx: Context, experiment: Experiment, runs: Sequence[Manifest]) -> Manifest:
@@ -27,10 +31,9 @@ def of(ctx: Context, experiment: Experiment, runs: Sequence[Manifest]) -> Manife
         IntegrityError: runs were scored on different text.
     """
     scores = [scores_of(ctx, one) for one in runs]
-    found = effects(scores, experiment.base)
     ended = [one.status for one in scores]
     stats = {
-        "effects": [one.model_dump(mode="json") for one in found],
+        "effects": [one.model_dump(mode="json") for one in effects(scores, experiment.base, measure=MEASURE)],
         "runs": {status: ended.count(status) for status in sorted(set(ended))},
         "tokens": sum(one.tokens for one in scores),
         "flops": sum(one.flops for one in scores),
@@ -39,9 +42,52 @@ def of(ctx: Context, experiment: Experiment, runs: Sequence[Manifest]) -> Manife
     return stage.manifest(f"{PREFIX}/{experiment.name}/effects", step, {one.asset: one for one in runs}, [], stats)
 
 
-def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> str:
-    return "x"
-
-
 def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) -> str:
-    return ""
+    """Why no further seed of an arm need start, or nothing.
+
+    Args:
+        scores: of the runs of earlier seeds.
+    """
+    decided = stopping(scores, experiment.base, experiment.seeds)
+    return next((one.reason for one in decided if one.stop and (one.arm, one.size) == (arm.arm, arm.size)), "")
+
+
+def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> str:
+    """The page of an experiment, as HTML."""
+    runs = [ctx.refs.load(made.inputs[one.asset]) for one in arms]
+    scores = [replace(scores_of(ctx, one), seconds=_seconds(ctx, one)) for one in runs]
+    spent = record.spent(ctx.workspace, arms)
+    shared = {arm: {"made": 0, "reused": 0} for arm in experiment.arms}
+    for one in arms:
+        if found := spent.get(one.asset):
+            shared[one.arm]["made"] += found.parts
+            shared[one.arm]["reused"] += found.spared
+    return pages.page(
+        experiment.name,
+        experiment.question,
+        MEASURE,
+        experiment.base,
+        experiment.arms,
+        scores,
+        [Effect.model_validate(one) for one in made.stats["effects"]],
+        stopping(scores, experiment.base, experiment.seeds) if experiment.stop_losing else (),
+        shared,
+        tuple(_notes(experiment, spent, made)),
+    )
+
+
+def _notes(experiment: Experiment, spent: dict[str, record.Spent], made: Manifest) -> Iterator[str]:
+    assets = [(len(one.made), len(one.taken), one.written) for one in spent.values()]
+    new, taken, written = (sum(column) for column in zip(*assets, strict=True)) if assets else (0, 0, 0)
+    yield f"{taken:,} of {new + taken:,} assets of the runs were taken over whole; {written:,} files were written."
+    for name, most in experiment.budget:
+        if most is not None:
+            yield f"Budget: {made.stats[name]:,.4g} of {most:,.4g} {name}."
+
+
+def _seconds(ctx: Context, run: Manifest) -> float:
+    """Rank-seconds of a run's steps, from its timeline."""
+    if "run" not in run.inputs:
+        return 0.0
+    prepared = config.load(ctx.workspace.runs / ctx.refs.load(run.inputs["run"]).stats["run_id"] / "config.json")
+    return float(manifests.facts(ctx, prepared).get("training_s", 0.0)) * prepared.ranks

@@ -131,7 +131,7 @@ def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
         "mixture": {"seed": seed},
         "training": {"seed": seed},
     }
-    return Lined(data=data, marks={key: mark for key in _keys(data, ())})
+    return Lined(data=data, marks=dict.fromkeys(_keys(data, ()), mark))
 
 
 def _keys(data: Any, at: Key) -> Sequence[Key]:

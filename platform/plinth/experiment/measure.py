@@ -67,7 +67,9 @@ def _items(ctx: Context, sets: Mapping[str, Manifest]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], sets: Mapping[str, Manifest]) -> Manifest:
+def measured(
+    ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], sets: Mapping[str, Manifest]
+) -> Manifest:
     """What is kept of a run that ended: the scores of its last checkpoint, and its curve.
 
     Args:
@@ -81,12 +83,11 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
     run = made["run"]
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
     last = score(ctx, made["checkpoint"], sets)
-    curve = []
-    for step in _spread([step for step in committed(prepared.directory) if step < made["checkpoint"].stats["step"]], points - 1):
+    end, curve = made["checkpoint"].stats, []
+    for step in _spread([step for step in committed(prepared.directory) if step < end["step"]], points - 1):
         part = score(ctx, manifests.committed_manifest(ctx, prepared, step), sets)
         curve.append((step, prepared.tokens_through(step), _bits_per_byte(ctx, part)))
-    step = made["checkpoint"].stats["step"]
-    curve.append((step, made["checkpoint"].stats["tokens"], _bits_per_byte(ctx, last)))
+    curve.append((end["step"], end["tokens"], _bits_per_byte(ctx, last)))
     return kept(arm, FINISHED, "", {**made, **_named(sets)}, [last], tokens=curve[-1][1], curve=curve)
 
 

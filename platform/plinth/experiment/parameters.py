@@ -39,7 +39,7 @@ class Experiment(Frozen):
     arms: Mapping[ArmName, Overlay] = Field(min_length=2, description="What each arm changes; `{}` changes nothing.")
     sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Keys of each size of the runs.")
     seeds: tuple[int, ...] = Field(
-        (1, 2, 3), min_length=1, description="Of initial weights and of the order of the text; an arm has a run of each."
+        (1, 2, 3), min_length=1, description="Of initial weights and of the order of the text: a run of an arm each."
     )
     curve_points: int = Field(4, ge=1, le=64, description="Checkpoints of a run that are scored, the last among them.")
     stop_losing: bool = Field(

@@ -30,7 +30,8 @@ from plinth.training.parameters import Training
 
 #: First parts of asset keys that are no bucket's.
 RESERVED = frozenset(
-    {CANARIES, "dedup", "experiment", "memorisation", "lists", "models", "pii", "protected", "slices", "takedown", "tokenizer"}
+    {CANARIES, "dedup", "experiment", "memorisation", "lists", "models", "pii", "protected", "slices", "takedown"}
+    | {"tokenizer"}
 )
 
 #: Sections that only a recipe with a mixture has.

@@ -21,6 +21,11 @@ class ProtectedSet(Frozen):
     family: str = internal("", description="Sets of one family share what is denied; by default the set's own name.")
     fields: tuple[str, ...] = Field(("text",), min_length=1, description="Fields whose texts make an item, in order.")
     id_field: str = internal("id", description="Field that names an item; lines without it are named by their number.")
+    only: tuple[str, ...] = Field(
+        (),
+        exclude_if=lambda given: not given,
+        description="Names of the items to take, where not every line is one.",
+    )
 
 
 class Family(Frozen):

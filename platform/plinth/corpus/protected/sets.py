@@ -36,20 +36,31 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
         Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines that none of the fields is in).
 
     Raises:
-        SourceError: nothing is there, a line is no JSON object, or no line has text.
+        SourceError: nothing is there, a line is no JSON object, an item that `only` names is not there, or no line has
+            text.
     """
     files = listing.inventory(given.path, ctx.workspace.input)
     if (size := sum(file.bytes for file in files)) > MAX_BYTES:
         raise SourceError(f"protected set {name} is too large", found=f"{size} bytes", expected=f"at most {MAX_BYTES}")
     rows: list[tuple[str, str]] = []
-    silent = 0
+    silent, wanted = 0, set(given.only)
     for file in files:
         for number, record in _records(file):
             text = "\n".join(str(record[field]) for field in given.fields if record.get(field) not in (None, ""))
             text = normalize(text, Normalisation())  # as documents are: an item in NFD would match none of them
+            name_of_item = str(record.get(given.id_field, f"{file.name.strip('/')}:{number}"))
+            if wanted and name_of_item not in wanted:
+                continue
             silent += not text.strip()
             if text.strip():
-                rows.append((str(record.get(given.id_field, f"{file.name.strip('/')}:{number}")), text))
+                rows.append((name_of_item, text))
+    if missing := sorted(wanted - {item for item, _ in rows}):
+        raise SourceError(
+            f"protected set {name} lacks items that it names",
+            found=f"no text of {', '.join(missing[:10])}" + (f" and {len(missing) - 10} more" if missing[10:] else ""),
+            expected=f"{given.id_field} of lines in {given.path}",
+            remedy=f"correct corpus.protected.sets.{name}.only: what is not read is not protected",
+        )
     if not rows:
         raise SourceError(
             f"protected set {name} has no text",
