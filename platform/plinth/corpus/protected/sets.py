@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +17,7 @@ from plinth.compute.stage import manifest
 from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.corpus.sources.parameters import Normalisation
+from plinth.corpus.sources.streams import GZIP_MAGIC
 from plinth.errors import SourceError
 from plinth.records import Manifest, Step
 from plinth.storage import listing
@@ -79,9 +83,27 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
     return manifest(f"protected/{name}", step, inputs, [part], {"items": len(rows), "without_text": silent})
 
 
+def _plain(file: SourceFile, data: bytes) -> bytes:
+    """The bytes of a file that may be gzipped.
+
+    Raises:
+        SourceError: it is damaged, or holds more than `MAX_BYTES`.
+    """
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{file.name} does not decompress", found=error, remedy="fetch the file again") from error
+    if len(data) > MAX_BYTES:
+        raise SourceError(f"{file.name} is too large", found=f"more than {MAX_BYTES} bytes", expected="fewer")
+    return data
+
+
 def _records(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
     with opened(file) as stream:
-        data = stream.read()
+        data = _plain(file, stream.read())
     for number, line in enumerate(data.splitlines(), start=1):
         if not line.strip():
             continue
