@@ -39,7 +39,8 @@ LAST = "checkpoint"
 
 def of(experiment: Experiment, arms: Sequence[Arm]) -> list[Stage]:
     """Every run, then the effects; where losing arms are stopped, a seed's runs read those of the seeds before."""
-    runs = [_run(experiment, arm, _before(experiment, arms, arm)) for arm in arms]
+    first = sorted(arms, key=lambda one: (experiment.seeds.index(one.seed), one.arm != experiment.base))
+    runs = [_run(experiment, arm, _before(experiment, arms, arm), len(arms) - first.index(arm)) for arm in arms]
     return [*runs, _effects(experiment, arms)]
 
 
@@ -51,7 +52,8 @@ def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm,
     return tuple(one for one in arms if one.seed in seeds)
 
 
-def _run(experiment: Experiment, arm: Arm, before: Sequence[Arm]) -> Stage:
+def _run(experiment: Experiment, arm: Arm, before: Sequence[Arm], priority: int) -> Stage:
+    """A run's asset. Seed by seed, the base first: what it makes, the others take over."""
     own = selected(stages(arm.recipe), (LAST,))
     return Stage(
         asset=arm.asset,
@@ -66,6 +68,7 @@ def _run(experiment: Experiment, arm: Arm, before: Sequence[Arm]) -> Stage:
         owner=shared_owner(arm.recipe),
         kinds=("deepspeed", "pytorch"),
         pool="training",
+        priority=priority,
     )  # fmt: skip
 
 

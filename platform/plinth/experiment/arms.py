@@ -86,10 +86,6 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
         over = [_below(lined, key) for key in (("common",), ("sizes", size), ("arms", arm))]
         own = _own(experiment, arm, seed, lined.mark(("test",), Position(shown(path), 1)))
         made = check_over(recipe, [*over, own], path, packaged=packaged)
-        if made.mixture is None:
-            raise RecipeError(
-                f"arm {arm} trains nothing", found=f"no mixture in {shown(recipe)}", remedy="name a recipe that has one"
-            )
         arms.append(Arm(experiment.name, arm, size, seed, made, experiment.arms[arm]))
     _require_alike(experiment, arms, lined, path)
     _require_affordable(experiment, arms)
