@@ -1,4 +1,4 @@
-"""An experiment through Dagster: arms share what they have in common, a failed arm is a result, nothing is done twice."""
+"""An experiment through Dagster: arms share what they can, a failed arm is a result, nothing is done twice."""
 
 import json
 from pathlib import Path

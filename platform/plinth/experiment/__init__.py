@@ -1,13 +1,5 @@
 """Questions put to small runs.
 
-<<<<<<< HEAD
-    scores    scores of one run of an arm, by document
-    effects   each arm against the base, paired by seed and document, with intervals
-    stopping  arms that cannot win any more, by a test that may be looked at after every seed
-    page      the page of an experiment
-    scaling/  the law of a ladder of runs, its optimum and price; what a larger run will reach
-    value/    the value of a source before it is taken, from a bounded sample, with intervals
-=======
     parameters  the file of an experiment
     arms        the recipes of its runs: overlays over one recipe, what may not differ, the budget
     measure     the test text under a model; what is kept of a run, however it ended
@@ -19,5 +11,4 @@
     answer      the manifest of the effects, the page's contents, which arms stop
     scaling/    the law of a ladder of runs, its optimum and price; what a larger run will reach
     value/      the value of a source before it is taken, from a bounded sample, with intervals
->>>>>>> 77320ef0 (Experiments: arms of a recipe as assets over the common step cache; command, page, sharing)
 """

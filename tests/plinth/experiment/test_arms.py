@@ -75,8 +75,8 @@ def test_cost_is_known_before_anything_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("  plain: {}", "  plain: {evaluation: {max_bytes_per_slice: 7}}", r"words\.yaml:\d+  arm .* changes evaluation"),
-        ("release: null", "corpus: {holdout: {fraction: 0.5}}", r"words\.yaml:17  arm no-release changes corpus\.holdout"),
+        ("  plain: {}", "  plain: {evaluation: {max_bytes_per_slice: 7}}", r"words\.yaml:\d+  arm .* changes eval"),
+        ("release: null", "corpus: {holdout: {fraction: 0.5}}", r"words\.yaml:17  arm no-release changes corpus\.ho"),
         ("release: null", "corpus: {protected: {sets: {own: {path: x}}}}", "changes corpus.protected"),
         ("base: plain", "base: other", "base: other is none of the arms"),
         ("[3, 5]", "[3, 3]", "a seed is there twice"),
@@ -97,7 +97,9 @@ def test_the_test_text_cannot_be_taken_from_an_arm(tmp_path: Path) -> None:
     assert all("prose" in one.recipe.corpus.protected.sets for one in runs)
 
 
-@pytest.mark.parametrize(("budget", "allowed"), [("tokens: 122880", True), ("tokens: 122879", False), ("flops: 1e6", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("budget", "allowed"), [("tokens: 122880", True), ("tokens: 122879", False), ("flops: 1e6", False)]
+)
 def test_more_than_the_budget_is_refused_before_it_starts(tmp_path: Path, budget: str, allowed: bool) -> None:
     change = ("seeds: [3, 5]", f"seeds: [3, 5]\nbudget: {{{budget}}}")
     if allowed:
