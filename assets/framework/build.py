@@ -97,7 +97,7 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
     )
 
 
-class Made(NamedTuple):
+class CheckedManifest(NamedTuple):
     """A stage's manifest, made or found, with what its expectations say; not published yet."""
 
     manifest: Manifest
@@ -111,7 +111,7 @@ class Made(NamedTuple):
         return self.outcome is not None and self.outcome.blocked
 
 
-def bring(stage: Stage, ctx: Context, say: Say) -> Made:
+def bring(stage: Stage, ctx: Context, say: Say) -> CheckedManifest:
     """Find or make a stage's manifest from the published ones, and check it.
 
     Raises:
@@ -120,10 +120,11 @@ def bring(stage: Stage, ctx: Context, say: Say) -> Made:
     inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
     manifest = up_to_date(stage, ctx, _digests(inputs)) or _made(stage, ctx, inputs, say)
     suite = stage.suite(manifest, inputs) if stage.suite else None
-    return Made(manifest, inputs, suite, validate(suite, ctx.workspace, keep=ctx.share is None) if suite else None)
+    outcome = validate(suite, ctx.workspace, keep=ctx.share is None) if suite else None
+    return CheckedManifest(manifest, inputs, suite, outcome)
 
 
-def publish(stage: Stage, ctx: Context, made: Made) -> Manifest:
+def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
     """Sign what must be signed of a stage's manifest, and make it the current one.
 
     Raises:

@@ -1,10 +1,13 @@
 """An experiment through Dagster: arms share what they can, a failed arm is a result, nothing is done twice."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from plinth.storage.workspace import Workspace
+from registry.server import stop_server
 from tests.jobs.conftest import answer, plinth
 from tests.shared import copied
 
@@ -30,8 +33,18 @@ curve_points: 2
 """
 
 
-def prepared(corpus: Path, folder: Path, seeds: str) -> tuple[Path, Path]:
+@pytest.fixture
+def workspaces() -> Iterator[list[Path]]:
+    """Workspaces whose servers are stopped at the end."""
+    used: list[Path] = []
+    yield used
+    for workspace in used:
+        stop_server(Workspace(workspace))
+
+
+def prepared(corpus: Path, folder: Path, seeds: str, workspaces: list[Path]) -> tuple[Path, Path]:
     workspace, file = copied(corpus, folder / "workspace"), folder / "words.yaml"
+    workspaces.append(workspace)
     rows = []
     for line in (workspace / "input" / "tiny" / "prose.jsonl").read_text().splitlines():
         if len(rows) < 20 and '"text"' in line and (text := _text(line)):
@@ -56,8 +69,8 @@ def spent(workspace: Path, arm: str, seed: int) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path) -> None:
-    workspace, file = prepared(corpus, tmp_path, "[1]")
+def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path, workspaces: list[Path]) -> None:
+    workspace, file = prepared(corpus, tmp_path, "[1]", workspaces)
     before = len(list((workspace / "store").rglob("*")))
     found = answer(workspace, "experiment", "run", file)
     assert found["failed"] == ["experiment/words/empty/one-s1"]
@@ -89,11 +102,13 @@ def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path) -
 
 
 @pytest.mark.exhaustive
-def test_seeds_side_by_side_give_the_digest_of_one_after_the_other(corpus: Path, tmp_path: Path) -> None:
+def test_seeds_side_by_side_give_the_digest_of_one_after_the_other(
+    corpus: Path, tmp_path: Path, workspaces: list[Path]
+) -> None:
     digests = []
     for folder, options in (("one", ()), ("two", ("--side-by-side", 2))):
         (tmp_path / folder).mkdir()
-        workspace, file = prepared(corpus, tmp_path / folder, "[1, 2]")
+        workspace, file = prepared(corpus, tmp_path / folder, "[1, 2]", workspaces)
         plinth(workspace, "experiment", "run", file, *options)
         digests.append(answer(workspace, "experiment", "show", file)["digest"])
         for seed in (1, 2):

@@ -16,7 +16,7 @@ ArmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=24)]
 Overlay = Mapping[str, Any]
 
 
-class Budget(Frozen):
+class ExperimentBudget(Frozen):
     """What all runs of an experiment may need at most; one that would need more does not start."""
 
     tokens: int | None = Field(None, gt=0, description="Tokens trained on, of all runs.")
@@ -45,7 +45,7 @@ class Experiment(Frozen):
     stop_losing: bool = Field(
         False, description="Start no further seed of an arm that a sequential test says cannot win any more."
     )
-    budget: Budget = Budget()
+    budget: ExperimentBudget = ExperimentBudget()
 
     @field_validator("seeds")
     @classmethod
