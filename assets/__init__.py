@@ -24,6 +24,7 @@ One file per stage, upstream first, with its logic:
     comparison                               plinth/evaluation/comparison
     serving                                  plinth/evaluation/serving
     candidate                                registry
+    experiment                               plinth/experiment
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

@@ -2,6 +2,7 @@
 
 pipeline      run a recipe: assets that are up to date are left alone, the rest runs through Dagster
 definitions   Dagster's view of a recipe, with overrides for tests
+experiment    run an experiment: its arms and its effects through Dagster
 sensors       new source files, approvals, failed runs; the nightly schedule
 marks         the check of every asset against marks of unfitness
 instance      the Dagster instance of a workspace
@@ -11,6 +12,7 @@ targets       models by the names that people have for them
 servers       the two web servers of `plinth up`, on loopback
 harvest/      the demo's corpus, from text on this machine
 recipes/      recipes to run and to extend, found by name
+experiments/  experiments to run, found by name
 policies/     gate policies to begin with, and those of the demos
 cli/          the command `plinth`
 """

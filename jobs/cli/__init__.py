@@ -10,7 +10,7 @@
     tokens/    tokenizer, packing, mixture
     training/  jobs, runs, checkpoints
     evaluation/  slices of held-out text, generation
-    experiment/  scaling ladders
+    experiment/  arms and their effects, scaling ladders
     release/   approval, verification, export
 
 Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help
