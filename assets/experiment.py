@@ -24,7 +24,7 @@ from assets.framework.up_to_date import up_to_date
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.costs import StepCost
-from plinth.errors import LaunchError, StageError, TrainingError
+from plinth.errors import LaunchError, StageError, TrainingError, WorkerError
 from plinth.experiment import answer, measure, record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.parameters import Experiment
@@ -89,9 +89,9 @@ def _make(
         made = played(ctx, experiment, arm, say)
         sets = {name: made[f"protected/{name}"] for name in experiment.test}
         return measure.measured(ctx, arm, experiment.curve_points, {n: made[n] for n in ("run", LAST)}, sets)
-    except LaunchError:
+    except (LaunchError, WorkerError):  # these and all others, as a full disk, say nothing of the arm
         raise
-    except (StageError, TrainingError) as error:  # any other, as a full disk, says nothing of the arm
+    except (StageError, TrainingError) as error:
         reason = " ".join(part for part in (f"{error.what}:", str(error.found or "")) if part).rstrip(": ")
         say(f"{arm.asset} failed: {reason}")
         return measure.kept(arm, "failed", reason, {}, [])

@@ -61,7 +61,7 @@ def fit(
     from plinth.experiment.scaling.fit import FAR
     from plinth.experiment.scaling.law import DataReuse
 
-    fitted = _fitted(table, draws)
+    fitted = fitted_to(table, draws)
     law = fitted.law
     reuse = DataReuse(unique_tokens=unique_tokens) if unique_tokens else None
     best = law.optimum(budget, inference_tokens=inference_tokens, reuse=reuse) if budget else None
@@ -110,7 +110,7 @@ def predict(
     from plinth.experiment.scaling.predict import predict as make
     from plinth.storage.destination import write_file
 
-    made = make(_fitted(table, draws), params, tokens)
+    made = make(fitted_to(table, draws), params, tokens)
     if out is not None:
         write_file(str(out), lambda file: file.write(fingerprint.canonical(made)))
     if as_json:
@@ -158,7 +158,12 @@ def interval(found: Estimate) -> str:
     return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
 
 
-def _fitted(table: Path, draws: int) -> Fitted:
+def fitted_to(table: Path, draws: int) -> Fitted:
+    """The law of a table's runs; lines whose run has no loss are named.
+
+    Raises:
+        RequestError: the table is wrong, or its runs are too few.
+    """
     from jobs.cli import output
     from plinth.experiment.scaling.fit import fit as make
     from plinth.experiment.scaling.table import read_table

@@ -6,6 +6,7 @@ recipe   `plinth recipe check | show | schema`: the recipe, before anything runs
 scale    `plinth scale`: an estimate of a corpus of any size
 plan     `plinth plan`: an estimate of a training run
 divisions  its divisions over a fleet, ranked
+purchases  the best model that money buys on a fleet
 run      `plinth run` and `plinth up`: the commands that start work
 status   `plinth status` and `plinth report`: the state of every asset, and the page of results
 """

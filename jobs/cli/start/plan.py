@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from jobs.cli.start.purchases import LargeNumber
 
 if TYPE_CHECKING:
     from plinth.operation.planning.plan import TrainingPlan
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "plinth plan -r jobs/recipes/demo.yaml", "plinth plan --tokens-per-second 47000 --precision bf16 --device h200",
         "plinth plan -r jobs/recipes/demo.yaml --devices 64xH100 --precision bf16",
+        "plinth plan --devices 512xH100 --budget 2M --tokens 1T --runs ladder.csv",
     )
 )
 @shared
@@ -36,6 +38,13 @@ if TYPE_CHECKING:
 @click.option("--stall", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
               help="Seconds that a save holds training up, for the interval between saves.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Divisions to show.")
+@click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="What the best model is that so much money buys "
+              "on --devices; needs no recipe.")  # fmt: skip
+@click.option("--tokens", type=LargeNumber(), help="With --budget: train on so many, 1T; by default the law says.")
+@click.option("--inference-tokens", type=LargeNumber(), help="With --budget: tokens to read and write later.")
+@click.option("--unique-tokens", type=LargeNumber(), help="With --budget: text that there is; more is repetition.")
+@click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="With --budget: your own ladder, as of `plinth scaling fit`.")  # fmt: skip
 @click.option("--document-tokens", type=click.IntRange(min=1), help="Mean length of documents, for causal FLOPs.")
 @json_option
 def plan(
@@ -48,19 +57,35 @@ def plan(
     spot: bool,
     stall: float,
     top: int,
+    budget: float | None,
+    tokens: float | None,
+    inference_tokens: float | None,
+    unique_tokens: float | None,
+    runs: Path | None,
     document_tokens: int | None,
     as_json: bool,
 ) -> None:
     """Estimate parameters, tokens, steps, FLOPs, wall clock and memory per device of a recipe's run.
 
-    Every assumption is printed below the numbers. The wall clock needs --tokens-per-second.
+    Every assumption is printed below the numbers. The wall clock needs --tokens-per-second. With --budget:
+    the best model that the money buys, and how sure that is.
     """
     from jobs.cli import output
+    from jobs.cli.start import purchases
     from plinth.launch import devices as known
     from plinth.operation.planning.plan import plan as make
 
     table = known.read(device_table)
     fleet = None if devices is None else known.fleet(devices, table)
+    if budget is not None:
+        if fleet is None:
+            raise click.UsageError("--budget needs --devices, such as 512xH100")
+        found = purchases.made(
+            budget, fleet, spot=spot, tokens=tokens, inference_tokens=inference_tokens or 0.0,
+            unique_tokens=unique_tokens, runs=runs,
+        )  # fmt: skip
+        output.emit_json(found) if as_json else purchases.show(found, fleet[1], runs)
+        return
     recipe, vocabulary = settings.load_recipe(), None
     if fleet is not None:
         precision = precision or "bf16"  # which every device of the table has

@@ -1,9 +1,10 @@
 """Scaling ladders: what a larger run will reach, from small ones; fitted, priced, predicted with intervals.
 
-    law      L(N, D) = E + A / N^alpha + B / D^beta: optimum of a budget, with inference and repeated text in its price
-    fit      the law from runs: variable projection, then the published objective; statuses, bootstrap intervals
-    descent  Newton's method on that objective, for thousands of bootstrap weightings at once
-    predict  loss and probes of a larger run, stored and compared with the truth
-    ladder   sizes by horizons with hyperparameters by rule, as overlays of a recipe; their FLOPs
-    table    runs as CSV; a synthetic example
+    law       L(N, D) = E + A / N^alpha + B / D^beta: optimum of a budget, with inference and repeated text in its price
+    fit       the law from runs: variable projection, then the published objective; statuses, bootstrap intervals
+    descent   Newton's method on that objective, for thousands of bootstrap weightings at once
+    predict   loss and probes of a larger run, stored and compared with the truth
+    ladder    sizes by horizons with hyperparameters by rule, as overlays of a recipe; their FLOPs
+    purchase  the best model that money buys on a fleet
+    table     runs as CSV; a synthetic example
 """
