@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from plinth.compute.context import Context
+from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from registry.server import stop_server
 from tests.jobs.conftest import answer, plinth
@@ -68,6 +70,19 @@ def spent(workspace: Path, arm: str, seed: int) -> dict[str, list[str]]:
     return found
 
 
+def texts_of_test(workspace: Path) -> set[str]:
+    lines = (workspace / "input" / "test" / "prose.jsonl").read_text().splitlines()
+    return {json.loads(line)["text"] for line in lines}
+
+
+def curated(workspace: Path, arm: str) -> set[str]:
+    """Text that an arm may train on, and that it holds out."""
+    ctx = Context(Workspace(workspace).branch(f"words/{arm}/one-s1"))
+    parts = [part for bucket in ("web", "prose") for part in ctx.refs.current(f"{bucket}/curated").parts]
+    texts = [part for part in parts if part.name.startswith(("part-", "heldout-"))]
+    return {text for part in texts for text in read_table(ctx.store, part, ["text"]).column("text").to_pylist()}
+
+
 @pytest.mark.slow
 def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path, workspaces: list[Path]) -> None:
     workspace, file = prepared(corpus, tmp_path, "[1]", workspaces)
@@ -85,6 +100,8 @@ def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path, w
     assert other["made"] == ["mixture", "run", "checkpoint"]
     assert other["parts"] == 0
     assert {"tokenizer", "web/shards", "prose/curated"} <= set(other["taken"])
+    assert curated(workspace, "plain") & texts_of_test(workspace) == set()
+    assert len(curated(workspace, "plain")) > 50
     page = Path(found["page"]).read_text()
     assert "Does more prose help?" in page
     assert "more-prose" in page
