@@ -7,7 +7,7 @@ that fails is a result: its asset says why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,16 @@ from assets.framework.up_to_date import up_to_date
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.costs import StepCost
-from plinth.errors import LaunchError, StageError, TrainingError, WorkerError
+from plinth.errors import (
+    CheckpointError,
+    LaunchError,
+    PlinthError,
+    ResumeError,
+    StageError,
+    StoppedRunError,
+    TrainingError,
+    WorkerError,
+)
 from plinth.experiment import answer, measure, record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.parameters import Experiment
@@ -36,29 +45,46 @@ from plinth.storage.atomic import write_bytes
 #: The last asset of a run's own pipeline.
 LAST = "checkpoint"
 
+#: Failures that are a result: this recipe does not get there. All others, as a full disk or a missing key, and these
+#: exceptions, say nothing of the arm.
+OF_THE_ARM = (StageError, TrainingError)
+NOT_OF_THE_ARM = (LaunchError, WorkerError, StoppedRunError, CheckpointError, ResumeError)
 
-def of(experiment: Experiment, arms: Sequence[Arm]) -> list[Stage]:
-    """Every run, then the effects; where losing arms are stopped, a seed's runs read those of the seeds before."""
+
+def of(
+    experiment: Experiment, arms: Sequence[Arm], failed: Mapping[str, PlinthError] | None = None
+) -> list[Stage]:
+    """Every run, then the effects; where losing arms are stopped, a seed's runs read those of the seeds before.
+
+    Args:
+        failed: how runs failed that were played a moment ago: they are not played again.
+    """
+    how = failed or {}
     first = sorted(arms, key=lambda one: (experiment.seeds.index(one.seed), one.arm != experiment.base))
-    runs = [_run(experiment, arm, _before(experiment, arms, arm), len(arms) - first.index(arm)) for arm in arms]
+    runs = [
+        _run(experiment, arm, _before(experiment, arms, arm), len(arms) - first.index(arm), how.get(arm.asset))
+        for arm in arms
+    ]
     return [*runs, _effects(experiment, arms)]
 
 
 def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
-    """Runs of earlier seeds, which decide whether a run starts."""
+    """Runs of its size with earlier seeds, which decide whether a run starts."""
     if not experiment.stop_losing:
         return ()
     seeds = experiment.seeds[: experiment.seeds.index(arm.seed)]
-    return tuple(one for one in arms if one.seed in seeds)
+    return tuple(one for one in arms if one.seed in seeds and one.size == arm.size)
 
 
-def _run(experiment: Experiment, arm: Arm, before: Sequence[Arm], priority: int) -> Stage:
+def _run(
+    experiment: Experiment, arm: Arm, before: Sequence[Arm], priority: int, failed: PlinthError | None
+) -> Stage:
     """A run's asset. Seed by seed, the base first: what it makes, the others take over."""
     own = selected(stages(arm.recipe), (LAST,))
     return Stage(
         asset=arm.asset,
         deps=tuple(one.asset for one in before),
-        make=partial(_make, experiment, arm, before),
+        make=partial(_make, experiment, arm, before, failed),
         version=measure.VERSION,
         params={"recipe": recipe_fingerprint(arm.recipe), "points": experiment.curve_points,
                 "stages": {one.asset: one.code_version for one in own}},
@@ -79,22 +105,36 @@ def _outside(arm: Arm, own: Sequence[Stage], ctx: Context) -> str:
 
 
 def _make(
-    experiment: Experiment, arm: Arm, before: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say
+    experiment: Experiment,
+    arm: Arm,
+    before: Sequence[Arm],
+    failed: PlinthError | None,
+    ctx: Context,
+    inputs: Inputs,
+    say: Say,
 ) -> Manifest:
-    scored = [measure.scores_of(ctx, inputs[one.asset]) for one in before]
+    scored = measure.common_scores(ctx, [inputs[one.asset] for one in before])
     if scored and (reason := answer.cannot_win(experiment, arm, scored)):
         say(reason)
         return measure.kept(arm, "stopped", reason, inputs, [])
     try:
+        if failed is not None:
+            raise failed
         made = played(ctx, experiment, arm, say)
-        sets = {name: made[f"protected/{name}"] for name in experiment.test}
-        return measure.measured(ctx, arm, experiment.curve_points, {n: made[n] for n in ("run", LAST)}, sets)
-    except (LaunchError, WorkerError):  # these and all others, as a full disk, say nothing of the arm
+    except NOT_OF_THE_ARM:
         raise
-    except (StageError, TrainingError) as error:
-        reason = " ".join(part for part in (f"{error.what}:", str(error.found or "")) if part).rstrip(": ")
+    except OF_THE_ARM as error:
+        reason = f"{error.what}: {error.found or ''}".partition("\n")[0].rstrip(": ")
+        reason = reason.replace(str(ctx.workspace.root), "the workspace")  # the same wherever it lies
         say(f"{arm.asset} failed: {reason}")
         return measure.kept(arm, "failed", reason, {}, [])
+    return measure.measured(ctx, arm, experiment.curve_points, made, tuple(experiment.test))
+
+
+def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Arm]) -> bool:
+    """Whether the runs of earlier seeds, which are published, say that a run need not start."""
+    runs = [ctx.refs.current(one.asset) for one in _before(experiment, arms, arm)]
+    return bool(runs and answer.cannot_win(experiment, arm, measure.common_scores(ctx, runs)))
 
 
 def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
@@ -125,19 +165,26 @@ def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say) -> dict[str
             continue
         if found := next((one for other in neighbours if (one := up_to_date(stage, other, digests))), None):
             own.refs.publish(found, stage.key(own, digests))
+            if stage.suite:
+                publish(stage, own, bring(stage, own, say))  # found now, and held to the arm's own bounds
             made[stage.asset], spent = found, spent.with_taken(stage.asset)
+            record.save(ctx.workspace, arm, spent)
             continue
         say(f"{arm.arm}, size {arm.size}, seed {arm.seed}: {stage.asset}")
         made[stage.asset] = publish(stage, own, bring(stage, own, say))
         spent = spent.with_made(stage.asset, sum(own.costs.values(), StepCost()), own.store.written)
         record.save(ctx.workspace, arm, spent)  # at once: what was made is not made again after a kill
-    record.save(ctx.workspace, arm, spent)
     return made
+
+
+def effects_of(experiment: Experiment) -> str:
+    """Key of the asset that compares the arms."""
+    return f"{PREFIX}/{experiment.name}/effects"
 
 
 def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
     return Stage(
-        asset=f"{PREFIX}/{experiment.name}/effects",
+        asset=effects_of(experiment),
         deps=tuple(one.asset for one in arms),
         make=partial(_compare, experiment, arms),
         version=answer.VERSION,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import dagster as dg
 from assets import experiment as wiring
 from assets.framework.build import REQUESTED_BY, asset
 from assets.framework.resources import PlinthResource, Session
+from assets.framework.stage import Stage
 from assets.framework.up_to_date import decide
 from jobs import experiments
 from jobs.instance import open_instance
@@ -25,9 +27,9 @@ from jobs.pipeline import QUIET, raise_first_failure, requested_by, take_harvest
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
-from plinth.errors import PlinthError
+from plinth.errors import MissingError, PlinthError
 from plinth.experiment import record
-from plinth.experiment.arms import PREFIX, Arm
+from plinth.experiment.arms import Arm
 from plinth.experiment.parameters import Experiment
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
@@ -50,10 +52,10 @@ class ExperimentSummary:
 
 
 def definitions(
-    experiment: Experiment, arms: Sequence[Arm], workspace: Path, compute: Compute = DEFAULT, **resources: Any
+    stages: Sequence[Stage], workspace: Path, compute: Compute = DEFAULT, **resources: Any
 ) -> dg.Definitions:
-    """The assets of an experiment and the job that makes them."""
-    made = [asset(stage) for stage in wiring.of(experiment, arms)]
+    """The assets of an experiment's stages and the job that makes them."""
+    made = [asset(stage) for stage in stages]
     job = dg.define_asset_job(JOB, dg.AssetSelection.assets(*made), executor_def=dg.in_process_executor)
     known = {"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **resources}
     return dg.Definitions(assets=made, jobs=[job], resources=known, executor=dg.in_process_executor)
@@ -94,13 +96,15 @@ def run(
         if again:
             record.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
         todo = decide(ctx, wiring.of(experiment, arms))
+        waiting = [one for one in arms if one.asset in todo.stale]
+        say(f"{len(waiting)} of {len(arms)} runs to make")
+        for seeds in [(seed,) for seed in experiment.seeds] if experiment.stop_losing else [experiment.seeds]:
+            due = [one for one in waiting if one.seed in seeds]
+            played = _at_once(space, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
+            _materialise(space, wiring.of(experiment, arms, played), [one.asset for one in due], compute)
         if todo.stale:
-            waiting = [one for one in arms if one.asset in todo.stale]
-            say(f"{len(waiting)} of {len(arms)} runs to make")
-            if side_by_side > 1:
-                _at_once(space, experiment, waiting, compute, side_by_side, say)
-            _materialise(space, experiment, arms, todo.stale, compute)
-        made = answer_of(ctx, experiment)
+            _materialise(space, wiring.of(experiment, arms), [todo.stale[-1]], compute)
+        made = ctx.refs.current(wiring.effects_of(experiment))
         page = wiring.show(ctx, experiment, arms, made)
     failed = tuple(one.asset for one in arms if _status(ctx, one) in ("failed", "diverged"))
     seconds = time.monotonic() - started
@@ -109,13 +113,19 @@ def run(
     )
 
 
-def answer_of(ctx: Context, experiment: Experiment) -> Manifest:
-    """The published effects of an experiment.
+def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Manifest:
+    """The published effects of an experiment as its file is now.
 
     Raises:
-        MissingError: it was not run here.
+        MissingError: it was not run here, or file, sources or code have changed since.
     """
-    return ctx.refs.current(f"{PREFIX}/{experiment.name}/effects")
+    if stale := decide(ctx, wiring.of(experiment, arms)).stale:
+        raise MissingError(
+            f"experiment {experiment.name} has no answer, or it has changed since it was run",
+            found=f"{len(stale)} of its assets to make, {stale[0]} among them",
+            remedy="`plinth experiment run FILE` makes them",
+        )
+    return ctx.refs.current(wiring.effects_of(experiment))
 
 
 def _status(ctx: Context, arm: Arm) -> str:
@@ -126,45 +136,61 @@ def _status(ctx: Context, arm: Arm) -> str:
 def _at_once(
     space: Workspace,
     experiment: Experiment,
+    every: Sequence[Arm],
     arms: Sequence[Arm],
     compute: Compute,
     side_by_side: int,
     say: Callable[[str], None],
-) -> None:
-    """Play the runs of the first seed that is waiting, several at once; their assets find all of it made.
+) -> dict[str, PlinthError]:
+    """Play runs, several at once; their assets find all of it made.
 
-    Later seeds wait for it where losing arms are stopped. An error is met again, and kept, when the asset is made.
+    Args:
+        every: all runs of the experiment.
+        arms: those to play.
+
+    Returns:
+        How those failed whose failure is a result, by asset.
+
+    Raises:
+        PlinthError: any other failure; runs that wait are not begun.
     """
-    seeds = experiment.seeds[:1] if experiment.stop_losing else experiment.seeds
-    chosen = [one for one in arms if one.seed in seeds]
-    if not chosen:
-        return
-    first, *rest = chosen
-    engine = compute.open()
+    failed: dict[str, PlinthError] = {}
+    engine, over = compute.open(), threading.Event()
+
+    def play(arm: Arm) -> None:
+        own = Context(space, engine, requested_by=requested_by())
+        if over.is_set() or wiring.is_stopped(own, experiment, arm, every):
+            return
+        try:
+            wiring.played(own, experiment, arm, say)
+        except wiring.NOT_OF_THE_ARM:
+            over.set()
+            raise
+        except wiring.OF_THE_ARM as error:
+            failed[arm.asset] = error
+        except BaseException:
+            over.set()
+            raise
+
     try:
-
-        def play(arm: Arm) -> None:
-            try:
-                wiring.played(Context(space, engine, requested_by=requested_by()), experiment, arm, say)
-            except PlinthError as error:
-                say(f"{arm.asset}: {error.what}")
-
-        play(first)  # what all have in common is made once, before they share it
+        for one in arms[:1]:
+            play(one)  # what all have in common is made once, before they share it
         with ThreadPoolExecutor(side_by_side) as pool:
-            list(pool.map(play, rest))
+            list(pool.map(play, arms[1:]))
     finally:
         engine.close()
+    return failed
 
 
-def _materialise(
-    space: Workspace, experiment: Experiment, arms: Sequence[Arm], stale: Sequence[str], compute: Compute
-) -> None:
+def _materialise(space: Workspace, stages: Sequence[Stage], chosen: Sequence[str], compute: Compute) -> None:
+    if not chosen:
+        return
     session = Session(for_terminal())
-    defs = definitions(experiment, arms, space.root, compute, session=session)
+    defs = definitions(stages, space.root, compute, session=session)
     with open_instance(space) as instance:
         result = defs.resolve_job_def(JOB).execute_in_process(
             instance=instance,
-            asset_selection=[dg.AssetKey(one.split("/")) for one in stale],
+            asset_selection=[dg.AssetKey(one.split("/")) for one in chosen],
             run_config=QUIET,
             tags={REQUESTED_BY: requested_by()},
             raise_on_error=False,

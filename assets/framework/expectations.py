@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,6 +23,9 @@ from typing import Any, Literal
 from plinth.storage.workspace import Workspace
 
 Severity = Literal["critical", "warning"]
+
+#: GX keeps state of the process, and arms of an experiment may be checked at once.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,12 @@ def validate(suite: Suite, workspace: Workspace, *, keep: bool = True) -> SuiteO
     Raises:
         AttributeError: for an expectation that GX lacks; a defect in the suite, not in the data.
     """
-    gx, validator = _great_expectations(), _validator(workspace.root if keep else None)
+    with _ONE_AT_A_TIME:
+        return _validated(suite, workspace.root if keep else None)
+
+
+def _validated(suite: Suite, root: Path | None) -> SuiteOutcome:
+    gx, validator = _great_expectations(), _validator(root)
     import pandas as pd
 
     context = validator.context

@@ -58,6 +58,9 @@ def remembered(workspace: Path) -> Iterator[Stage]:
     """Stages of the experiments that a workspace has run; a file that is gone or wrong by now has none."""
     for note in sorted((workspace / "experiments").glob(f"*/{NOTE}")):
         try:
-            yield from wiring.of(*load(Path(json.loads(note.read_bytes())["path"])))
-        except PlinthError as error:
-            warnings.warn(f"an experiment is not shown: {error.what}", stacklevel=2)
+            experiment, runs = load(Path(json.loads(note.read_bytes())["path"]))
+        except (PlinthError, ValueError, KeyError) as error:
+            warnings.warn(f"experiment {note.parent.name} is not shown: {error}", stacklevel=2)
+            continue
+        if experiment.name == note.parent.name:  # else the file was given another name since
+            yield from wiring.of(experiment, runs)

@@ -146,6 +146,10 @@ class ResumeError(TrainingError):
     pass
 
 
+class StoppedRunError(TrainingError):
+    """A run was stopped or lost; the same command goes on with it."""
+
+
 class LaunchError(TrainingError):
     pass
 

@@ -102,7 +102,7 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
 
     ctx = settings.context()
     loaded, arms = experiments.load(file)
-    made = answer_of(ctx, loaded)
+    made = answer_of(ctx, loaded, arms)
     page = wiring.show(ctx, loaded, arms, made)
     if as_json:
         output.emit_json({"digest": made.digest, "page": str(page), **made.stats})

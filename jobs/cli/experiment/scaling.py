@@ -26,9 +26,10 @@ def scaling() -> None:
 @scaling.command(epilog=examples("plinth scaling example > runs.csv"))
 def example() -> None:
     """Print a synthetic table of runs: parameters, tokens, loss, one probe."""
+    from jobs.cli import output
     from plinth.experiment.scaling.table import example as made
 
-    click.echo(made(), nl=False)
+    output.line(made(), end="")
 
 
 @scaling.command(

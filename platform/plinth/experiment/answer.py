@@ -11,12 +11,12 @@ from plinth.experiment import page as pages
 from plinth.experiment import record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.effects import Effect, effects
-from plinth.experiment.measure import scores_of
+from plinth.experiment.measure import common_scores, configuration
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.scores import ArmScores
 from plinth.experiment.stopping import stopping
 from plinth.records import Manifest, Step
-from plinth.training import config, manifests
+from plinth.training import manifests
 
 VERSION = "1"
 MEASURE = "bits per byte"
@@ -25,18 +25,20 @@ MEASURE = "bits per byte"
 def of(ctx: Context, experiment: Experiment, runs: Sequence[Manifest]) -> Manifest:
     """The manifest of the effects.
 
-    Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs.
+    Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
+    `unsure`, documents of the test text that some run may have trained on: they are left out.
 
     Raises:
         IntegrityError: runs were scored on different text.
     """
-    scores = [scores_of(ctx, one) for one in runs]
+    scores = common_scores(ctx, runs)
     ended = [one.status for one in scores]
     stats = {
         "effects": [one.model_dump(mode="json") for one in effects(scores, experiment.base, measure=MEASURE)],
         "runs": {status: ended.count(status) for status in sorted(set(ended))},
         "tokens": sum(one.tokens for one in scores),
         "flops": sum(one.flops for one in scores),
+        "unsure": len({document for one in runs for document in one.stats.get("unsure", ())}),
     }
     step = Step(name="experiment/effects", version=VERSION, params={"base": experiment.base})
     return stage.manifest(f"{PREFIX}/{experiment.name}/effects", step, {one.asset: one for one in runs}, [], stats)
@@ -55,7 +57,8 @@ def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) ->
 def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> str:
     """The page of an experiment, as HTML."""
     runs = [ctx.refs.load(made.inputs[one.asset]) for one in arms]
-    scores = [replace(scores_of(ctx, one), seconds=_seconds(ctx, one)) for one in runs]
+    scores = common_scores(ctx, runs)
+    scores = [replace(one, seconds=_seconds(ctx, run)) for one, run in zip(scores, runs, strict=True)]
     spent = record.spent(ctx.workspace, arms)
     shared = {arm: {"made": 0, "reused": 0} for arm in experiment.arms}
     for one in arms:
@@ -80,14 +83,16 @@ def _notes(experiment: Experiment, spent: dict[str, record.Spent], made: Manifes
     assets = [(len(one.made), len(one.taken), one.written) for one in spent.values()]
     new, taken, written = (sum(column) for column in zip(*assets, strict=True)) if assets else (0, 0, 0)
     yield f"{taken:,} of {new + taken:,} assets of the runs were taken over whole; {written:,} files were written."
+    if unsure := made.stats["unsure"]:
+        yield f"{unsure:,} documents of the test text are left out: the text of some run may hold them."
     for name, most in experiment.budget:
         if most is not None:
             yield f"Budget: {made.stats[name]:,.4g} of {most:,.4g} {name}."
 
 
 def _seconds(ctx: Context, run: Manifest) -> float:
-    """Rank-seconds of a run's steps, from its timeline."""
+    """Rank-seconds of a run's steps, from its timeline; 0 where that is not on this machine."""
     if "run" not in run.inputs:
         return 0.0
-    prepared = config.load(ctx.workspace.runs / ctx.refs.load(run.inputs["run"]).stats["run_id"] / "config.json")
-    return float(manifests.facts(ctx, prepared).get("training_s", 0.0)) * prepared.ranks
+    prepared = configuration(ctx, ctx.refs.load(run.inputs["run"]))
+    return float(manifests.facts(ctx, prepared).get("training_s", 0.0)) * prepared.ranks if prepared else 0.0

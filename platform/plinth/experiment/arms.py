@@ -86,6 +86,13 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
         over = [_below(lined, key) for key in (("common",), ("sizes", size), ("arms", arm))]
         own = _own(experiment, arm, seed, lined.mark(("test",), Position(shown(path), 1)))
         made = check_over(recipe, [*over, own], path, packaged=packaged)
+        for name, given in experiment.test.items():
+            if made.corpus.protected.sets[name] != given:
+                raise RecipeError(
+                    f"{shown(recipe)} has a protected set {name} of its own",
+                    expected="another name for the test text",
+                    remedy=f"rename test.{name} in {shown(path)}",
+                )
         arms.append(Arm(experiment.name, arm, size, seed, made, experiment.arms[arm]))
     _require_alike(experiment, arms, lined, path)
     _require_affordable(experiment, arms)

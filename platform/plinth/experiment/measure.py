@@ -1,12 +1,12 @@
 """The test text of an experiment under a model, and what is kept of a run: one manifest, however the run ended.
 
-Test text is scored as the items of protected sets are, document by document, all of it; no arm chooses among it.
+Test text is scored as the items of protected sets are, document by document; no arm chooses among it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from plinth.compute import stage
 from plinth.compute.context import Context
+from plinth.corpus.protected import item_table
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.slices.tables import on_grid
 from plinth.experiment.arms import Arm
@@ -22,9 +23,12 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.training import config, manifests
 from plinth.training.checkpoint.checkpoint import committed
+from plinth.training.config import RunConfig
 
 VERSION = "1"
 SCORES = "scores.parquet"
+#: Statuses of items of which it is known that no training text holds them: none did, or what did was dropped.
+KNOWN = (item_table.CLEAN, item_table.CONTAMINATED)
 #: A row for each document of the test text, in the order of its sets and of the items in them.
 COLUMNS = pa.schema(
     [
@@ -61,34 +65,56 @@ def _items(ctx: Context, sets: Mapping[str, Manifest]) -> pa.Table:
     for name in sorted(sets):
         (part,) = sets[name].parts
         own = read_table(ctx.store, part)
-        ids = [hashlib.sha256(f"{name}\0{item}".encode()).hexdigest()[:32] for item in own.column("item").to_pylist()]
+        ids = [_id(name, at, item) for at, item in enumerate(own.column("item").to_pylist())]
         columns = {"document": ids, "slice": [name] * len(ids), "item": own.column("item"), "text": own.column("text")}
         tables.append(pa.table(columns))
     return pa.concat_tables(tables)
 
 
-def measured(
-    ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], sets: Mapping[str, Manifest]
-) -> Manifest:
+def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], test: Sequence[str]) -> Manifest:
     """What is kept of a run that ended: the scores of its last checkpoint, and its curve.
 
     Args:
         points: checkpoints to score at most, evenly among those that the run kept.
-        made: the run's `run` and `checkpoint`.
-        sets: the test text.
+        made: assets of the run: `run`, `checkpoint`, the sets of the test text and the comparison with them.
+        test: names of those sets.
 
     Raises:
         CheckpointError, TrainingError: as `score`.
     """
-    run = made["run"]
-    prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
+    sets = {name: made[f"protected/{name}"] for name in test}
     last = score(ctx, made["checkpoint"], sets)
     end, curve = made["checkpoint"].stats, []
-    for step in _spread([step for step in committed(prepared.directory) if step < end["step"]], points - 1):
-        part = score(ctx, manifests.committed_manifest(ctx, prepared, step), sets)
-        curve.append((step, prepared.tokens_through(step), _bits_per_byte(ctx, part)))
+    if prepared := configuration(ctx, made["run"]):
+        for step in _spread([step for step in committed(prepared.directory) if step < end["step"]], points - 1):
+            part = score(ctx, manifests.committed_manifest(ctx, prepared, step), sets)
+            curve.append((step, prepared.tokens_through(step), _bits_per_byte(ctx, part)))
     curve.append((end["step"], end["tokens"], _bits_per_byte(ctx, last)))
-    return kept(arm, FINISHED, "", {**made, **_named(sets)}, [last], tokens=curve[-1][1], curve=curve)
+    inputs = {name: made[name] for name in ("run", "checkpoint", "protected")} | _named(sets)
+    unsure = _unsure(ctx, made["protected"], test)
+    return kept(arm, FINISHED, "", inputs, [last], tokens=end["tokens"], curve=curve, unsure=unsure)
+
+
+def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
+    """The configuration of a run that was trained on this machine; None where its folder is elsewhere or gone."""
+    path = ctx.workspace.runs / run.stats["run_id"] / "config.json"
+    return config.load(path) if path.exists() else None
+
+
+def _unsure(ctx: Context, protected: Manifest, test: Sequence[str]) -> list[str]:
+    """Documents that the run's text may hold: too short or too common to look for, or nearly found."""
+    (part,) = protected.named(item_table.FILE)
+    rows = read_table(ctx.store, part, ["set", "item", "status"]).to_pylist()
+    found = []
+    for name in sorted(test):
+        own = [row for row in rows if row["set"] == name]
+        found += [_id(name, at, row["item"]) for at, row in enumerate(own) if row["status"] not in KNOWN]
+    return found
+
+
+def _id(name: str, at: int, item: str) -> str:
+    """Identifier of a document: items may share a name."""
+    return hashlib.sha256(f"{name}\0{at}\0{item}".encode()).hexdigest()[:32]
 
 
 def kept(
@@ -100,12 +126,26 @@ def kept(
     return stage.manifest(arm.asset, step, inputs, parts, {"status": status, "reason": reason, "flops": spent, **stats})
 
 
-def scores_of(ctx: Context, made: Manifest) -> ArmScores:
-    """What effects are made of, from the manifest of a run; its seconds are in no manifest and are 0."""
+def common_scores(ctx: Context, runs: Sequence[Manifest]) -> list[ArmScores]:
+    """Scores of runs on the documents that no run may have trained on: the same for all of them.
+
+    Which documents a run's text may hold depends on its filters; one that is unsure in one run is left out of all.
+    """
+    unsure = {document for one in runs for document in one.stats.get("unsure", ())}
+    return [scores_of(ctx, one, unsure) for one in runs]
+
+
+def scores_of(ctx: Context, made: Manifest, without: Collection[str] = ()) -> ArmScores:
+    """What effects are made of, from the manifest of a run; its seconds are in no manifest and are 0.
+
+    Args:
+        without: documents to leave out.
+    """
     stats, run = made.stats, made.params
     columns: dict[str, Any] = {}
     if made.parts:
         table = read_table(ctx.store, made.parts[0])
+        table = table.filter(pa.array([one not in without for one in table.column("document").to_pylist()]))
         columns = {name: np.array(table.column(name).to_pylist()) for name in ("bytes", "bits")}
         columns = {name: column.astype(np.float64) for name, column in columns.items()}
         columns["documents"], columns["slices"] = (

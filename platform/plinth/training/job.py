@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from plinth.compute.context import Context
-from plinth.errors import TrainingError
+from plinth.errors import StoppedRunError, TrainingError
 from plinth.launch.base import Handle, Launcher
 from plinth.launch.choose import choose
 from plinth.launch.files import read_handle
@@ -122,7 +122,7 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
     if ended is not None and ended.failure is not None:
         raise ended.failure.error()
     if ended is not None and ended.status == "stopped":  # a stop is no failure, and needs no log
-        raise TrainingError(
+        raise StoppedRunError(
             f"run {config.run_id} stopped at step {ended.step}",
             found=ended.reason,
             expected=f"{config.total_steps} steps",
@@ -130,7 +130,8 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
         )
     how = "vanished: its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
     tail = launcher.logs(config.directory.log, LOG_LINES)
-    raise TrainingError(
+    kind = StoppedRunError if ended is None else TrainingError
+    raise kind(
         f"run {config.run_id} {how}",
         found=(f"{ended.reason}; " if ended else "") + f"{config.directory.log} ends:\n{tail}",
         remedy="run the same command again: it goes on from the last committed checkpoint",

@@ -18,6 +18,7 @@ from assets.catalog import stages
 from jobs.recipes import FOLDER
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.corpus.sources.parameters import Bucket
+from plinth.experiment.arms import PREFIX
 from plinth.recipe.load import check
 from plinth.recipe.recipe import RESERVED
 from plinth.recipe.release import ReleaseParameters
@@ -130,4 +131,4 @@ def test_reserved_names_are_the_first_parts_of_the_pipelines_own_assets() -> Non
     assert recipe is not None
     recipe = recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update={"canaries": Canaries()})})
     own = {stage.asset.partition("/")[0] for stage in stages(recipe) if "/" in stage.asset}
-    assert own - set(recipe.corpus.buckets) == RESERVED
+    assert own - set(recipe.corpus.buckets) | {PREFIX} == RESERVED
