@@ -76,10 +76,10 @@ def texts_of_test(workspace: Path) -> set[str]:
 
 
 def curated(workspace: Path, arm: str) -> set[str]:
-    """Text that an arm may train on, and that it holds out."""
+    """Text that an arm may train on."""
     ctx = Context(Workspace(workspace).branch(f"words/{arm}/one-s1"))
     parts = [part for bucket in ("web", "prose") for part in ctx.refs.current(f"{bucket}/curated").parts]
-    texts = [part for part in parts if part.name.startswith(("part-", "heldout-"))]
+    texts = [part for part in parts if part.name.startswith("part-")]
     return {text for part in texts for text in read_table(ctx.store, part, ["text"]).column("text").to_pylist()}
 
 

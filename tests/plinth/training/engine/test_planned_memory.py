@@ -88,7 +88,7 @@ def test_muon_and_a_mean_of_the_weights_are_planned(
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # on a busy machine gloo frees late, and the peak is another's
 @pytest.mark.parametrize("precision", ["bf16", pytest.param("fp32", marks=pytest.mark.exhaustive)])
 def test_a_private_step_is_planned(precision: str, make: Callable[..., RunConfig], tmp_path: Path) -> None:
     """Two sequences a rank, one at a time: their sum in FP32 is there beside what a plain step takes."""
