@@ -25,6 +25,7 @@ from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.protected import protected
 from plinth.errors import PlinthError
 from plinth.evaluation.probes import probe_sets
+from plinth.operation.spending import admission, settlement
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.run import build
@@ -121,7 +122,7 @@ def _probes(recipe: Recipe) -> tuple[str, ...]:
 
 def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     prepared = _prepared(recipe, ctx, inputs)
-    handle = job.submit_or_find(ctx, prepared)
+    handle = admission.submit(ctx, prepared)
     say(f"run {prepared.run_id}: job {handle.id}, log {prepared.directory.log}")
     relay = _Relay(ctx, recipe, prepared.run_id, say)
     with ctx.progress.meter("run", prepared.total_steps) as meter:
@@ -145,6 +146,9 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             with contextlib.suppress(PlinthError):  # the error of the run matters more than that of its page
                 meter.tell(f"page: {build.write(ctx, prepared)}")
             raise
+        finally:
+            with contextlib.suppress(PlinthError):  # `plinth cost` settles what is not settled here
+                settlement.settle(ctx)
     relay.finish([build.write(ctx, prepared), prepared.directory.events])
     return manifests.run_manifest(ctx, prepared)
 

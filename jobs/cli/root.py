@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "scale": ("scale", "Estimate a corpus of any size: core hours, bytes, money."),
             "plan": ("plan", "Estimate a training run: parameters, FLOPs, time, memory."),
             "run": ("run", "Run the pipeline, from sources to release."),
+            "cost": ("cost", "Show what was spent, on what, by whom; set limits."),
             "up": ("run", "Serve the Dagster and MLflow pages."),
             "status": ("status", "List every asset: up to date, stale or not made."),
             "report": ("status", "Write the page of results."),

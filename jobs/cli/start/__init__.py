@@ -7,6 +7,7 @@ scale    `plinth scale`: an estimate of a corpus of any size
 plan     `plinth plan`: an estimate of a training run
 divisions  its divisions over a fleet, ranked
 purchases  the best model that money buys on a fleet
+cost     `plinth cost`: what was spent, and limits
 run      `plinth run` and `plinth up`: the commands that start work
 status   `plinth status` and `plinth report`: the state of every asset, and the page of results
 """

@@ -63,10 +63,10 @@ def cancel(settings: Settings, run: str, as_json: bool) -> None:
 @json_option
 def submit(settings: Settings, run: str, as_json: bool) -> None:
     """Submit the job of RUN, detached, unless it is alive or has finished."""
-    from plinth.training.job import submit_or_find
+    from plinth.operation.spending.admission import submit as within_budget
 
     config = _config(settings, run)
-    submit_or_find(settings.context(), config)
+    within_budget(settings.context(), config)
     _show(_facts(config), as_json)
 
 

@@ -1,4 +1,5 @@
-"""Running the platform: planning.
+"""Running the platform: planning, spending.
 
 planning/  the cost of a recipe before it runs
+spending/  budgets: what runs may cost, and have cost
 """

@@ -9,6 +9,7 @@
     listing     the files at a location: names, digests, marks of change
     digests     SHA-256 of files and pieces, remembered while a file does not change
     atomic      write to a temporary name, flush, rename; a full disk is a named error
+    database    rows that several processes write, in SQLite or PostgreSQL
     locks       locks between processes: exclusive, inherited by children, with an owner; leases
     objects     small named objects with conditional writes, as files of a folder or in S3
     s3_objects  objects and blobs below an `s3://` prefix: conditional writes, checked uploads, bounded retries

@@ -27,6 +27,7 @@ mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     DAGSTER_HOME
 reports/     self-contained pages
 experiments/ references, costs and records of the arms of experiments; what they made lies in the common store
+budget/      settings and ledger of what runs may cost and have cost; limits stand in the ledger
 costs/       what the last making of each asset cost, for `plinth scale`
 input/       where recipes look for relative source paths (the demo's harvest lands here)
 tmp/         staging; may be deleted whenever nothing runs
@@ -136,6 +137,11 @@ class Workspace:
         made._branch = f"experiments/{name}"
         made.refs, made.costs = made.root / made._branch / "refs", made.root / made._branch / "costs"
         return made
+
+    @property
+    def experiment(self) -> str:
+        """The experiment whose branch this is; empty for the workspace itself."""
+        return self._branch.removeprefix("experiments/").partition("/")[0] if self._branch else ""
 
     @cached_property
     def uri(self) -> str:

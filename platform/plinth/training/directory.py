@@ -10,6 +10,7 @@ class RunDirectory:
 
     config.json     the resolved configuration
     handle.json     the submitted job: how to find it again
+    allowance.json  the rank-seconds that the ledger grants the run's jobs, where a limit applies
     lock            held by the supervisor and its ranks for as long as any of them lives
     job.log         standard output and error of supervisor and ranks
     events.jsonl    the timeline
@@ -33,6 +34,7 @@ class RunDirectory:
         self.workspace = self.root.absolute().parent.parent
         self.config = self.root / "config.json"
         self.handle = self.root / "handle.json"
+        self.allowance = self.root / "allowance.json"
         self.lock = self.root / "lock"
         self.log = self.root / "job.log"
         self.events = self.root / "events.jsonl"

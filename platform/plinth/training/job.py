@@ -44,9 +44,13 @@ def command(config: RunConfig) -> list[str]:
     return [sys.executable, "-m", "plinth.training.supervise.supervisor", str(config.directory.config)]
 
 
-def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
+def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object] = lambda: None) -> Handle:
     """The job of this run: the one that is alive, or has finished and left a final checkpoint that verifies, or a
     new one, which resumes. A job that is alive is stopped first where the recipe amends the run.
+
+    Args:
+        before: called before a new job is submitted; what it raises keeps it from being. All that start work go through
+            `operation.spending.admission`, whose budget it asks.
 
     Raises:
         RecipeError: an amendment touches a step that was taken.
@@ -64,6 +68,7 @@ def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
         run.result.unlink(missing_ok=True)
     configuration.write(config)
     if not alive:
+        before()
         launcher = choose(config.launch.kind, config.launch, config.supervision.grace_s)
         Timeline(run.events).append("submitted", launcher=config.launch.kind)
     return launcher.submit(command(config), run.root, run.log)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from plinth.operation.planning.prices import CorpusPrices
 from plinth.operation.planning.run_costs import ANNOTATE, Amount, RunCosts, predict, sum_amounts
 from plinth.records import Frozen
 
@@ -79,7 +80,7 @@ PARQUET = 0.25
 COMPONENT_BYTES = 8
 
 
-class CorpusScale(Frozen):
+class CorpusScale(CorpusPrices):
     """A corpus and the machines for it."""
 
     text_bytes: float = Field(gt=0, description="Text after extraction, bytes.")
@@ -87,9 +88,6 @@ class CorpusScale(Frozen):
     document_bytes: float = Field(5300, gt=0, description="Mean length of a document.")
     part_bytes: float = Field(256 * 2**20, gt=0, description="Text per part.")
     cores: int = Field(1000, ge=1, description="Cores that work at the same time.")
-    core_hour: float = Field(0.04, ge=0, description="Price of a core for an hour.")
-    gigabyte_month: float = Field(0.023, ge=0, description="Price of storage.")
-    million_requests: float = Field(5.0, ge=0, description="Price of a million writes; reads are a twelfth of it.")
     gigabit_s_per_core: float = Field(0.3, gt=0, description="Network between storage and one core.")
 
 
@@ -149,7 +147,7 @@ def estimate(scale: CorpusScale, runs: Sequence[RunCosts] = ()) -> CorpusEstimat
         stored_bytes=stored,
         component_bytes=COMPONENT_BYTES * documents,
         compute_cost=core_hours * scale.core_hour,
-        request_cost=requests / 2e6 * scale.million_requests * (1 + 1 / 12),
+        request_cost=scale.requests(requests / 2, requests / 2),
         storage_cost_month=stored / 1e9 * scale.gigabyte_month,
     )
 

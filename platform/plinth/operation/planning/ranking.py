@@ -97,6 +97,13 @@ def rank(work: TrainingWork, ranks: int, device: Device) -> list[RankedDivision]
     return sorted(found, key=lambda one: (one.over_bytes, one.step_s, one.memory_bytes))
 
 
+def of_block(
+    work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device, efficiency: float
+) -> RankedDivision:
+    """One division that can run, at an efficiency."""
+    return _candidate(work, block, micro, ranks, device, efficiency, _Counted(work))
+
+
 def minimum_devices(work: TrainingWork, device: Device, most: int = 1024) -> int | None:
     """The fewest devices, of powers of two, on which some division fits; None: of none up to `most`."""
     count = 1

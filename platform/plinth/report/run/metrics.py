@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from plinth.training.telemetry.job_spans import job_spans
 from plinth.training.telemetry.step_clock import PARTS
 from plinth.training.telemetry.timeline import host_memory_bytes, saved_s, waited_s
 
@@ -214,7 +215,7 @@ def cost(events: Sequence[Event]) -> Cost:
     left_out = {int(event["step"]) for event in of["skipped"]}
     left_out |= {step for step, event in counted.items() if event.get("vetoed")}
     lost += [counted.pop(step) for step in sorted(left_out & set(counted))]
-    stretches = _stretches(events)
+    stretches = job_spans(events)
     held = sum(end - begin for begin, end, _ in stretches)
     start = _between(events, ("job_started", "restart"), "run_started")
     queued = _between(events, ("submitted",), "job_started")
@@ -240,36 +241,11 @@ def cost(events: Sequence[Event]) -> Cost:
         jobs=len(stretches),
         interventions=sum(event.get("action") != "warn" for event in of["intervention"]),
         tokens=max((int(event.get("tokens", 0)) for event in counted.values()), default=0),
-        rank_hours=sum((end - begin) * ranks for begin, end, ranks in stretches) / 3600,
+        rank_hours=sum(one.rank_s for one in stretches) / 3600,
     )
 
 
 _COUNTED = ("checkpoint", "restart", "skipped", "intervention")
-
-#: How a job ends when it is not killed.
-_ENDINGS = frozenset({"finished", "failed", "stopped"})
-
-#: Events after which the job before is over, however it ended.
-_NEXT_JOB = frozenset({"submitted", "vanished", "job_started"})
-
-
-def _stretches(events: Sequence[Event]) -> list[tuple[float, float, int]]:
-    """Begin, end and ranks of each job: from when its supervisor is up, for it holds its ranks since then."""
-    found: list[tuple[float, float, int]] = []
-    begin, last, ranks = math.nan, 0.0, 1
-    for event in events:
-        now, kind = float(event["time"]), event["event"]
-        if kind in _NEXT_JOB and not math.isnan(begin):  # nothing measured the end of the job before: it was killed
-            found.append((begin, last, ranks))
-            begin = math.nan
-        if kind == "job_started":
-            ranks, begin = int(event["ranks"]), now
-        if kind in _ENDINGS and not math.isnan(begin):
-            found.append((begin, now, ranks))
-            begin = math.nan
-        last = now
-    return [*found, (begin, last, ranks)] if not math.isnan(begin) else found
-
 
 def _between(events: Sequence[Event], opening: Sequence[str], closing: str) -> float:
     """Seconds from each latest event of the opening kinds to the closing one that follows it, if one does."""

@@ -5,6 +5,7 @@
          └──► watch ──► ranks of node 0                                  └──► ranks of its node
 
     supervisor    one job: train, audit, restart within bounds
+    allowance     the rank-seconds that a job may take; it is stopped before they are spent
     result        how a job ended: `result.json`
     watch         wait for the ranks of one attempt; end those that hang, and those whose sibling has died
     hang          who waits for whom in ranks that hang; hang_dump is their part of it

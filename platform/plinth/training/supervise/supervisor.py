@@ -10,7 +10,8 @@ Every attempt gets a port of its own, and a signed statement of what trains in i
 inherited by the ranks: a second supervisor cannot start while anything of the first is alive, and ranks die with their
 supervisor.
 
-Exit status: 0 finished, 75 stopped by a signal with the state committed, 7 failed.
+Exit status: 0 finished, or stopped because its allowance is spent, which another start would meet; 75 stopped by a
+signal with the state committed; 7 failed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from plinth.training.config import RunConfig
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise import hang
+from plinth.training.supervise.allowance import AllowanceWatch
 from plinth.training.supervise.follower import follow
 from plinth.training.supervise.leader import Leader
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
@@ -81,6 +83,7 @@ class Supervisor:
         self.run = self.config.directory
         self.leader = Leader(self.config, self.place)
         self.events, self.lost = Timeline(self.run.events), LostWork(self.run)
+        self.allowance: AllowanceWatch | None = None
         self.uploader = Uploader(self.config, self.config_path) if self.config.checkpoints.upload else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
@@ -112,7 +115,7 @@ class Supervisor:
             code, reason = (EXIT_PREEMPTED, "") if self.asked_to_stop else self._attempt(audit)
             if code == 0:
                 return "finished", ""
-            asked = f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
+            asked = self.overspent or f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
             if code == EXIT_PREEMPTED:
                 return "stopped", asked
             if self.asked_to_stop:  # not all ranks stopped in time
@@ -127,7 +130,7 @@ class Supervisor:
             self.restarts += 1
             self._record_loss("restart", reason, audit, attempt=self.restarts)
             if not self._back_off():
-                return "stopped", "a signal was received between two attempts"
+                return "stopped", self.overspent or "a signal was received between two attempts"
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
@@ -159,8 +162,18 @@ class Supervisor:
             self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit
         )
 
+    @property
+    def overspent(self) -> str:
+        """Why the job is stopped, where its allowance is spent."""
+        return self.allowance.reason if self.allowance is not None else ""
+
+    def _watch_allowance(self) -> None:
+        if self.allowance is not None and self.allowance.spent() and not self.asked_to_stop:
+            self.asked_to_stop = signal.SIGTERM
+
     def _on_poll(self, ranks: list[Process]) -> None:
         self.lost.update()
+        self._watch_allowance()
         if not self.first_failed:  # ranks that failed by themselves: their siblings are ended afterwards
             self.first_failed = [
                 rank
@@ -185,6 +198,8 @@ class Supervisor:
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
         self.events.append("job_started", ranks=self.config.ranks, nodes=self.place.nodes)
+        self.allowance = AllowanceWatch.of(self.config)
+        self._watch_allowance()
         if self.config.checkpoints.upload and not checkpoint.committed(self.run):
             restored = restore(self.config, self.leader)
             if restored is not None:
@@ -235,6 +250,7 @@ class Supervisor:
         """Wait, longer after each restart; returns False when asked to stop meanwhile."""
         until = time.monotonic() + min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2 ** (self.restarts - 1))
         while time.monotonic() < until and not self.asked_to_stop:
+            self._watch_allowance()
             time.sleep(POLL_S)
         return not self.asked_to_stop
 
@@ -280,7 +296,8 @@ def main() -> int:
     sinks.end(relaying)
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
-    status = {"finished": 0, "stopped": EXIT_PREEMPTED, "failed": 7}[result.status]
+    stopped = 0 if supervisor.overspent else EXIT_PREEMPTED  # a scheduler starts a job that was preempted again
+    status = {"finished": 0, "stopped": stopped, "failed": 7}[result.status]
     supervisor.leader.end(status)
     return status
 

@@ -9,6 +9,7 @@
     memory      memory of a rank, on the host and on the device
     devices     the GPUs of a node: utilisation, power, temperature, errors (NVML)
     pulse       the sign that a rank works through a long phase
+    job_spans   when the jobs of a run held their ranks
     lost_work   costs of failures: steps, seconds, seconds until training resumed
     parameters  how often layers are measured
 """

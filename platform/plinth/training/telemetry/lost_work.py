@@ -13,10 +13,10 @@ from typing import NamedTuple
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.telemetry.job_spans import JOB_ENDS
 from plinth.training.telemetry.timeline import Event, TimelineReader, timeline
 
-#: Events with which a supervisor ends a job, and events before the next one has a supervisor.
-JOB_ENDS = ("finished", "failed", "stopped")
+#: Events before a job has a supervisor.
 BEFORE_A_JOB = ("submitted",)
 
 

@@ -42,6 +42,9 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     evaluated    slices and probes of the model after so many tokens (step, tokens, slices: bits per byte, probes,
                  seconds, not_finite); see validation.py, signals.py
     stopped_by_rule   the stopping rules ended the run (step, reasons, signals: every rule's state)
+    allowance    a part of the money granted to the run's jobs is spent (share, rank_s, granted_rank_s,
+                 price_per_rank_hour)
+    allowance_spent   the job is stopped before more is spent than was granted (the same fields)
     audited      evidence of resume was written (bit_exact, compared_steps)
     finished, failed, stopped   how the job ended
 

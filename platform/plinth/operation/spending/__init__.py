@@ -1,0 +1,9 @@
+"""Budgets: no job is submitted that could exceed a limit, and what each cost is known.
+
+parameters   settings of a workspace: team, prices, where the ledger lies
+ledger       reservations and limits, in SQLite or PostgreSQL
+bounds       the most that the rest of a run may take
+admission    reserve before a job is submitted, or refuse
+settlement   what a job cost, by its timeline
+summary      what was spent, by run, bucket, team, experiment, person
+"""

@@ -1,0 +1,248 @@
+"""The ledger of reservations: money that runs may still spend, and money that they have spent.
+
+    reserve (an upper bound, within every limit)  ->  the job runs  ->  settle (what it really cost)
+
+One row for each submission of a run's job. Until it is settled it counts as the bound. Limits stand in the ledger too,
+apart from recipes; they are only ever added to, and the newest of a name holds. Money is whole millionths, so that
+sums are exact.
+
+Does not belong here: how large a bound is (admission), what a job cost (settlement).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from plinth.errors import BudgetError
+from plinth.records import Frozen
+from plinth.storage.database import Database, Execute
+
+#: Of a unit of money.
+MICROS = 1_000_000
+
+#: What the reason of a refused submission begins with.
+REFUSED = "refused: "
+
+Scope = Literal["all", "team", "experiment", "workspace"]
+Period = Literal["total", "month"]
+
+_TABLES = {
+    "reservations": (
+        "id TEXT PRIMARY KEY, workspace TEXT, run TEXT, recipe TEXT, team TEXT, experiment TEXT, person TEXT, "
+        "ranks INTEGER, price BIGINT, spot INTEGER, reserved BIGINT, reason TEXT, work TEXT, "
+        "before_s DOUBLE PRECISION, made DOUBLE PRECISION, "
+        "ended DOUBLE PRECISION, spent BIGINT, rank_s DOUBLE PRECISION, tokens BIGINT"
+    ),
+    "limits": (
+        "scope TEXT, name TEXT, amount BIGINT, period TEXT, person TEXT, made DOUBLE PRECISION, number INTEGER"
+    ),
+}
+
+
+class Reservation(Frozen):
+    """One submission. Money in millionths; times in Unix seconds.
+
+    Args:
+        id: of this submission.
+        price: of a rank for an hour.
+        reserved: the most that it may cost; None where nothing bounds it.
+        reason: what bounds it; of a refused one, why.
+        work: identity of what is trained and on how many ranks; runs that share it cost alike.
+        before_s: rank-seconds that the run had taken before.
+        ended: when it was settled; None while it may still spend.
+        spent: what it cost.
+        rank_s: rank-seconds that it took.
+        tokens: how far the run has come.
+    """
+
+    id: str
+    workspace: str
+    run: str
+    recipe: str
+    team: str
+    experiment: str
+    person: str
+    ranks: int = Field(ge=1)
+    price: int = Field(ge=0)
+    spot: bool
+    reserved: int | None = Field(ge=0)
+    reason: str
+    work: str
+    before_s: float
+    made: float
+    ended: float | None = None
+    spent: int | None = None
+    rank_s: float | None = None
+    tokens: int | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was not admitted."""
+        return self.reason.startswith(REFUSED)
+
+
+class JobCost(Frozen):
+    """What a job cost, by its timeline."""
+
+    spent: int = Field(ge=0)
+    rank_s: float = Field(ge=0)
+    tokens: int = Field(ge=0)
+
+
+class Limit(Frozen):
+    """The most that may be reserved and spent, in millionths; None: no more limit.
+
+    Args:
+        name: of the team, experiment or workspace; empty for `all`.
+        period: of submissions since ever, or in a calendar month (UTC). A job counts in the month it was submitted in.
+        person: who set it.
+    """
+
+    scope: Scope
+    name: str
+    amount: int | None = Field(ge=0)
+    period: Period
+    person: str
+    made: float
+
+    def covers(self, one: Reservation) -> bool:
+        """Whether a submission counts against it."""
+        return self.scope == "all" or self.name == getattr(one, self.scope)
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        whose = "all runs" if self.scope == "all" else f"{self.scope} {self.name}"
+        amount = "no limit" if self.amount is None else f"{self.amount / MICROS:,.2f}"
+        return f"{whose}: {amount}{' a month' if self.period == 'month' else ''}"
+
+
+_COLUMNS = tuple(Reservation.model_fields)
+_LIMIT = tuple(Limit.model_fields)
+
+
+class Ledger:
+    """The reservations and limits of a database.
+
+    Args:
+        place: `postgresql://…`, or a file of SQLite.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._database = Database(place, _TABLES)
+
+    def reserve(self, wanted: Reservation, earlier: JobCost | None = None) -> Reservation:
+        """Enter a submission if it keeps within every limit; settles the run's one before it in the same transaction.
+
+        Args:
+            earlier: what the run's last submission cost, whose job is gone; None: an open one is returned as it is.
+
+        Raises:
+            BudgetError: a limit would be exceeded, or there is one and nothing bounds the cost; the refusal is entered.
+        """
+        try:
+            with self._database.transaction() as execute:
+                for one in _read(execute, "ended IS NULL AND workspace = ? AND run = ?", wanted.workspace, wanted.run):
+                    if earlier is None:
+                        return one
+                    _settle(execute, one.id, earlier, wanted.made)
+                for limit in _limits(execute):
+                    if limit.covers(wanted):
+                        _require(limit, _counted(execute, limit, wanted.made), wanted)
+                _write(execute, wanted)
+        except BudgetError as refusal:
+            with self._database.transaction() as execute:
+                nothing = {"ended": wanted.made, "spent": 0, "rank_s": 0.0, "tokens": 0, "reserved": 0}
+                _write(execute, wanted.model_copy(update={**nothing, "reason": f"{REFUSED}{refusal.found}"}))
+            raise
+        return wanted
+
+    def settle(self, id: str, cost: JobCost, now: float) -> None:
+        """Put what a job cost in the place of its bound; once only."""
+        with self._database.transaction() as execute:
+            _settle(execute, id, cost, now)
+
+    def find(
+        self, workspace: str = "", *, work: str = "", open_only: bool = False, since: float = 0.0
+    ) -> list[Reservation]:
+        """Submissions in the order in which they were made, refused ones too; those of a workspace or a work."""
+        asked = {name: value for name, value in {"workspace": workspace, "work": work}.items() if value}
+        where = ["made >= ?", *(f"{name} = ?" for name in asked), *(["ended IS NULL"] if open_only else [])]
+        with self._database.transaction() as execute:
+            return _read(execute, " AND ".join(where), since, *asked.values())
+
+    def limits(self, now: float) -> list[tuple[Limit, int]]:
+        """The limits that hold, each with what counts against it."""
+        with self._database.transaction() as execute:
+            return [(one, _counted(execute, one, now)) for one in _limits(execute)]
+
+    def limit(self, one: Limit) -> None:
+        """Set a limit in the place of the one of its scope, name and period."""
+        with self._database.transaction() as execute:
+            number = execute("SELECT COUNT(*) FROM limits")[0][0]
+            marks = ", ".join("?" for _ in (*_LIMIT, number))
+            execute(f"INSERT INTO limits ({', '.join(_LIMIT)}, number) VALUES ({marks})",
+                    [*one.model_dump().values(), number])  # fmt: skip
+
+
+def _read(execute: Execute, where: str, *values: Any) -> list[Reservation]:
+    rows = execute(f"SELECT {', '.join(_COLUMNS)} FROM reservations WHERE {where} ORDER BY made, id", values)
+    return [Reservation(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+
+
+def _write(execute: Execute, one: Reservation) -> None:
+    values = one.model_copy(update={"spot": int(one.spot)})
+    marks = ", ".join("?" for _ in _COLUMNS)
+    execute(f"INSERT INTO reservations ({', '.join(_COLUMNS)}) VALUES ({marks})",
+            [getattr(values, name) for name in _COLUMNS])  # fmt: skip
+
+
+def _settle(execute: Execute, id: str, cost: JobCost, now: float) -> None:
+    execute(
+        "UPDATE reservations SET ended = ?, spent = ?, rank_s = ?, tokens = ? WHERE id = ? AND ended IS NULL",
+        [now, cost.spent, cost.rank_s, cost.tokens, id],
+    )
+
+
+def _limits(execute: Execute) -> list[Limit]:
+    """The newest of each scope, name and period."""
+    rows = execute(f"SELECT {', '.join(_LIMIT)} FROM limits ORDER BY number")
+    found = [Limit(**dict(zip(_LIMIT, row, strict=True))) for row in rows]
+    newest = {(one.scope, one.name, one.period): one for one in found}
+    return [one for one in newest.values() if one.amount is not None]
+
+
+def _counted(execute: Execute, limit: Limit, now: float) -> int:
+    """What counts against a limit: what settled submissions cost, and what open ones may."""
+    whose, values = ("1 = 1", []) if limit.scope == "all" else (f"{limit.scope} = ?", [limit.name])
+    since = month(now) if limit.period == "month" else 0.0
+    total = f"SELECT COALESCE(SUM(COALESCE(spent, reserved, 0)), 0) FROM reservations WHERE {whose} AND made >= ?"
+    return int(execute(total, [*values, since])[0][0])
+
+
+def month(now: float) -> float:
+    """When the calendar month of a time began, in UTC."""
+    then = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    return then.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+
+
+def _require(limit: Limit, counted: int, wanted: Reservation) -> None:
+    assert limit.amount is not None
+    if wanted.reserved is None:
+        raise BudgetError(
+            f"run {wanted.run} is not submitted: its cost has no upper bound",
+            found=f"{wanted.reason}; {limit.text}",
+            expected="a bound that the limit can be held against",
+            remedy="see docs/costs.md: a device and its price in budget/settings.yaml, or a time in training.stopping",
+        )
+    if counted + wanted.reserved > limit.amount:
+        raise BudgetError(
+            f"run {wanted.run} is not submitted: it could exceed the budget",
+            found=f"{limit.text}; {counted / MICROS:,.2f} spent or reserved, {wanted.reserved / MICROS:,.2f} wanted "
+            f"({wanted.reason})",
+            expected=f"at most {max(0, limit.amount - counted) / MICROS:,.2f}",
+            remedy="wait until other runs are settled, train less, or ask for a higher limit (`plinth cost limit`)",
+        )

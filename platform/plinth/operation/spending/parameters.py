@@ -1,0 +1,82 @@
+"""`budget/settings.yaml` of a workspace: who pays, at which price, and where the ledger lies. No recipe has these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import Field, ValidationError
+
+from plinth.errors import RequestError
+from plinth.launch import devices
+from plinth.operation.planning.prices import CorpusPrices
+from plinth.records import Frozen
+from plinth.storage.workspace import Workspace
+
+#: Folder of a workspace that holds settings and ledger.
+FOLDER = "budget"
+
+
+class Spending(Frozen):
+    """Without the file: no team, the recipe's own price of a rank, a ledger in the workspace."""
+
+    ledger: str = Field("", description="`postgresql://…` or a file; empty: `budget/ledger.sqlite` of the workspace.")
+    team: str = Field("", description="Who pays for what is trained here.")
+    device: str = Field("", description="What a rank runs on, by its name in the table of devices: price and power.")
+    device_table: Path | None = Field(None, description="Devices of your own, as for `plinth plan --device-table`.")
+    spot: bool = Field(False, description="At the price of devices that may be taken away.")
+    price_per_rank_hour: float | None = Field(None, ge=0, description="In place of the device's.")
+    margin: float = Field(
+        0.25, ge=0, description="Added to a predicted time, for start-up, saves, evaluation and restarts."
+    )
+    prices: CorpusPrices = CorpusPrices()
+    grams_co2_per_kwh: float | None = Field(None, ge=0, description="Of your grid; left out: no carbon is stated.")
+    power_usage_effectiveness: float = Field(1.0, ge=1, description="Energy of the site, a joule of its devices.")
+
+    @property
+    def rated(self) -> devices.Device | None:
+        """The device that a rank runs on.
+
+        Raises:
+            RequestError: the table has no such device.
+        """
+        return devices.find(self.device, devices.read(self.device_table))[1] if self.device else None
+
+    def price(self, recipe_price: float) -> float:
+        """Of a rank for an hour: what is stated here, the device's, else the recipe's."""
+        device = self.rated
+        if self.price_per_rank_hour is not None:
+            return self.price_per_rank_hour
+        if device is not None:
+            return device.spot_hour if self.spot else device.on_demand_hour
+        return recipe_price
+
+
+def settings_file(workspace: Workspace) -> Path:
+    """Where the settings of a workspace lie."""
+    return workspace.root / FOLDER / "settings.yaml"
+
+
+def load(workspace: Workspace) -> Spending:
+    """The settings of a workspace.
+
+    Raises:
+        RequestError: the file is no such settings.
+    """
+    path = settings_file(workspace)
+    try:
+        return Spending.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except FileNotFoundError:
+        return Spending()
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
+        raise RequestError(
+            f"{path} is not the settings of a budget",
+            found=str(cause),
+            expected=", ".join(Spending.model_fields),
+            remedy="see docs/costs.md",
+        ) from cause
+
+
+def ledger_place(workspace: Workspace, settings: Spending) -> str:
+    """The ledger that the settings name."""
+    return settings.ledger or str(workspace.root / FOLDER / "ledger.sqlite")
