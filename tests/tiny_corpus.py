@@ -73,13 +73,13 @@ def _sentence(rng: random.Random) -> str:
     return rng.choice(shapes)
 
 
-def _article(rng: random.Random) -> str:
+def article(rng: random.Random) -> str:
     paragraphs = (" ".join(_sentence(rng) for _ in range(rng.randint(4, 6))) for _ in range(rng.randint(2, 3)))
     return "\n\n".join(paragraphs)
 
 
 def _articles(rng: random.Random) -> list[dict[str, str]]:
-    texts = [_article(rng) for _ in range(ARTICLES)]
+    texts = [article(rng) for _ in range(ARTICLES)]
     planted = [_sentence(rng) for _ in range(PLANTED["too_short"])]
     planted += [f"{GERMAN}Seite {rng.choice(NOUNS)} {number}.\n\n{GERMAN}" for number in range(PLANTED["german"])]
     for number in range(PLANTED["email"]):
@@ -90,7 +90,7 @@ def _articles(rng: random.Random) -> list[dict[str, str]]:
 
 
 def _warc(rng: random.Random, articles: list[dict[str, str]]) -> bytes:
-    pages = [_article(rng) for _ in range(WEB_PAGES)]
+    pages = [article(rng) for _ in range(WEB_PAGES)]
     pages.append(articles[50]["text"])  # the same text in two buckets
     records = [_record(number, _page(text)) for number, text in enumerate(pages)]
     records.append(gzip.compress(b"WARC/1.1\r\nWARC-Type: response\r\nContent-Length: 900\r\n\r\nshort", mtime=0))
