@@ -25,9 +25,12 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.costs import StepCost
 from plinth.errors import (
+    BudgetError,
     CheckpointError,
+    ExtensionError,
     LaunchError,
     PlinthError,
+    RecipeError,
     ResumeError,
     StageError,
     StoppedRunError,
@@ -47,8 +50,16 @@ LAST = "checkpoint"
 
 #: Failures that are a result: this recipe does not get there. All others, as a full disk or a missing key, and these
 #: exceptions, say nothing of the arm.
-OF_THE_ARM = (StageError, TrainingError)
-NOT_OF_THE_ARM = (LaunchError, WorkerError, StoppedRunError, CheckpointError, ResumeError)
+OF_THE_ARM = (RecipeError, StageError, TrainingError)
+NOT_OF_THE_ARM = (
+    BudgetError,
+    ExtensionError,
+    LaunchError,
+    WorkerError,
+    StoppedRunError,
+    CheckpointError,
+    ResumeError,
+)
 
 
 def of(

@@ -14,13 +14,13 @@ from jobs import policies
 from jobs.instance import home
 from jobs.last_recipe import remember
 from jobs.recipes import load
+from jobs.running import STOP_GRACE_S, note_pages
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
 from plinth.storage.workspace import Workspace
 from registry.server import ensure_server
 
 HOST = "127.0.0.1"
-STOP_GRACE_S = 20
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str) -> dict[str, str]:
@@ -58,7 +58,11 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000) -> int:
         f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nCtrl-C ends both views; no run is lost",
         flush=True,
     )
-    return _wait(process)
+    noted = note_pages(space, process.pid)
+    try:
+        return _wait(process)
+    finally:
+        noted.unlink(missing_ok=True)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:

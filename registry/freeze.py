@@ -65,7 +65,7 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
     frozen = {digest for mark in taint.records(ctx) for digest in _checkpoints(ctx, mark)}
     free = _checkpoints(ctx, done.mark) - frozen
     with suppress(RegistryError):  # the tag is for people to read; what counts is the log
-        _show(ctx, impact.versions(ctx, free, start=True)[0], "")
+        _show(ctx, impact.versions(ctx, free)[0], "")
     _tell(ctx)
     return done
 
@@ -120,7 +120,7 @@ def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tain
     starts = [one for mark in marks for one in ((mark.target,) if mark.kind == "manifest" else mark.holders)]
     found = descent(ctx, starts)
     checkpoints = found.digests | impact.measured(ctx, found.manifests)
-    versions, gaps = impact.versions(ctx, checkpoints, start=True)
+    versions, gaps = impact.versions(ctx, checkpoints)
     try:
         _show(ctx, versions, words)
     except RegistryError as error:

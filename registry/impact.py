@@ -6,7 +6,6 @@ where it does not run, the result says that they were not looked at.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
@@ -21,7 +20,7 @@ from plinth.provenance.impact.targets import ImpactOrigin, origin
 from plinth.records import Frozen
 from plinth.report.impact_figure import ImpactArrow, ImpactBox
 from plinth.report.impact_page import LISTED, ConsumerRow, ImpactData, ImpactRow, VersionRow
-from registry import consumers, mlflow_client, releases, server, taint
+from registry import consumers, mlflow_client, releases, taint
 from registry.candidate import MEASURING
 
 
@@ -72,14 +71,8 @@ def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
     return frozenset(digest for each in wanted for digest in ctx.refs.load(each.digest).inputs.values())
 
 
-def versions(
-    ctx: Context, checkpoints: Collection[str], *, start: bool = False
-) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
-    """Versions of models made of these checkpoints, by model and number; and what could not be looked at.
-
-    Args:
-        start: start the workspace's MLflow server when it does not run.
-    """
+def versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
+    """Versions of models made of these checkpoints, by model and number; and what could not be looked at."""
     released = {
         (record.model, record.version): record.candidate["checkpoint"]
         for record in releases.history(ctx)
@@ -87,8 +80,6 @@ def versions(
     }
     found = {key: VersionRow(model=key[0], version=key[1], checkpoint=digest) for key, digest in released.items()}
     try:
-        if not (start or os.environ.get("MLFLOW_TRACKING_URI") or server.find_server(ctx.workspace)):
-            raise RegistryError("candidates and aliases: MLflow does not run (`plinth up` starts it)")
         found |= _registered(ctx, checkpoints, released)
     except RegistryError as error:
         return _ordered(found), (error.what,)
@@ -140,7 +131,7 @@ def _registered(
     ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
 ) -> dict[tuple[str, str], VersionRow]:
     """What MLflow has of these checkpoints, with aliases; a release counts by its record, whatever its tags say."""
-    client = mlflow_client.connect(ctx.workspace)
+    client = mlflow_client.reading(ctx.workspace)
     found: dict[tuple[str, str], VersionRow] = {}
     for model in mlflow_client.models(client):
         for version in mlflow_client.versions(client, model.name):

@@ -18,7 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 from plinth.errors import LineageError, MissingError, RegistryError
 from plinth.storage.workspace import Workspace
 from registry.login import accounts
-from registry.server import ensure_server
+from registry.mlflow_process import DATABASE
+from registry.server import ensure_server, find_server
 
 SCHEME = "plinth://"
 ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
@@ -28,12 +29,60 @@ R = TypeVar("R")
 
 
 def connect(workspace: Workspace) -> Any:
-    """An `MlflowClient` of the workspace's server, which is started when it does not run.
+    """An `MlflowClient` of the workspace's server, which is started when it does not run: for whoever writes.
 
     Raises:
         RegistryError: when no server can be reached.
     """
-    uri = ensure_server(workspace)
+    return _client(workspace, ensure_server(workspace))
+
+
+def reading(workspace: Workspace) -> Any:
+    """An `MlflowClient` for whoever only reads; starts no server.
+
+    Without one it reads the workspace's own database, as the server would; where there is none, nothing is registered.
+
+    Raises:
+        RegistryError: when `MLFLOW_TRACKING_URI` does not answer.
+    """
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        return connect(workspace)
+    running, database = find_server(workspace), workspace.mlflow / DATABASE
+    if running is not None:
+        return _client(workspace, running.uri)
+    return _client(workspace, f"sqlite:///{database}") if database.exists() else Unregistered()
+
+
+class Unregistered:
+    """What a reader asks of MLflow, where nothing was ever registered."""
+
+    def search_registered_models(self, **_: Any) -> Any:
+        return _none_found()
+
+    def search_model_versions(self, *_: Any, **__: Any) -> Any:
+        return _none_found()
+
+    def get_registered_model(self, name: str) -> Any:
+        raise _absent(name)
+
+    def get_model_version(self, name: str, version: str) -> Any:
+        raise _absent(f"{name}/{version}")
+
+
+def _none_found() -> Any:
+    from mlflow.store.entities import PagedList
+
+    return PagedList([], None)
+
+
+def _absent(what: str) -> Exception:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
+
+    return MlflowException(f"{what}: nothing is registered in this workspace", RESOURCE_DOES_NOT_EXIST)
+
+
+def _client(workspace: Workspace, uri: str) -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # Standard output belongs to the command that runs, which may be writing JSON.
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")

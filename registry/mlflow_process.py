@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-HOST = "127.0.0.1"
+HOST, DATABASE = "127.0.0.1", "mlflow.db"
 
 
 def serve(home: Path, port: int, root: Path | None = None) -> None:
@@ -27,7 +27,7 @@ def serve(home: Path, port: int, root: Path | None = None) -> None:
     from mlflow import environment_variables as variables
     from mlflow.server import constants, handlers
 
-    database = f"sqlite:///{home / 'mlflow.db'}"
+    database = f"sqlite:///{home / DATABASE}"
     artifacts = "mlflow-artifacts:/"  # through the server
     os.environ |= {
         constants.BACKEND_STORE_URI_ENV_VAR: database,

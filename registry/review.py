@@ -97,7 +97,7 @@ def approve(
             raise GateError(
                 f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
             )
-        client = mlflow_client.connect(ctx.workspace)
+        client = mlflow_client.reading(ctx.workspace)
         found = candidate.read(ctx, version_of(client, recipe, version))
         asked.subject = found.title
         candidate.verify_candidate(ctx, found)
@@ -117,7 +117,7 @@ def waive(
     """
     subject = f"{gate} of {_named(recipe, version)} until {expires}"
     with audit_log.audited(ctx, AuditedAction("waive", subject, owner or "", reason, owner)) as asked:
-        found = candidate.read(ctx, version_of(mlflow_client.connect(ctx.workspace), recipe, version))
+        found = candidate.read(ctx, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
         asked.subject = f"{gate} of {found.title} until {expires}"
         governing = policy.current(ctx, recipe.required_release().name)
         return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
@@ -132,7 +132,7 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     """
     if next_stage(ctx, recipe) is None:
         return ()
-    client = mlflow_client.connect(ctx.workspace)
+    client = mlflow_client.reading(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
     judged = [_status(ctx, client, recipe, version, whole=True) for version in approved]
     for refused in (status for status in judged if not status.ready):

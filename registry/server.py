@@ -48,11 +48,30 @@ SERVER_ENVIRONMENT = {
 }
 
 
-class ServerState(Frozen):
-    """The content of `server.json`. A process is the same one only when its start time is the same too."""
+class RunningProcess(Frozen):
+    """A process on this machine; the same one only when its start time is the same too."""
 
     pid: int
     started_at_s: float
+
+    @classmethod
+    def of(cls, pid: int) -> RunningProcess:
+        """The process of a number that lives now."""
+        return cls(pid=pid, started_at_s=psutil.Process(pid).create_time())
+
+    def find(self) -> psutil.Process | None:
+        """The process, while it lives."""
+        try:
+            found = psutil.Process(self.pid)
+            same = abs(found.create_time() - self.started_at_s) < 1.0
+            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.Error:
+            return None
+
+
+class ServerState(RunningProcess):
+    """The content of `server.json`."""
+
     port: int
     login: str = ""
 
@@ -73,7 +92,7 @@ def ensure_server(workspace: Workspace) -> str:
     with _locked(workspace):
         state = _read(workspace)
         current = state is not None and state.login == settings.identity(workspace)
-        if state is not None and current and _alive(state) and _await_health(state):
+        if state is not None and current and state.find() and _await_health(state):
             return state.uri
         if state is not None:
             _end(state)
@@ -83,7 +102,7 @@ def ensure_server(workspace: Workspace) -> str:
 def find_server(workspace: Workspace) -> ServerState | None:
     """The local server when it runs and answers; starts nothing."""
     state = _read(workspace)
-    return state if state is not None and _alive(state) and healthy(state.uri) else None
+    return state if state is not None and state.find() and healthy(state.uri) else None
 
 
 def stop_server(workspace: Workspace) -> bool:
@@ -121,8 +140,7 @@ def _start(workspace: Workspace, port: int | None) -> str:
             start_new_session=True,
             preexec_fn=_default_signals,
         )
-    started = psutil.Process(process.pid).create_time()
-    state = ServerState(pid=process.pid, started_at_s=started, port=port, login=login)
+    state = ServerState(**RunningProcess.of(process.pid).model_dump(), port=port, login=login)
     write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
@@ -170,19 +188,10 @@ def _require_answer(uri: str) -> str:
     return uri
 
 
-def _alive(state: ServerState) -> bool:
-    try:
-        process = psutil.Process(state.pid)
-        same = abs(process.create_time() - state.started_at_s) < 1.0
-        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
 def _await_health(state: ServerState) -> bool:
     """Whether a live server answers; a busy machine is given a moment before it is replaced."""
     deadline = time.monotonic() + HEALTH_TIMEOUT_S
-    while time.monotonic() < deadline and _alive(state):
+    while time.monotonic() < deadline and state.find():
         if healthy(state.uri):
             return True
         time.sleep(POLL_S)

@@ -29,6 +29,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "run": ("run", "Run the pipeline, from sources to release."),
             "cost": ("cost", "Show what was spent, on what, by whom; set limits."),
             "up": ("run", "Serve the Dagster and MLflow pages."),
+            "down": ("run", "Stop the servers that Plinth has started."),
             "status": ("status", "List every asset: up to date, stale or not made."),
             "report": ("status", "Write the page of results."),
         },

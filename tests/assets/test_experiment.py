@@ -12,6 +12,8 @@ from plinth import errors
         (errors.CheckFailedError, True),
         (errors.StageError, True),
         (errors.TrainingError, True),
+        (errors.RecipeError, True),
+        (errors.BudgetError, False),
         (errors.StoppedRunError, False),
         (errors.LaunchError, False),
         (errors.CheckpointError, False),

@@ -65,6 +65,7 @@ def examine(workspace: Path) -> Iterator[MachineFinding]:
         machine.chromium,
         lambda: machine.dagster(3000),
         lambda: machine.mlflow(workspace),
+        lambda: machine.servers(workspace),
     )
     for check in checks:
         yield check()

@@ -219,8 +219,18 @@ def mlflow(path: Path) -> MachineFinding:
     from registry.server import find_server
 
     state = find_server(Workspace(path))
-    found = f"answers at {state.uri}" if state else "not running; started when it is needed"
+    found = f"answers at {state.uri}" if state else "not running; started when something is registered"
     return MachineFinding("MLflow pages", "ok", found)
+
+
+def servers(path: Path) -> MachineFinding:
+    """What Plinth has started for the workspace, with its memory."""
+    from jobs.running import started
+    from plinth.storage.workspace import Workspace
+
+    found = [f"{each.name} (process {each.pid}, {each.bytes / 2**20:,.0f} MiB)" for each in started(Workspace(path))]
+    words = f"{', '.join(found)}; `plinth down` stops them" if found else "none"
+    return MachineFinding("started servers", "ok", words)
 
 
 def _port_free(port: int) -> bool:

@@ -110,6 +110,27 @@ def up(settings: Settings, dagster_port: int) -> int:
     return serve(settings.workspace, settings.recipe_path(), dagster_port)
 
 
+@click.command(epilog=examples("plinth down"))
+@shared
+@json_option
+def down(settings: Settings, as_json: bool) -> None:
+    """Stop what Plinth has started for a workspace on this machine: the Dagster pages and the MLflow server.
+
+    Training runs go on; `plinth job cancel` ends one. What needs the server again starts it.
+    """
+    from jobs import running
+    from jobs.cli import output
+    from plinth.storage.workspace import Workspace
+
+    stopped = running.down(Workspace(settings.workspace))
+    if as_json:
+        output.emit_json([each._asdict() for each in stopped])
+    elif stopped:
+        output.facts({f"stopped {each.name}": f"process {each.pid}, {output.size(each.bytes)}" for each in stopped})
+    else:
+        output.say("Nothing runs.")
+
+
 def _show(summary: RunSummary, workspace: Path) -> None:
     from jobs.cli import output
 
