@@ -33,10 +33,11 @@ class Judgement(NamedTuple):
         return gates.open_gates(self.results)
 
 
-def judge(ctx: Context, client: Any, recipe: Recipe, version: Any, *, whole: bool = True) -> Judgement:
+def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = True) -> Judgement:
     """A candidate and its gates, judged now and shown on its version in MLflow.
 
     Args:
+        client: of MLflow; None: only judged.
         whole: also count claims about training text again; nothing is promoted without.
 
     Raises:
@@ -45,8 +46,9 @@ def judge(ctx: Context, client: Any, recipe: Recipe, version: Any, *, whole: boo
     found = candidates.read(ctx, version)
     gathered = evidence.gather(ctx, recipe, found, version.tags, whole=whole)
     judged = _judged(ctx, recipe, found, gathered)
-    root, measured = Trust.of(ctx.workspace).root.title, _measured(ctx, found)
-    show_gates(client, version, judged.results, root, judged.policy, measured)
+    if client is not None:
+        root, measured = Trust.of(ctx.workspace).root.title, _measured(ctx, found)
+        show_gates(client, version, judged.results, root, judged.policy, measured)
     return judged
 
 

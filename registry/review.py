@@ -56,8 +56,7 @@ def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus
     Raises:
         MissingError: no such candidate.
     """
-    client = mlflow_client.connect(ctx.workspace)
-    return _status(ctx, client, recipe, version_of(client, recipe, version))
+    return _status(ctx, None, recipe, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
 
 
 @mlflow_client.named("read a candidate")
@@ -68,7 +67,7 @@ def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candida
         MissingError: no such candidate.
         SignatureError, LineageError: a file, a statement or the chain was changed.
     """
-    found = candidate.read(ctx, version_of(mlflow_client.connect(ctx.workspace), recipe, version))
+    found = candidate.read(ctx, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
     candidate.verify_candidate(ctx, found)
     return found
 
@@ -132,7 +131,7 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     """
     if next_stage(ctx, recipe) is None:
         return ()
-    client = mlflow_client.reading(ctx.workspace)
+    client = mlflow_client.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
     judged = [_status(ctx, client, recipe, version, whole=True) for version in approved]
     for refused in (status for status in judged if not status.ready):
@@ -170,7 +169,7 @@ def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
     return approvals(governing.policy, known).passed
 
 
-def _status(ctx: Context, client: Any, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
+def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
     """The status of a version; one that cannot be read is reported, and does not hide the others."""
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:

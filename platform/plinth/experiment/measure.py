@@ -25,7 +25,7 @@ from plinth.training import config, manifests
 from plinth.training.checkpoint.checkpoint import committed
 from plinth.training.config import RunConfig
 
-VERSION = "1"
+VERSION = "2"
 SCORES = "scores.parquet"
 #: Statuses of items of which it is known that no training text holds them: none did, or what did was dropped.
 KNOWN = (item_table.CLEAN, item_table.CONTAMINATED)
