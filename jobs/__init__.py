@@ -10,6 +10,7 @@ last_recipe   the recipe that a workspace ran last
 results_page  the page of results
 targets       models by the names that people have for them
 servers       the two web servers of `plinth up`, on loopback
+    running       what was started for a workspace: listed, stopped
 harvest/      the demo's corpus, from text on this machine
 recipes/      recipes to run and to extend, found by name
 experiments/  experiments to run, found by name

@@ -18,6 +18,7 @@ import pytest
 from plinth.errors import RegistryError
 from plinth.storage.workspace import Workspace
 from registry import server
+from registry.mlflow_client import connect, models, optional, reading, versions
 
 
 @pytest.fixture
@@ -54,6 +55,22 @@ def test_one_server_for_many_callers_and_the_same_port_after_a_kill(
     again = server.find_server(workspace)
     assert again is not None
     assert again.pid != state.pid
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+
+    # who reads needs no server, and starts none
+    connect(workspace).create_registered_model("words")
+    assert [model.name for model in models(reading(workspace))] == ["words"]
+    server.stop_server(workspace)
+    assert [model.name for model in models(reading(workspace))] == ["words"]
+    assert server.find_server(workspace) is None
+
+
+def test_where_nothing_is_registered_a_reader_is_told_so_and_starts_nothing(workspace: Workspace) -> None:
+    client = reading(workspace)
+    assert models(client) == versions(client, "words") == []
+    assert optional(lambda: client.get_model_version("words", "1")) is None
+    assert optional(lambda: client.get_registered_model("words")) is None
+    assert not (workspace.mlflow / "server.json").exists()
 
 
 def test_stopping_ends_workers_whose_parent_was_killed(workspace: Workspace) -> None:
