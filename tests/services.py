@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 OPENID = ("/usr/sbin/apache2", "/usr/lib/apache2/modules/mod_auth_openidc.so")
+POSTGRES = ("initdb", "pg_ctl", "postgres", "runuser")
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
 
 
@@ -41,6 +43,11 @@ def missing(service: str) -> str | None:
         return None if program("groff") else "not installed"
     if service == "PKCS#11 token":
         absent = [name for name in ("softhsm2-util", "pkcs11-tool") if program(name) is None]
+        return f"no {', '.join(absent)}" if absent else None
+    if service == "PostgreSQL":
+        absent = [name for name in POSTGRES if program(name) is None]
+        if importlib.util.find_spec("psycopg2") is None:
+            absent.append("psycopg2")
         return f"no {', '.join(absent)}" if absent else None
     if service == "Prometheus":
         return None if program("prometheus") and program("promtool") else "not installed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from plinth.errors import BudgetError, StorageError
 from plinth.operation.spending.ledger import JobCost, Ledger, Limit, Reservation, month
+from plinth.storage.database import Database
+from tests.postgres_server import postgres_server
 
 NOVEMBER = 1_795_000_000.0
 
@@ -29,9 +32,21 @@ def limited(ledger: Ledger, amount: int | None, scope: Any = "all", name: str = 
     ledger.limit(Limit(scope=scope, name=name, amount=amount, period=period, person="bo", made=NOVEMBER))
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> str:
-    return str(tmp_path / "budget" / "ledger.sqlite")
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("PostgreSQL"))])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty ledger."""
+    if request.param == "sqlite":
+        return str(tmp_path / "budget" / "ledger.sqlite")
+    url: str = request.getfixturevalue("server")
+    with Database(url, {}).transaction() as execute:
+        execute("DROP TABLE IF EXISTS reservations, limits")
+    return url
 
 
 def cost(spent: int) -> JobCost:
@@ -93,7 +108,15 @@ def test_what_nothing_bounds_is_refused_where_a_limit_holds_and_entered_where_no
     assert {one.run: one.spent for one in ledger.find()} == {"free": None, "a": 0, "b": None}
 
 
-def test_a_ledger_that_cannot_be_read_is_named_without_its_password(tmp_path: Path) -> None:
+@pytest.mark.needs("PostgreSQL")
+def test_a_server_that_cannot_be_reached_is_named_without_its_password() -> None:
+    with pytest.raises(StorageError, match="did not do what it was asked") as failed:
+        Ledger("postgresql://plinth:sesame@127.0.0.1:1/ledger").find()
+    assert "postgresql://127.0.0.1:1/ledger: " in str(failed.value)
+    assert "sesame" not in str(failed.value)
+
+
+def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(b"no database" * 100)
     with pytest.raises(StorageError, match="did not do what it was asked"):
