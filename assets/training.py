@@ -25,7 +25,8 @@ from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.protected import protected
 from plinth.errors import PlinthError
 from plinth.evaluation.probes import probe_sets
-from plinth.operation.spending import admission, settlement
+from plinth.operation.spending import admission, parameters, settlement, summary
+from plinth.operation.spending.energy import Energy
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.run import build
@@ -44,7 +45,7 @@ RELAY_INTERVAL_S = 10.0
 LOGGED_EVENTS = frozenset(
     {"checkpoint", "save_failed", "refused", "upload_failed", "downloaded", "audited", "amended", "stopped_by_rule"}
     | {"restart", "vanished", "lost", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
-    | {"averaged"}
+    | {"averaged", "allowance", "allowance_spent"}
     | {"finished", "failed", "stopped"}
 )
 
@@ -144,12 +145,12 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             job.follow(ctx, prepared, on_event)
         except PlinthError:
             with contextlib.suppress(PlinthError):  # the error of the run matters more than that of its page
-                meter.tell(f"page: {build.write(ctx, prepared)}")
+                meter.tell(f"page: {_page(ctx, prepared)}")
             raise
         finally:
             with contextlib.suppress(PlinthError):  # `plinth cost` settles what is not settled here
                 settlement.settle(ctx)
-    relay.finish([build.write(ctx, prepared), prepared.directory.events])
+    relay.finish([_page(ctx, prepared), prepared.directory.events])
     return manifests.run_manifest(ctx, prepared)
 
 
@@ -243,9 +244,35 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
         "loss": picture(figures.loss, list(events.steps.values()), logged),
         "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
         "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
-        "page": dg.MetadataValue.path(build.write(ctx, prepared)),
+        **_present_cost(ctx, prepared),
+        "page": dg.MetadataValue.path(_page(ctx, prepared)),
         "log": dg.MetadataValue.path(prepared.directory.log),
         "events": dg.MetadataValue.path(prepared.directory.events),
+    }
+
+
+def _page(ctx: Context, prepared: RunConfig) -> Path:
+    """The page of the run, at the price of the ledger."""
+    price = parameters.load(ctx.workspace).price(prepared.stopping.price_per_rank_hour)
+    return build.write(ctx, prepared, price_per_rank_hour=price or None)
+
+
+def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
+    """What the run's jobs cost, on what, and the energy of its devices; nothing where the ledger is away."""
+    try:
+        row = summary.of_run(ctx, prepared.run_id)
+    except PlinthError:
+        return {}
+    if row is None or not row.rank_hours:
+        return {}
+    energy = Energy(row.kwh, row.measured)
+    spent = [[cause, f"{money:,.2f}"] for cause, money in row.causes.items()]
+    return {
+        "cost": row.spent,
+        "rank_hours": row.rank_hours,
+        "cost_by_cause": dg.MetadataValue.md(table(["spent on", "money"], spent)),
+        "energy": f"{row.kwh:,.3g} kWh, {energy.source}" if row.kwh is not None else energy.source,
+        **({"co2_kg": row.co2_kg} if row.co2_kg is not None else {}),
     }
 
 

@@ -11,7 +11,10 @@ import click
 from jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from plinth.operation.spending.ledger import Ledger
+    from plinth.operation.spending.summary import SpendRow
 
 BY = ("run", "bucket", "team", "experiment", "person", "recipe")
 
@@ -42,15 +45,15 @@ def show(
 ) -> None:
     """Add up what was spent, after settling the jobs of this workspace that have ended."""
     from jobs.cli import output
-    from plinth.operation.spending import settlement
-    from plinth.operation.spending.admission import workspace_name
+    from plinth.operation.spending import parameters, settlement
     from plinth.operation.spending.ledger import month
     from plinth.operation.spending.summary import summarise
 
     ctx, ledger, now = settings.context(), _ledger(settings), time.time()
     settlement.settle(ctx, ledger)
     since = month(now) if this_month else 0.0
-    rows = summarise(ctx, ledger.find("" if everywhere else workspace_name(ctx), since=since), by)
+    found = ledger.find("" if everywhere else parameters.workspace_name(ctx.workspace), since=since)
+    rows = summarise(ctx, parameters.load(ctx.workspace), found, by)
     if as_json:
         output.emit_json({"by": by, "rows": rows, "limits": _limits(ledger, now)})
         return
@@ -64,6 +67,61 @@ def show(
     ]  # fmt: skip
     output.table(header, table, right=header[1:])
     output.say(f"{sum(row.spent for row in rows):,.2f} spent, {sum(row.reserved for row in rows):,.2f} reserved.")
+    _show_uses(by, rows)
+
+
+def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
+    """What the money went to, and the energy, where the runs are in this workspace."""
+    from jobs.cli import output
+    from plinth.operation.spending.energy import Energy
+
+    spent = [row for row in rows if row.rank_hours]
+    causes = list(dict.fromkeys(cause for row in spent for cause in row.causes))
+    if causes:
+        header = [by, *causes, "hours in queues"]
+        table = [
+            [row.name, *(f"{row.causes.get(cause, 0.0):,.2f}" for cause in causes), f"{row.queue_hours:,.2f}"]
+            for row in spent
+        ]
+        output.heading("Spent on")
+        output.table(header, table, right=header[1:])
+    if spent:
+        output.heading("Energy of devices")
+        table = [
+            [
+                row.name,
+                "" if row.kwh is None else f"{row.kwh:,.3g}",
+                "" if row.co2_kg is None else f"{row.co2_kg:,.3g}",
+                Energy(row.kwh, row.measured).source,
+            ]
+            for row in spent
+        ]
+        output.table([by, "kWh", "kg of CO2", "how it is known"], table, right=["kWh", "kg of CO2"])
+
+
+@cost.command(epilog=examples("plinth cost corpus", "plinth cost corpus --json"))
+@shared
+@json_option
+def corpus(settings: Settings, as_json: bool) -> None:
+    """Price the corpus by bucket: a month of storage, requests and core hours of its last making."""
+    from jobs.cli import output
+    from plinth.operation.spending import parameters
+    from plinth.operation.spending.corpus_cost import corpus_costs
+
+    ctx = settings.context()
+    rows = corpus_costs(ctx, parameters.load(ctx.workspace).prices)
+    if as_json:
+        output.emit_json(rows)
+        return
+    header = ["bucket", "stored", "a month", "reads", "writes", "requests cost", "core hours", "cores cost"]
+    table = [
+        [
+            row.bucket, output.size(row.stored_bytes), f"{row.storage_month:,.4g}", f"{row.reads:,}", f"{row.writes:,}",
+            f"{row.requests:,.4g}", f"{row.core_hours:,.3g}", f"{row.cores:,.4g}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    output.table(header, table, right=header[1:])
 
 
 @cost.command(epilog=examples("plinth cost limit all 20000", "plinth cost limit team=web 5000 --per month"))

@@ -15,7 +15,9 @@ from jobs.cli.options import Settings, examples, json_option, shared
 @click.option(
     "--peak-tflops", type=click.FloatRange(min=0, min_open=True), help="Peak of a device, for the utilisation."
 )
-@click.option("--price", type=click.FloatRange(min=0), help="Price per rank and hour; the recipe's by default.")
+@click.option(
+    "--price", type=click.FloatRange(min=0), help="Price per rank and hour; the workspace's or the recipe's by default."
+)
 @shared
 @json_option
 def timeline(
@@ -28,10 +30,13 @@ def timeline(
     """
     from jobs.cli import output
     from jobs.cli.training.batch import find_run
+    from plinth.operation.spending import parameters
     from plinth.report.run import build
 
     ctx = settings.context()
     config = find_run(ctx, run)
+    if price is None:
+        price = parameters.load(ctx.workspace).price(config.stopping.price_per_rank_hour) or None
     peak = peak_tflops * 1e12 if peak_tflops else None
     written = build.write(ctx, config, peak_flops=peak, price_per_rank_hour=price, target=target)
     if as_json:

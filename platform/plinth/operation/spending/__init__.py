@@ -5,5 +5,8 @@ ledger       reservations and limits, in SQLite or PostgreSQL
 bounds       the most that the rest of a run may take
 admission    reserve before a job is submitted, or refuse
 settlement   what a job cost, by its timeline
+use          what the rank-seconds of a run went to
+energy       kWh and carbon, measured or rated
+corpus_cost  storage, requests and core hours by bucket
 summary      what was spent, by run, bucket, team, experiment, person
 """

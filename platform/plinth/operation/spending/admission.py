@@ -45,7 +45,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     settings = parameters.load(ctx.workspace)
     ledger = Ledger(parameters.ledger_place(ctx.workspace, settings))
     price = settings.price(config.stopping.price_per_rank_hour)
-    place, now = workspace_name(ctx), time.time()
+    place, now = parameters.workspace_name(ctx.workspace), time.time()
     most, reason = bound(config, settings.rated, settings.margin, ledger.find(work=work(config)))
     if not price:
         most, reason = None, "no price: neither budget/settings.yaml nor the recipe states one"
@@ -77,8 +77,3 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
         )
     allowance.write(config.directory.allowance, grant)
     return granted
-
-
-def workspace_name(ctx: Context) -> str:
-    """The name of a workspace in the ledger: where it lies."""
-    return ctx.workspace.uri or str(ctx.workspace.root)

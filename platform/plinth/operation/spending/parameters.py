@@ -77,6 +77,11 @@ def load(workspace: Workspace) -> Spending:
         ) from cause
 
 
+def workspace_name(workspace: Workspace) -> str:
+    """The name of a workspace in the ledger: where it lies."""
+    return workspace.uri or str(workspace.root)
+
+
 def ledger_place(workspace: Workspace, settings: Spending) -> str:
     """The ledger that the settings name."""
     return settings.ledger or str(workspace.root / FOLDER / "ledger.sqlite")

@@ -46,7 +46,7 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
     """
     ledger = ledger or Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
     still = []
-    for one in ledger.find(ctx.workspace.uri or str(ctx.workspace.root), open_only=True):
+    for one in ledger.find(parameters.workspace_name(ctx.workspace), open_only=True):
         cost = None
         with suppress(MissingError):  # the run's folder was deleted: it stays as it was bounded
             config = configuration.load(ctx.workspace.runs / one.run / "config.json")

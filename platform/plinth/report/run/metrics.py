@@ -41,6 +41,7 @@ MARKED = {
     "averaged": "note",
     "amended": "note",
     "stopped_by_rule": "note",
+    "allowance_spent": "bad",
     "stopped": "note",
     "finished": "good",
 }

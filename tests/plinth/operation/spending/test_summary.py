@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
+from plinth.operation.spending.energy import Energy, sampled
 from plinth.operation.spending.ledger import MICROS, Reservation
+from plinth.operation.spending.parameters import Spending
 from plinth.operation.spending.summary import bucket_shares, summarise
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
+from plinth.training.config import RunConfig
 from tests.plinth.training.conftest import tiny
 
 
@@ -37,12 +41,13 @@ def test_sums_by_run_and_team(ctx: Context) -> None:
         one("3", "b", None),
         one("4", "c", 0, reserved=0, reason="refused: too dear", team="code"),
     ]
-    found = [(row.name, row.submissions, row.refused, row.reserved, row.spent) for row in summarise(ctx, rows, "run")]
+    made = summarise(ctx, Spending(), rows, "run")
+    found = [(row.name, row.submissions, row.refused, row.reserved, row.spent) for row in made]
     assert found == [("a", 2, 0, 0.0, 5.0), ("b", 1, 0, 5.0, 0.0), ("c", 0, 1, 0.0, 0.0)]
-    (web, code) = summarise(ctx, rows, "team")
+    (web, code) = summarise(ctx, Spending(), rows, "team")
     assert (web.name, web.spent, web.reserved, web.price_per_rank_hour) == ("web", 5.0, 5.0, pytest.approx(36.0))
     assert (code.name, code.refused) == ("code", 1)
-    assert [row.name for row in summarise(ctx, rows, "experiment")] == ["-"]
+    assert [row.name for row in summarise(ctx, Spending(), rows, "experiment")] == ["-"]
 
 
 #: Two phases of 8 sequences: web alone, then half and half with code.
@@ -72,5 +77,66 @@ def test_a_runs_money_is_divided_between_buckets_by_the_tokens_that_it_saw(ctx: 
     config = tiny(ctx.workspace.root, mixture=mixed.digest)
     ctx.refs.save(mixed)
     configuration.write(config)
-    found = summarise(ctx, [one("1", config.run_id, 8), one("2", "gone", 1)], "bucket")
+    found = summarise(ctx, Spending(), [one("1", config.run_id, 8), one("2", "gone", 1)], "bucket")
     assert [(row.name, row.spent) for row in found] == [("web", 6.0), ("code", 2.0), ("-", 1.0)]
+
+
+def lived(config: RunConfig, power: float | None) -> None:
+    """100 s in a queue; 200 s on 2 ranks: 20 to start, a failed step of 30, 10 to start again, 100 and 40 at its end;
+    the power of both devices in the second half."""
+    told = [
+        (0, {"event": "submitted"}),
+        (100, {"event": "job_started", "ranks": 2}),
+        (120, {"event": "run_started", "ranks": 2}),
+        (150, {"event": "step", "step": 1, "step_s": 30.0, "tokens": 512, "loss": 1.0}),
+        (150, {"event": "restart"}),
+        (160, {"event": "run_started", "ranks": 2}),
+        (260, {"event": "step", "step": 1, "step_s": 100.0, "tokens": 512, "loss": 1.0}),
+        (300, {"event": "finished"}),
+    ]
+    run = config.directory
+    run.devices.mkdir(parents=True, exist_ok=True)
+    lines = [{"seq": n, "time": 1e9 + at, **event} for n, (at, event) in enumerate(told, 1)]
+    run.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    samples = [
+        {"seq": n + 1, "time": 1e9 + 200 + 10 * n, "event": "devices", "node": 0,
+         "gpus": [{"gpu": gpu, "power_w": power} for gpu in (0, 1)]}
+        for n in range(11)
+    ]  # fmt: skip
+    (run.devices / "node-0000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
+
+
+def test_what_the_money_went_to_and_the_energy(ctx: Context) -> None:
+    """400 rank-seconds: half of them at 500 W as sampled, half at the H100's 700 W; 4 dollars by cause."""
+    config = tiny(ctx.workspace.root, telemetry={"devices_s": 10.0})
+    configuration.write(config)
+    lived(config, 500.0)
+    rows = [one("1", config.run_id, 1, rank_s=100.0), one("2", config.run_id, 3, rank_s=300.0)]
+    rated = Spending(device="h100", grams_co2_per_kwh=400.0, power_usage_effectiveness=1.2)
+    (row,) = summarise(ctx, rated, rows, "run")
+    expected = {"goodput": 2.0, "lost work": 0.6, "retries": 0.2, "start": 0.4, "rest": 0.8}
+    assert row.causes == pytest.approx(expected)
+    assert sum(row.causes.values()) == pytest.approx(row.spent)
+    assert row.queue_hours == pytest.approx(200 / 3600)
+    kwh = (200 * 500 + 200 * 700) * 1.2 / 3.6e6
+    assert (row.kwh, row.measured, row.co2_kg) == (pytest.approx(kwh), 0.5, pytest.approx(kwh * 0.4))
+    (quarter,) = summarise(ctx, rated, rows[:1], "team")
+    assert quarter.kwh == pytest.approx(kwh / 4)
+    (row,) = summarise(ctx, Spending(), rows, "run")  # nothing rated: half of it is not known, so neither is the sum
+    assert (row.kwh, row.measured) == (None, 0.5)
+    lived(config, None)  # devices that do not say their power
+    (row,) = summarise(ctx, rated, rows, "run")
+    assert (row.kwh, row.measured) == (pytest.approx(400 * 700 * 1.2 / 3.6e6), 0.0)
+
+
+def test_energy_says_how_it_is_known() -> None:
+    assert Energy(1.0, 1.0).source == "100% measured"
+    assert Energy(1.0, 0.25).source == "25% measured, 75% at rated power"
+    assert Energy(None, 0.5).source.startswith("not known")
+    assert Energy(2.0, 0.0).kilograms(None) is None
+
+
+def test_a_gap_between_samples_is_not_measured() -> None:
+    at = [{"time": t, "node": 0, "gpus": [{"gpu": 0, "power_w": w}]} for t, w in ((0, 100), (10, 200), (50, 200))]
+    assert sampled(at, 30.0) == (1500.0, 10.0)
+    assert sampled(at, 40.0) == (9500.0, 50.0)
