@@ -1,4 +1,5 @@
-"""`experiment/{name}/{arm}/{size}-s{seed}` and `experiment/{name}/effects`: the runs of an experiment, and its answer.
+"""`experiment/{name}/{arm}/{size}-s{seed}`, `experiment/{name}/effects`: the runs of an experiment, and its answer; of
+a ladder also `experiment/{name}/forecast`, made before the size that it foretells.
 
 A run's asset plays the pipeline of its recipe, as far as the checkpoint, over references of its own; what the workspace
 or another arm has made of the same inputs is taken over, part by part from the step cache where not as a whole. A run
@@ -76,7 +77,10 @@ def of(
         _run(experiment, arm, _before(experiment, arms, arm), len(arms) - first.index(arm), how.get(arm.asset))
         for arm in arms
     ]
-    return [*runs, _effects(experiment, arms)]
+    if not experiment.ladder:
+        return [*runs, _effects(experiment, arms)]
+    held = [one for one, arm in zip(runs, arms, strict=True) if _foretold(experiment, arm)]
+    return [*(one for one in runs if one not in held), _forecast(experiment, arms), *held, _effects(experiment, arms)]
 
 
 def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
@@ -94,7 +98,7 @@ def _run(
     own = selected(stages(arm.recipe), (LAST,))
     return Stage(
         asset=arm.asset,
-        deps=tuple(one.asset for one in before),
+        deps=(*(one.asset for one in before), *_foretold(experiment, arm)),
         make=partial(_make, experiment, arm, before, failed),
         version=measure.VERSION,
         params={"recipe": recipe_fingerprint(arm.recipe), "points": experiment.curve_points,
@@ -107,6 +111,35 @@ def _run(
         pool="training",
         priority=priority,
     )  # fmt: skip
+
+
+def forecast_of(experiment: Experiment) -> str:
+    """Key of the asset that holds a ladder's forecast."""
+    return f"{PREFIX}/{experiment.name}/forecast"
+
+
+def _foretold(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
+    """The forecast, of the runs that it is of: it is stored before they begin."""
+    return (forecast_of(experiment),) if experiment.ladder and arm.size == experiment.ladder.held_out else ()
+
+
+def _forecast(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
+    return Stage(
+        asset=forecast_of(experiment),
+        deps=tuple(one.asset for one in arms if not _foretold(experiment, one)),
+        make=partial(_foretell, experiment, arms),
+        version=answer.FORECAST_VERSION,
+        params={"ladder": experiment.ladder.model_dump() if experiment.ladder else {}},
+        group=PREFIX,
+        description=f"{experiment.question} The law of the smaller sizes, and what it foretells.",
+        owner=shared_owner(arms[0].recipe),
+        kinds=("json",),
+        pool="training",
+    )
+
+
+def _foretell(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return answer.forecast_of(experiment, arms, inputs)
 
 
 def _outside(arm: Arm, own: Sequence[Stage], ctx: Context) -> str:
@@ -196,7 +229,7 @@ def effects_of(experiment: Experiment) -> str:
 def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
     return Stage(
         asset=effects_of(experiment),
-        deps=tuple(one.asset for one in arms),
+        deps=(*(one.asset for one in arms), *((forecast_of(experiment),) if experiment.ladder else ())),
         make=partial(_compare, experiment, arms),
         version=answer.VERSION,
         params={"base": experiment.base, "question": experiment.question},
@@ -210,7 +243,8 @@ def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
 
 
 def _compare(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return answer.of(ctx, experiment, [inputs[one.asset] for one in arms])
+    foretold = inputs[forecast_of(experiment)] if experiment.ladder else None
+    return answer.of(ctx, experiment, arms, [inputs[one.asset] for one in arms], foretold)
 
 
 def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Manifest) -> dict[str, Any]:

@@ -98,10 +98,11 @@ def run(
         todo = decide(ctx, wiring.of(experiment, arms))
         waiting = [one for one in arms if one.asset in todo.stale]
         say(f"{len(waiting)} of {len(arms)} runs to make")
-        for seeds in [(seed,) for seed in experiment.seeds] if experiment.stop_losing else [experiment.seeds]:
-            due = [one for one in waiting if one.seed in seeds]
+        for due, foretold in _in_turn(experiment, waiting):
             played = _at_once(space, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
-            _materialise(space, wiring.of(experiment, arms, played), [one.asset for one in due], compute)
+            ends = {one.asset for one in due} | ({wiring.forecast_of(experiment)} if foretold else set())
+            chosen = [one for one in todo.stale if one in ends]
+            _materialise(space, wiring.of(experiment, arms, played), chosen, compute)
         if todo.stale:
             _materialise(space, wiring.of(experiment, arms), [todo.stale[-1]], compute)
         made = ctx.refs.current(wiring.effects_of(experiment))
@@ -111,6 +112,15 @@ def run(
     return ExperimentSummary(
         experiment.name, todo.stale, todo.fresh, seconds, page, tuple(made.stats["effects"]), failed
     )
+
+
+def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[Arm], bool]]:
+    """Runs that may be under way at once, one group after the other, and whether a ladder's forecast follows."""
+    if experiment.ladder:
+        held = [one for one in waiting if one.size == experiment.ladder.held_out]
+        return [([one for one in waiting if one not in held], True), (held, False)]
+    seeds = [(seed,) for seed in experiment.seeds] if experiment.stop_losing else [experiment.seeds]
+    return [([one for one in waiting if one.seed in own], False) for own in seeds]
 
 
 def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Manifest:

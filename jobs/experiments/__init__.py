@@ -1,6 +1,7 @@
 """Packaged experiments, how one is found by name, and those that a workspace has run.
 
 filters   what FineWeb's rules and Plinth's policy bring over raw text, on the demo's text
+ladder    what four sizes foretell of a fifth, on the same text
 """
 
 from __future__ import annotations

@@ -61,27 +61,29 @@ def fit(
     from jobs.cli import output
     from plinth.experiment.scaling.fit import FAR
     from plinth.experiment.scaling.law import DataReuse
+    from plinth.experiment.scaling.optima import optimum
 
     fitted = fitted_to(table, draws)
     law = fitted.law
     reuse = DataReuse(unique_tokens=unique_tokens) if unique_tokens else None
     best = law.optimum(budget, inference_tokens=inference_tokens, reuse=reuse) if budget else None
+    sure = optimum(fitted, budget, inference_tokens=inference_tokens, reuse=reuse) if budget else None
     times = fitted.extrapolation(budget) if budget else 0.0
     if as_json:
-        output.emit_json({"fit": fitted.fit, "optimum": best, "extrapolation": times or None})
+        output.emit_json({"fit": fitted.fit, "optimum": best, "intervals": sure, "extrapolation": times or None})
         return
     found = fitted.fit
     output.heading(f"{found.runs} runs of {found.budgets} budgets: {', '.join(found.statuses)}")
     output.facts({name: interval(own) for name, own in found.intervals.items()})
     output.facts({"objective": f"{found.objective:.6g}", "condition": f"{found.condition:.3g}"})
-    if best is not None:
+    if best is not None and sure is not None:
         far = " (far outside of the runs)" if times > FAR else ""
         output.heading(f"Optimum of {budget:.3g} FLOPs: {times:.3g} x the largest budget{far}")
         epochs = {} if best.epochs is None else {"epochs": f"{best.epochs:.3g}"}
         output.facts(
             {
-                "parameters": f"{best.params:.4g}",
-                "tokens": f"{best.tokens:.4g} ({best.tokens_per_parameter:.3g} per parameter)",
+                "parameters": interval(sure.params),
+                "tokens": f"{interval(sure.tokens)}; {best.tokens_per_parameter:.3g} per parameter",
                 **epochs,
                 "loss": f"{best.loss:.4f}",
                 "FLOPs": f"{best.training_flops:.3g} training, {best.inference_flops:.3g} inference",

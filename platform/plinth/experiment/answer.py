@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from plinth.compute import stage
 from plinth.compute.context import Context
@@ -13,19 +14,41 @@ from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.effects import Effect, effects
 from plinth.experiment.measure import common_scores, configuration
 from plinth.experiment.parameters import Experiment
+from plinth.experiment.scaling.forecast import LadderForecast, LadderOutcome, forecast, outcomes
 from plinth.experiment.scores import ArmScores
 from plinth.experiment.stopping import stopping
 from plinth.records import Manifest, Step
 from plinth.training import manifests
 
 VERSION = "1"
+FORECAST_VERSION = "1"
 MEASURE = "bits per byte"
 
 
-def of(ctx: Context, experiment: Experiment, runs: Sequence[Manifest]) -> Manifest:
+def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> Manifest:
+    """The manifest of a ladder's forecast; its stats are a `LadderForecast`.
+
+    Args:
+        made: runs of the sizes that the law is fitted to, by asset.
+    """
+    assert experiment.ladder is not None
+    found = forecast(arms, made, experiment.ladder.held_out)
+    step = Step(name="experiment/forecast", version=FORECAST_VERSION, params=experiment.ladder.model_dump())
+    stats = found.model_dump(mode="json")
+    return stage.manifest(f"{PREFIX}/{experiment.name}/forecast", step, made, [], stats)
+
+
+def of(
+    ctx: Context,
+    experiment: Experiment,
+    arms: Sequence[Arm],
+    runs: Sequence[Manifest],
+    foretold: Manifest | None = None,
+) -> Manifest:
     """The manifest of the effects.
 
     Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
+    of a ladder `outcomes` (records of `LadderOutcome`);
     `unsure`, documents of the test text that some run may have trained on: they are left out.
 
     Raises:
@@ -33,15 +56,20 @@ def of(ctx: Context, experiment: Experiment, runs: Sequence[Manifest]) -> Manife
     """
     scores = common_scores(ctx, runs)
     ended = [one.status for one in scores]
-    stats = {
+    stats: dict[str, Any] = {
         "effects": [one.model_dump(mode="json") for one in effects(scores, experiment.base, measure=MEASURE)],
         "runs": {status: ended.count(status) for status in sorted(set(ended))},
         "tokens": sum(one.tokens for one in scores),
         "flops": sum(one.flops for one in scores),
         "unsure": len({document for one in runs for document in one.stats.get("unsure", ())}),
     }
+    made = {one.asset: one for one in runs}
+    if foretold is not None:
+        truths = outcomes(LadderForecast.model_validate(foretold.stats), arms, made)
+        stats["outcomes"] = [one.model_dump(mode="json") for one in truths]
+        made[foretold.asset] = foretold
     step = Step(name="experiment/effects", version=VERSION, params={"base": experiment.base})
-    return stage.manifest(f"{PREFIX}/{experiment.name}/effects", step, {one.asset: one for one in runs}, [], stats)
+    return stage.manifest(f"{PREFIX}/{experiment.name}/effects", step, made, [], stats)
 
 
 def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) -> str:
@@ -76,7 +104,16 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
         stopping(scores, experiment.base, experiment.seeds) if experiment.stop_losing else (),
         shared,
         tuple(_notes(experiment, spent, made)),
+        _ladder(ctx, experiment, made),
     )
+
+
+def _ladder(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[LadderForecast, list[LadderOutcome]] | None:
+    if experiment.ladder is None:
+        return None
+    foretold = ctx.refs.load(made.inputs[f"{PREFIX}/{experiment.name}/forecast"])
+    truths = [LadderOutcome.model_validate(one) for one in made.stats["outcomes"]]
+    return LadderForecast.model_validate(foretold.stats), truths
 
 
 def _notes(experiment: Experiment, spent: dict[str, record.Spent], made: Manifest) -> Iterator[str]:

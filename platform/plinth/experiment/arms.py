@@ -61,6 +61,11 @@ class Arm:
         return self.recipe.mixture.total_tokens if self.recipe.mixture else 0
 
     @property
+    def horizons(self) -> tuple[int, ...]:
+        """Tokens at which the learning rate has fallen: at `training.optimizer.horizons`, and at the end."""
+        return tuple(round(share * self.tokens) for share in (*self.recipe.training.optimizer.horizons, 1.0))
+
+    @property
     def flops(self) -> float:
         """Training FLOPs of the run, by the vocabulary that the recipe asks for (`flops_exact`)."""
         sequence = self.recipe.mixture.sequence_tokens if self.recipe.mixture else 0

@@ -75,7 +75,8 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
     """What is kept of a run that ended: the scores of its last checkpoint, and its curve.
 
     Args:
-        points: checkpoints to score at most, evenly among those that the run kept.
+        points: checkpoints to score at most, evenly among those that the run kept; of a run with horizons, all that it
+            kept at one.
         made: assets of the run: `run`, `checkpoint`, the sets of the test text and the comparison with them.
         test: names of those sets.
 
@@ -86,7 +87,12 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
     last = score(ctx, made["checkpoint"], sets)
     end, curve = made["checkpoint"].stats, []
     if prepared := configuration(ctx, made["run"]):
-        for step in _spread([step for step in committed(prepared.directory) if step < end["step"]], points - 1):
+        kept_steps = [step for step in committed(prepared.directory) if step < end["step"]]
+        if len(arm.horizons) > 1:  # between two of them the rate is high, and a score is of no run
+            chosen = [one for one in kept_steps if prepared.tokens_through(one) in arm.horizons]
+        else:
+            chosen = _spread(kept_steps, points - 1)
+        for step in chosen:
             part = score(ctx, manifests.committed_manifest(ctx, prepared, step), sets)
             curve.append((step, prepared.tokens_through(step), _bits_per_byte(ctx, part)))
     curve.append((end["step"], end["tokens"], _bits_per_byte(ctx, last)))

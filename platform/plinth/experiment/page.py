@@ -9,10 +9,12 @@ import yaml
 
 from plinth.evaluation.statistics import DEGENERATE
 from plinth.experiment.effects import ARM, BASE, WHOLE, Effect
+from plinth.experiment.scaling.forecast import AT, LadderForecast, LadderOutcome
 from plinth.experiment.scores import ArmScores
 from plinth.experiment.stopping import StopDecision
-from plinth.report.experiment import figures
+from plinth.report.experiment import figures, ladder_figures
 from plinth.report.experiment.figures import EffectRow, RunCurve
+from plinth.report.experiment.ladder_figures import LadderPoint, LawCurve
 from plinth.report.page import template
 from plinth.report.render import svg
 from plinth.report.style import count
@@ -29,6 +31,7 @@ def page(
     decisions: Sequence[StopDecision] = (),
     shared: Mapping[str, Mapping[str, int]] | None = None,
     notes: Sequence[str] = (),
+    ladder: tuple[LadderForecast, Sequence[LadderOutcome]] | None = None,
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
@@ -39,6 +42,7 @@ def page(
         effects, decisions: what `effects.effects` and `stopping.stopping` made of them.
         shared: steps of each arm in the step cache: `made` and `reused`.
         notes: sentences about the budget and its use.
+        ladder: forecast and truth, of an experiment that is a ladder.
     """
     wholes = [line for line in effects if line.slice == WHOLE]
     slices: dict[tuple[str, str], list[Effect]] = {}
@@ -57,6 +61,7 @@ def page(
         arms=[_arm(arm, overlay, scores, (shared or {}).get(arm, {})) for arm, overlay in arms.items()],
         methods=sorted({line.difference.method for line in effects if line.difference}),
         gap=_gap, p=_p, tone=_tone,
+        ladder=None if ladder is None else _ladder(*ladder, measure),
     )  # fmt: skip
 
 
@@ -115,6 +120,28 @@ def _curves(arms: Sequence[str], scores: Sequence[ArmScores], measure: str) -> s
     ]  # fmt: skip
     names = list(dict.fromkeys([*arms, *(one.arm for one in scores)]))
     return svg(figures.curves, runs, names, measure, title=f"{measure} by optimizer step, by arm") if runs else ""
+
+
+def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: str) -> dict[str, Any]:
+    law = foretold.fit.law if foretold.fit else None
+    points = [
+        LadderPoint(params=one.params, tokens=one.tokens, loss=one.loss, held_out=held)
+        for held, runs in ((False, foretold.runs), (True, [one.run for one in truths]))
+        for one in runs
+    ]
+    known = {one.run.tokens: one.outcome for one in truths}
+    rows = [
+        (one, next((own for tokens, own in known.items() if abs(tokens - one.tokens) <= AT * one.tokens), None))
+        for one in foretold.predictions
+    ]
+    drawn = {"isoflop": "", "surface": ""}
+    if law is not None and points:
+        curve = LawCurve(**law.model_dump())
+        drawn = {
+            "isoflop": svg(ladder_figures.isoflop, points, curve, measure, title=f"{measure} at equal compute"),
+            "surface": svg(ladder_figures.surface, points, curve, measure, title=f"{measure} under the law"),
+        }
+    return {"forecast": foretold, "rows": rows, **drawn}
 
 
 def _gap(line: Effect) -> str:

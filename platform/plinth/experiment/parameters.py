@@ -12,6 +12,8 @@ from plinth.records import Frozen, Name
 
 #: Becomes part of names of runs, asset keys and files.
 ArmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=24)]
+#: Sizes that a ladder is fitted to, at least.
+FEWEST_SIZES = 3
 #: Keys of a recipe, as a file that extends it would have them.
 Overlay = Mapping[str, Any]
 
@@ -21,6 +23,12 @@ class ExperimentBudget(Frozen):
 
     tokens: int | None = Field(None, gt=0, description="Tokens trained on, of all runs.")
     flops: float | None = Field(None, gt=0, description="Training FLOPs of all runs (PaLM's convention).")
+
+
+class LadderQuestion(Frozen):
+    """Sizes as a ladder: a law is fitted to all but one, and foretells that one."""
+
+    held_out: ArmName = Field(description="The size that is foretold before it is trained; the others are fitted.")
 
 
 class Experiment(Frozen):
@@ -36,7 +44,7 @@ class Experiment(Frozen):
         "that holds it, word for word or nearly, is dropped in all of them before anything is trained.",
     )
     common: Overlay = Field(default_factory=dict, description="Keys for all arms.")
-    arms: Mapping[ArmName, Overlay] = Field(min_length=2, description="What each arm changes; `{}` changes nothing.")
+    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="What each arm changes; `{}` changes nothing.")
     sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Keys of each size of the runs.")
     seeds: tuple[int, ...] = Field(
         (1, 2, 3), min_length=1, description="Of initial weights and of the order of the text: a run of an arm each."
@@ -44,6 +52,9 @@ class Experiment(Frozen):
     curve_points: int = Field(4, ge=1, le=64, description="Checkpoints of a run that are scored, the last among them.")
     stop_losing: bool = Field(
         False, description="Start no further seed of an arm that a sequential test says cannot win any more."
+    )
+    ladder: LadderQuestion | None = Field(
+        None, description="Fit a scaling law to the sizes but one, and foretell that one; with a single arm."
     )
     budget: ExperimentBudget = ExperimentBudget()
 
@@ -58,4 +69,11 @@ class Experiment(Frozen):
     def _known_base(self) -> Experiment:
         if self.base not in self.arms:
             raise ValueError(f"base: {self.base} is none of the arms {', '.join(self.arms)}")
+        if self.ladder is None and len(self.arms) < 2:
+            raise ValueError("arms: one alone is compared with nothing; expected two, or `ladder`")
+        if self.ladder is not None:
+            if len(self.arms) > 1 or self.stop_losing:
+                raise ValueError("ladder: a law is of one arm, and stops none")
+            if self.ladder.held_out not in self.sizes or len(self.sizes) < FEWEST_SIZES + 1:
+                raise ValueError(f"ladder: held_out is one of at least {FEWEST_SIZES + 1} sizes")
         return self

@@ -9,6 +9,7 @@ Isoloss parabolas ("approach 2") decide nothing here: on grids that drift off th
 
 Intervals are of a bootstrap over runs with fractional weights (Rubin 1981; Xu et al. 2020): each draw weighs every run
 by an exponential variate, so that none leaves a ladder without one of its few sizes, as draws with replacement do.
+Horizons of one training are weighed as one (`ScalingRun.trunk`).
 
     R  runs
     K  draws
@@ -66,12 +67,13 @@ MEANING = {
 
 
 class ScalingRun(Frozen):
-    """One run of a ladder, or one horizon of it."""
+    """One run of a ladder, or one horizon of it. Runs that name one `trunk` are horizons of one training."""
 
     params: float = Field(gt=0, allow_inf_nan=False)
     tokens: float = Field(gt=0, allow_inf_nan=False)
     loss: float = Field(gt=0, allow_inf_nan=False)
     probes: Mapping[str, float] = Field(default_factory=dict)
+    trunk: str = ""
 
     @property
     def flops(self) -> float:
@@ -87,6 +89,7 @@ class ScalingFit(Frozen):
     objective: float
     delta: float
     runs: int
+    trunks: int  # trainings: fewer than runs where one gave several horizons
     budgets: int
     largest_flops: float
     condition: float
@@ -129,8 +132,15 @@ class Fitted:
         the noise. Draws are spread by that factor for the share of runs within delta; beyond it nothing is squared.
         """
         value = loss_of(self.constants, params, tokens)
+        return value + (loss_of(self.drawn, params, tokens) - value) * self.spread
+
+    @property
+    def spread(self) -> float:
+        """Factor of a draw's distance from the fit: for the constants, and for few trainings (G / (G - 1))."""
         near = float((np.abs(self.residuals) <= self.fit.delta).mean())
-        return value + (loss_of(self.drawn, params, tokens) - value) * (1 + near * (self._lost - 1))
+        trunks = self.fit.trunks
+        few = 1.0 if trunks == len(self.runs) else float(np.sqrt(trunks / (trunks - 1)))
+        return (1 + near * (self._lost - 1)) * few
 
     @property
     def noise(self) -> Floats:
@@ -153,9 +163,17 @@ def loss_of(constants: Floats, params: float, tokens: float) -> Floats:
     return np.asarray(e + a * params**-alpha + b * tokens**-beta)
 
 
-def weights_of(runs: int, draws: int, seed: int) -> Floats:
-    """Weights of the bootstrap, [K, R], which add up to R."""
-    return np.asarray(np.random.default_rng(seed).dirichlet(np.ones(runs), draws) * runs)
+def weights_of(runs: Sequence[ScalingRun], draws: int, seed: int) -> Floats:
+    """Weights of the bootstrap, [K, R], which add up to R; those of one training are one."""
+    trunks = _trunks(runs)
+    weights = np.random.default_rng(seed).dirichlet(np.ones(max(trunks) + 1), draws)[:, trunks]
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True) * len(runs))
+
+
+def _trunks(runs: Sequence[ScalingRun]) -> list[int]:
+    """The training of each run, [R], from 0; a run that names none is its own."""
+    seen: dict[str | int, int] = {}
+    return [seen.setdefault(run.trunk or at, len(seen)) for at, run in enumerate(runs)]
 
 
 def budgets(flops: Sequence[float]) -> int:
@@ -197,7 +215,7 @@ def fit(
     theta, values, done = descend(surface, starts, np.repeat(whole, len(starts), 0), deltas)
     best = int(values.argmin())
     shares, residuals = surface.parts(theta[best : best + 1])
-    weights = weights_of(len(runs), draws, seed)
+    weights = weights_of(runs, draws, seed)
     drawn, _, settled = descend(surface, np.repeat(theta[best : best + 1], draws, 0), weights, (10 * delta, delta))
     slopes = surface.slopes(shares)[0]
     condition = float(np.linalg.cond(slopes / np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)))
@@ -205,7 +223,7 @@ def fit(
     constants, replicates = _constants(theta[best], means), _constants(drawn, means)
     record = ScalingFit(
         law=_law(constants) if statuses == (CONVERGED,) else None, statuses=statuses,
-        objective=float(values[best]), delta=delta, runs=len(runs), budgets=found,
+        objective=float(values[best]), delta=delta, runs=len(runs), trunks=max(_trunks(runs)) + 1, budgets=found,
         largest_flops=max(run.flops for run in runs), condition=condition,
         intervals=_intervals(constants, replicates, len(runs), seed, level),
         seed=seed, draws=draws, unconverged_draws=int((~settled).sum()),

@@ -112,7 +112,7 @@ def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) 
     runs = [fitted.runs[i] for i in at]
     losses, scores = np.array([run.loss for run in runs]), np.array([run.probes[name] for run in runs])
     record = fitted.fit
-    weights = np.vstack([np.ones(len(fitted.runs)), weights_of(len(fitted.runs), record.draws, record.seed)])[:, at]
+    weights = np.vstack([np.ones(len(fitted.runs)), weights_of(fitted.runs, record.draws, record.seed)])[:, at]
     values, residuals = sigmoid(losses, scores, weights, np.concatenate([[loss], drawn]))
     if not np.isfinite(values).all():
         return "no sigmoid between 0 and 1 that falls with the loss fits it"

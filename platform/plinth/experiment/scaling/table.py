@@ -1,4 +1,4 @@
-"""Runs of a ladder as a table: columns `params`, `tokens`, `loss`, and any number of probes."""
+"""Runs of a ladder as a table: columns `params`, `tokens`, `loss`, if one likes `trunk`, and any number of probes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from plinth.experiment.scaling.fit import ScalingRun
 from plinth.experiment.scaling.law import CORRECTED
 
 COLUMNS = ("params", "tokens", "loss")
+#: Names the training that a line is a horizon of; lines of one training are not independent.
+TRUNK = "trunk"
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,15 @@ def read_table(text: str) -> RunTable:
         if not math.isfinite(loss):
             failed.append((line, cells["loss"] or "no loss"))
             continue
-        probes = {name: _number(cells[name], name, line) for name in names if name not in COLUMNS and cells[name]}
+        scored = [name for name in names if name not in (*COLUMNS, TRUNK) and cells[name]]
+        probes = {name: _number(cells[name], name, line) for name in scored}
         sizes = {name: _number(cells[name], name, line) for name in ("params", "tokens")}
         wrong = [name for name, value in (*sizes.items(), ("loss", loss)) if not 0 < value < math.inf]
         wrong += [name for name, value in probes.items() if not math.isfinite(value)]
         if wrong:
             found = cells[wrong[0]]
             raise RequestError(f"line {line} of the table: {wrong[0]}", found=found, expected="a number above 0")
-        runs.append(ScalingRun(**sizes, loss=loss, probes=probes))
+        runs.append(ScalingRun(**sizes, loss=loss, probes=probes, trunk=cells.get(TRUNK, "")))
     return RunTable(tuple(runs), tuple(failed))
 
 

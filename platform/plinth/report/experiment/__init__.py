@@ -1,5 +1,6 @@
 """Drawings and template of the page of an experiment; `plinth.experiment.page` fills them.
 
     figures       effects of arms with intervals; losses by step, a thin line a seed
+    ladder_figures  curves of equal compute, and the surface of a scaling law
     page.html.j2  the page
 """

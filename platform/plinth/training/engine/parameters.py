@@ -42,6 +42,12 @@ class Optimizer(Frozen):
     warmup_fraction: float = Field(0.02, ge=0, le=1, description="Opening share of tokens that warms up.")
     warmup_tokens: None = internal(None, description="A key of 0.3; in the dump, so that runs go on.")
     decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: closing share of tokens that decays.")
+    horizons: tuple[float, ...] = Field(
+        (),
+        exclude_if=lambda given: not given,
+        description="WSD: shares of the tokens at which the rate has fallen as at the end; with the next step it is "
+        "the peak again. A checkpoint there stands for a run that ends there (WSD-S).",
+    )
     decay_tokens: None = internal(None, description="A key of 0.3; in the dump, so that runs go on.")
     decay_shape: Literal["linear"] = internal("linear", description="Of the schedule `wsd`.")
     beta1: float = internal(0.9, ge=0, lt=1, description="AdamW, first moment.")
@@ -74,6 +80,8 @@ class Optimizer(Frozen):
     def _can_fall(self) -> Optimizer:
         if self.start_lr > self.lr:
             raise ValueError(f"start_lr {self.start_lr:g} is above lr = {self.lr:g}")
+        if self.horizons:
+            self._apart()
         if self.ema_tokens is not None and self.ema_decay is None:
             raise ValueError("ema_tokens are those of ema_decay, which is not set")
         if self.schedule == "inverse-sqrt" and not self.warmup_fraction:
@@ -87,3 +95,15 @@ class Optimizer(Frozen):
     def decay(self, total_tokens: int) -> float:
         """Tokens that decay at the end of WSD."""
         return self.decay_fraction * total_tokens
+
+    def _apart(self) -> None:
+        if not self.schedule.startswith("wsd"):
+            raise ValueError(f"horizons are of the schedules wsd and wsd-sqrt; found {self.schedule}")
+        begin = self.warmup_fraction
+        for end in (*self.horizons, 1.0):
+            if end > 1 or end * (1 - self.decay_fraction) < begin or end == begin:
+                raise ValueError(
+                    f"horizons rise below 1, and the decay before each, {self.decay_fraction:g} of its tokens, begins "
+                    f"after the one before and after the warm-up; found {end:g} after {begin:g}"
+                )
+            begin = end

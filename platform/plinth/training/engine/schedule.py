@@ -8,6 +8,9 @@
                                       constant  stable
                                       inverse-sqrt  lr * sqrt(warm-up / tokens) (Vaswani et al., arXiv:1706.03762)
 
+WSD with horizons decays before each of them, over `decay_fraction` of the tokens until there, and is at the peak again
+with the next step (WSD-S, Wen et al., arXiv:2410.05192): one run gives the loss of every horizon.
+
 A run that goes on from a trained checkpoint warms up again from `start_lr` (Ibrahim et al., arXiv:2403.08763).
 """
 
@@ -38,6 +41,8 @@ def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) ->
         return 0.5 * (1 + math.cos(math.pi * done))
     if optimizer.schedule == "linear":
         return 1 - done
-    decay = optimizer.decay(total_tokens) if optimizer.schedule.startswith("wsd") else 0.0
-    left = min(1.0, (total_tokens - tokens) / decay) if decay else 1.0
+    ends = (round(share * total_tokens) for share in optimizer.horizons)
+    end = next((end for end in ends if tokens <= end), total_tokens)
+    decay = optimizer.decay(end) if optimizer.schedule.startswith("wsd") else 0.0
+    left = min(1.0, (end - tokens) / decay) if decay else 1.0
     return 1 - math.sqrt(1 - left) if optimizer.schedule == "wsd-sqrt" else left

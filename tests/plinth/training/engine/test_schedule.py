@@ -66,6 +66,24 @@ def test_one_minus_the_root() -> None:
     assert [rates_of[tenth] for tenth in (1, 6, 7, 9, 10)] == [1.0, 1.0, 0.5, round(1 - 0.75**0.5, 4), 0.0]
 
 
+def test_a_run_decays_at_each_of_its_horizons() -> None:
+    found = at(1000, horizons=(0.5,), decay_fraction=0.4)
+    expected = [1.0, 1.0, 1.0, 0.5, 0.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    assert [found[tenth] for tenth in range(1, 11)] == expected
+    alone = at(500, decay_fraction=0.4, warmup_fraction=0.2)  # the run that it stands for
+    assert [found[tenth] for tenth in (1, 2, 3, 4, 5)] == [alone[tenth] for tenth in (2, 4, 6, 8, 10)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"horizons": (0.5, 0.6)}, {"horizons": (0.5, 0.5)}, {"horizons": (1.0,)}, {"horizons": (0.05,)},
+     {"horizons": (0.5,), "schedule": "cosine"}],
+)  # fmt: skip
+def test_horizons_that_do_not_fit_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="horizons"):
+        Optimizer(**{"decay_fraction": 0.2, "warmup_fraction": 0.1, **wrong})
+
+
 def test_constant_and_inverse_square_root() -> None:
     assert set(at(1000, schedule="constant").values()) == {1.0}
     falling = at(1000, schedule="inverse-sqrt", min_lr=0.35)

@@ -1,0 +1,141 @@
+"""A ladder as an experiment: horizons of its runs, the forecast of the size that is held out, and its truth."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plinth.errors import RecipeError
+from plinth.experiment import answer, measure
+from plinth.experiment.arms import Arm
+from plinth.experiment.page import page
+from plinth.experiment.parameters import Experiment
+from plinth.experiment.scaling.fit import ScalingRun, fit, weights_of
+from plinth.experiment.scaling.forecast import LadderForecast, forecast, horizons, outcomes, size
+from plinth.experiment.scaling.law import CORRECTED, ScalingLaw
+from plinth.experiment.scaling.optima import optimum
+from plinth.experiment.scaling.table import read_table
+from plinth.records import Manifest
+from tests.plinth.experiment.scaling.ladders import ladder
+from tests.plinth.experiment.test_arms import load
+
+LAW = ScalingLaw(E=0.8, A=30, B=300, alpha=0.4, beta=0.5)
+SIZES = """sizes:
+  a: {training: {model: {dim: 16, heads: 1, ffn_dim: 32}}}
+  b: {training: {model: {dim: 32, heads: 1, ffn_dim: 64}}}
+  c: {training: {model: {dim: 64, heads: 1, ffn_dim: 128}}}
+  d: {training: {model: {dim: 96, heads: 1, ffn_dim: 256}}}
+  e: {training: {model: {dim: 128, heads: 1, ffn_dim: 384}}}
+"""
+LADDER = """name: climb
+question: What comes next?
+recipe: tiny
+base: plain
+test:
+  prose: {path: test/prose.jsonl}
+common:
+  training: {optimizer: {decay_fraction: 0.2, horizons: [0.125, 0.25, 0.5]}}
+arms:
+  plain: {}
+"""
+TAIL = "ladder: {held_out: e}\nseeds: [1]\n"
+
+
+def climbing(folder: Path, tail: str = TAIL) -> tuple[Experiment, tuple[Arm, ...]]:
+    from jobs.recipes import FOLDER
+    from plinth.experiment import arms
+
+    path = folder / "climb.yaml"
+    path.write_text(LADDER + SIZES + tail)
+    return arms.load(path, FOLDER)
+
+
+def ran(arm: Arm, noise: float = 0.0, status: str = "finished") -> Manifest:
+    """A run whose curve follows the law at its horizons, with a checkpoint between two of them that does not."""
+    draw = np.random.default_rng(size(arm))
+    curve = [(at, at, LAW.loss(size(arm), at) * math.exp(noise * draw.standard_normal())) for at in arm.horizons]
+    curve.insert(2, (1, arm.tokens * 3 // 8, 9.0))
+    return measure.kept(arm, status, "", {}, [], tokens=arm.tokens, curve=curve)
+
+
+def test_a_forecast_is_of_the_smaller_sizes_and_meets_its_truth(tmp_path: Path) -> None:
+    experiment, arms = climbing(tmp_path)
+    made = {one.asset: ran(one, 0.0005) for one in arms}
+    smaller = {one.asset: made[one.asset] for one in arms if one.size != "e"}
+    stored = answer.forecast_of(experiment, arms, smaller)  # from their manifests alone
+    found = LadderForecast.model_validate(stored.stats)
+    assert (len(found.runs), found.fit.trunks, len(found.predictions)) == (16, 4, 4)
+    assert set(stored.inputs) == set(smaller)
+    last = found.predictions[-1]
+    assert last.loss.value == pytest.approx(LAW.loss(size(arms[-1]), arms[-1].tokens), rel=0.003)
+    truths = outcomes(found, arms, made)
+    assert [one.run.tokens for one in truths] == list(arms[-1].horizons)
+    assert all(abs(one.outcome.error) < 0.003 for one in truths)
+
+
+def test_checkpoints_between_horizons_and_runs_that_failed_are_no_points(tmp_path: Path) -> None:
+    _, arms = climbing(tmp_path)
+    assert [one.tokens for one in horizons(arms[0], ran(arms[0]))] == list(arms[0].horizons)
+    assert horizons(arms[0], ran(arms[0], status="diverged")) == []
+    lost = {one.asset: ran(one, status="failed") for one in arms}
+    found = forecast(arms, lost, "e")
+    assert (found.fit, found.predictions, found.why.partition(":")[0]) == (
+        None, (), "a scaling law cannot be fitted to so few runs",
+    )  # fmt: skip
+
+
+def test_horizons_of_one_training_are_weighed_as_one() -> None:
+    runs = ladder(0.003)
+    joint = [run.model_copy(update={"trunk": f"{run.params:.0f}"}) for run in runs]
+    weights = weights_of(joint, 50, 0)
+    assert weights.sum(axis=1) == pytest.approx(20)
+    assert (weights.reshape(50, 5, 4) == weights[:, ::4].reshape(50, 5, 1)).all()
+    assert len(np.unique(weights_of(runs, 50, 0)[0])) == 20
+    apart, together = fit(runs, draws=200), fit(joint, draws=200)
+    assert (apart.fit.trunks, together.fit.trunks) == (20, 5)
+    assert together.fit.law == apart.fit.law
+    assert together.spread == pytest.approx(apart.spread * math.sqrt(5 / 4))
+
+
+def test_the_optimum_of_a_budget_has_an_interval() -> None:
+    exact = optimum(fit(ladder(), draws=40), 1e21)
+    truth = CORRECTED.optimum(1e21)
+    assert exact.params.value == pytest.approx(truth.params, rel=1e-6)
+    assert exact.tokens.value == pytest.approx(truth.tokens, rel=1e-6)
+    searched = optimum(fit(ladder(0.003, 3), draws=20), 1e21, inference_tokens=1e-6)
+    closed = optimum(fit(ladder(0.003, 3), draws=20), 1e21)
+    assert (searched.params.low, searched.tokens.high) == pytest.approx((closed.params.low, closed.tokens.high))
+    noisy = optimum(fit(ladder(0.003, 3), draws=200), 1e21)
+    assert noisy.params.low < truth.params < noisy.params.high
+    assert noisy.tokens.low < truth.tokens < noisy.tokens.high
+    assert noisy.params.high / noisy.params.low > 1.05 > exact.params.high / exact.params.low
+
+
+def test_a_table_names_trainings() -> None:
+    (run,) = read_table("params,tokens,loss,trunk,p\n1,2,3,a,0.5\n").runs
+    assert run == ScalingRun(params=1, tokens=2, loss=3, trunk="a", probes={"p": 0.5})
+
+
+@pytest.mark.parametrize(
+    "tail", ["seeds: [1]\n", "ladder: {held_out: x}\n", "ladder: {held_out: e}\nstop_losing: true\n"]
+)
+def test_ladders_that_cannot_be_are_refused(tmp_path: Path, tail: str) -> None:
+    with pytest.raises(RecipeError, match="ladder"):
+        climbing(tmp_path, tail)
+    with pytest.raises(RecipeError, match="a law is of one arm"):
+        load(tmp_path, "seeds: [3, 5]", "ladder: {held_out: wide}")
+
+
+def test_the_page_has_forecast_truth_and_figures(tmp_path: Path) -> None:
+    _, arms = climbing(tmp_path)
+    made = {one.asset: ran(one, 0.0005) for one in arms}
+    found = forecast(arms, made, "e", draws=100)
+    lost = [measure.scores_of(None, measure.kept(one, "failed", "x", {}, [])) for one in arms]  # type: ignore[arg-type]
+    told = ("climb", "What?", "bits per byte", "plain", {"plain": {}}, lost, [])
+    shown = page(*told, ladder=(found, outcomes(found, arms, made)))
+    for said in ('id="ladder"', "16 points of 4 trainings", "alpha", "N* of", "never used to decide", ">yes<"):
+        assert said in shown, said
+    assert shown.count('role="img"') == 2
+    assert "not run" in page(*told, ladder=(found, []))
+    assert "No law: too few" in page(*told, ladder=(LadderForecast(held_out="e", runs=(), why="too few"), []))
