@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from plinth.compute.context import Context
-from plinth.errors import MissingError
+from plinth.errors import LaunchError, MissingError
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import JobCost, Ledger, Reservation
 from plinth.training import config as configuration
@@ -42,13 +42,13 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
 
     Raises:
         StorageError: the ledger cannot be reached.
-        LaunchError: a scheduler cannot be reached.
     """
     ledger = ledger or Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
     still = []
     for one in ledger.find(parameters.workspace_name(ctx.workspace), open_only=True):
         cost = None
-        with suppress(MissingError):  # the run's folder was deleted: it stays as it was bounded
+        # the run's folder was deleted, or only another machine knows its job: it stays as it was bounded
+        with suppress(MissingError, LaunchError):
             config = configuration.load(ctx.workspace.runs / one.run / "config.json")
             if _ended(config, one):
                 cost = job_cost(config, one)

@@ -11,6 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import BudgetError, RequestError
+from plinth.launch.base import Handle
 from plinth.launch.devices import DEVICES
 from plinth.launch.parameters import Launch
 from plinth.operation.spending import admission, parameters, settlement
@@ -160,6 +161,18 @@ def test_a_submission_without_an_end_stays_open_at_first(ctx: Context) -> None:
     admission.reserve(ctx, config)
     assert [one.run for one in settlement.settle(ctx)] == [config.run_id]  # it may be on its way to the scheduler
     assert ledger.find()[0].spent is None
+
+
+def test_a_job_that_only_another_machine_knows_keeps_its_bound(ctx: Context) -> None:
+    here, there = made(ctx), made(ctx, run_id="tiny-elsewhere")
+    ledger = stated(ctx, "price_per_rank_hour: 36\n")
+    for config in (there, here):
+        admission.reserve(ctx, config)
+        lived(config, [(0.0, 100.0, 2)], begin=4e9)
+    handle = Handle(launcher="local", id="1", started="", host="elsewhere.example")
+    there.directory.handle.write_text(handle.model_dump_json())
+    assert [one.run for one in settlement.settle(ctx)] == [there.run_id]
+    assert {one.run: one.spent for one in ledger.find()} == {there.run_id: None, here.run_id: 2 * MICROS}
 
 
 def test_prices_of_the_table_on_demand_and_spot() -> None:
