@@ -127,6 +127,10 @@ def test_bounds_are_the_planners_like_runs_and_the_recipes_own(ctx: Context) -> 
     ]
     like = bound(config, h100, 0.25, known)
     assert like == (pytest.approx(400 * 1.25 + 60.0), "like runs in the ledger")
+    config.directory.checkpoints.mkdir()
+    (config.directory.checkpoints / "step-00000009.json").touch()  # a quarter is left
+    assert bound(config, h100, 0.25, known).rank_s == pytest.approx(100 * 1.25 + 60.0)
+    assert bound(config, h100, 0.0, ()).rank_s == pytest.approx(step_s(config, h100) * (steps - 9) * 2 + 60.0)
     short = made(ctx, stopping=Stopping(money=0.01, price_per_rank_hour=36.0))
     assert bound(short, h100, 0.25, known) == (pytest.approx(1.25 + 60.0), "training.stopping.money")
 
