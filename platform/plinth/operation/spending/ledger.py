@@ -149,9 +149,8 @@ class Ledger:
                     if earlier is None:
                         return one
                     _settle(execute, one.id, earlier, wanted.made)
-                for limit in _limits(execute):
-                    if limit.covers(wanted):
-                        _require(limit, _counted(execute, limit, wanted.made), wanted)
+                for limit in _limits(execute, wanted):
+                    _require(limit, _counted(execute, limit, wanted.made), wanted)
                 _write(execute, wanted)
         except BudgetError as refusal:
             with self._database.transaction() as execute:
@@ -207,10 +206,13 @@ def _settle(execute: Execute, id: str, cost: JobCost, now: float) -> None:
     )
 
 
-def _limits(execute: Execute) -> list[Limit]:
-    """The newest of each scope, name and period."""
-    rows = execute(f"SELECT {', '.join(_LIMIT)} FROM limits ORDER BY number")
+def _limits(execute: Execute, covering: Reservation | None = None) -> list[Limit]:
+    """The newest of each scope, name and period; those that a submission counts against, or all."""
+    named = [] if covering is None else [covering.team, covering.experiment, covering.workspace]
+    where = " WHERE scope = 'all' OR name IN (?, ?, ?)" if named else ""
+    rows = execute(f"SELECT {', '.join(_LIMIT)} FROM limits{where} ORDER BY number", named)
     found = [Limit(**dict(zip(_LIMIT, row, strict=True))) for row in rows]
+    found = [one for one in found if covering is None or one.covers(covering)]
     newest = {(one.scope, one.name, one.period): one for one in found}
     return [one for one in newest.values() if one.amount is not None]
 
