@@ -46,7 +46,9 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     ledger = Ledger(parameters.ledger_place(ctx.workspace, settings))
     price = settings.price(config.stopping.price_per_rank_hour)
     place, now = parameters.workspace_name(ctx.workspace), time.time()
-    most, reason = bound(config, settings.rated, settings.margin, ledger.find(work=work(config)))
+    most, reason = bound(
+        config, settings.rated, settings.margin, settings.start_s, ledger.find(work=work(config))
+    )
     if not price:
         most, reason = None, "no price: neither budget/settings.yaml nor the recipe states one"
     mine = [one for one in ledger.find(place, open_only=True) if one.run == config.run_id]

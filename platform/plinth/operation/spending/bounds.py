@@ -36,11 +36,15 @@ def work(config: RunConfig) -> str:
     return fingerprint.digest({"launch": launch, **config.model_dump(mode="json", include=names)})[:16]
 
 
-def bound(config: RunConfig, device: Device | None, margin: float, known: Sequence[Reservation]) -> Bound:
-    """The least of what is known, for the steps after the last commit; the time to leave (`grace_s`) is in it.
+def bound(
+    config: RunConfig, device: Device | None, margin: float, start_s: float, known: Sequence[Reservation]
+) -> Bound:
+    """The least of what is known, for the steps after the last commit; the times to start and to leave are in it.
 
     Args:
         device: that a rank runs on, where the settings name one.
+        margin: share added to what is predicted.
+        start_s: seconds until ranks train.
         known: submissions of the ledger that did the same work.
     """
     found = list(_bounds(config, device, 1 + margin, known))
@@ -48,7 +52,7 @@ def bound(config: RunConfig, device: Device | None, margin: float, known: Sequen
         return Bound(None, "no device is named in budget/settings.yaml, no like run is in the ledger, and "
                      "training.stopping bounds neither time nor money")  # fmt: skip
     least, reason = min(found)
-    return Bound(least + config.supervision.grace_s * config.ranks, reason)
+    return Bound(least + (start_s + config.supervision.grace_s) * config.ranks, reason)
 
 
 def _bounds(

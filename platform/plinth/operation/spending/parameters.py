@@ -27,8 +27,9 @@ class Spending(Frozen):
     spot: bool = Field(False, description="At the price of devices that may be taken away.")
     price_per_rank_hour: float | None = Field(None, ge=0, description="In place of the device's.")
     margin: float = Field(
-        0.25, ge=0, description="Added to a predicted time, for start-up, saves, evaluation and restarts."
+        0.25, ge=0, description="Share added to a predicted time, for saves, evaluation and restarts."
     )
+    start_s: float = Field(300.0, ge=0, description="Added to it for the start-up of a job, however little is left.")
     prices: CorpusPrices = CorpusPrices()
     grams_co2_per_kwh: float | None = Field(None, ge=0, description="Of your grid; left out: no carbon is stated.")
     power_usage_effectiveness: float = Field(1.0, ge=1, description="Energy of the site, a joule of its devices.")

@@ -70,7 +70,7 @@ def lived(config: RunConfig, jobs: Sequence[tuple[float, float, int]], tokens: i
 def test_a_run_that_could_exceed_its_limit_is_not_submitted(ctx: Context) -> None:
     """10 s on 2 ranks with a quarter's margin, and 30 s to leave: 85 rank-seconds, at 36 an hour 0.85."""
     config = made(ctx, stopping=Stopping(seconds=10.0))
-    ledger = stated(ctx, "price_per_rank_hour: 36\nteam: web\n")
+    ledger = stated(ctx, "price_per_rank_hour: 36\nstart_s: 0\nteam: web\n")
     limited(ledger, 0.84, scope="team", name="web", period="month")
     with pytest.raises(BudgetError, match="could exceed") as refused:
         admission.submit(ctx, config)
@@ -96,7 +96,7 @@ def test_without_a_limit_nothing_is_granted_and_all_is_entered(ctx: Context) -> 
 
 def test_a_recipe_cannot_raise_its_own_limit(ctx: Context) -> None:
     """Neither by a low price of its own, nor by stating none."""
-    ledger = stated(ctx, "price_per_rank_hour: 36\n")
+    ledger = stated(ctx, "price_per_rank_hour: 36\nstart_s: 0\n")
     limited(ledger, 0.5)
     for stopping in (Stopping(seconds=10.0, price_per_rank_hour=0.001), Stopping(seconds=10.0)):
         with pytest.raises(BudgetError, match="could exceed"):
@@ -108,10 +108,10 @@ def test_a_recipe_cannot_raise_its_own_limit(ctx: Context) -> None:
 
 def test_bounds_are_the_planners_like_runs_and_the_recipes_own(ctx: Context) -> None:
     config = made(ctx)
-    nothing = bound(config, None, 0.25, ())
+    nothing = bound(config, None, 0.25, 0.0, ())
     assert nothing.rank_s is None
     h100 = DEVICES["h100"]
-    planned = bound(config, h100, 0.25, ())
+    planned = bound(config, h100, 0.25, 0.0, ())
     steps = 12 + config.checkpoints.audit_steps
     assert planned.rank_s == pytest.approx(step_s(config, h100) * steps * 2 * 1.25 + 60.0)
     assert planned.reason == "the planner, at 40% of the device's peak"
@@ -125,14 +125,16 @@ def test_bounds_are_the_planners_like_runs_and_the_recipes_own(ctx: Context) -> 
         Reservation(id="4", run="c", **common),
         Reservation(id="5", run="d", rank_s=9e9, spent=1, tokens=TOKENS // 11, **common),  # it came nowhere
     ]
-    like = bound(config, h100, 0.25, known)
+    like = bound(config, h100, 0.25, 0.0, known)
     assert like == (pytest.approx(400 * 1.25 + 60.0), "like runs in the ledger")
     config.directory.checkpoints.mkdir()
     (config.directory.checkpoints / "step-00000009.json").touch()  # a quarter is left
-    assert bound(config, h100, 0.25, known).rank_s == pytest.approx(100 * 1.25 + 60.0)
-    assert bound(config, h100, 0.0, ()).rank_s == pytest.approx(step_s(config, h100) * (steps - 9) * 2 + 60.0)
+    assert bound(config, h100, 0.25, 0.0, known).rank_s == pytest.approx(100 * 1.25 + 60.0)
+    assert bound(config, h100, 0.0, 0.0, ()).rank_s == pytest.approx(step_s(config, h100) * (steps - 9) * 2 + 60.0)
+    later = bound(config, h100, 0.25, 300.0, known).rank_s
+    assert later == pytest.approx(100 * 1.25 + 60.0 + 600.0)  # starting takes as long, however little is left
     short = made(ctx, stopping=Stopping(money=0.01, price_per_rank_hour=36.0))
-    assert bound(short, h100, 0.25, known) == (pytest.approx(1.25 + 60.0), "training.stopping.money")
+    assert bound(short, h100, 0.25, 0.0, known) == (pytest.approx(1.25 + 60.0), "training.stopping.money")
 
 
 def test_work_is_what_costs_alike(ctx: Context) -> None:
@@ -144,7 +146,7 @@ def test_work_is_what_costs_alike(ctx: Context) -> None:
 def test_a_job_is_settled_at_its_rank_seconds_times_its_price(ctx: Context) -> None:
     """Two jobs, 100 s on 2 ranks and 50 s on 4; each submission pays its own, and no queue."""
     config = made(ctx)
-    ledger = stated(ctx, "price_per_rank_hour: 36\n")
+    ledger = stated(ctx, "price_per_rank_hour: 36\nstart_s: 0\n")
     admission.reserve(ctx, config)
     lived(config, [(500.0, 100.0, 2)], tokens=TOKENS // 2, begin=4e9)
     assert settlement.settle(ctx) == []
@@ -161,7 +163,7 @@ def test_a_job_is_settled_at_its_rank_seconds_times_its_price(ctx: Context) -> N
 
 def test_a_submission_without_an_end_stays_open_at_first(ctx: Context) -> None:
     config = made(ctx)
-    ledger = stated(ctx, "price_per_rank_hour: 36\n")
+    ledger = stated(ctx, "price_per_rank_hour: 36\nstart_s: 0\n")
     admission.reserve(ctx, config)
     assert [one.run for one in settlement.settle(ctx)] == [config.run_id]  # it may be on its way to the scheduler
     assert ledger.find()[0].spent is None
@@ -169,7 +171,7 @@ def test_a_submission_without_an_end_stays_open_at_first(ctx: Context) -> None:
 
 def test_a_job_that_only_another_machine_knows_keeps_its_bound(ctx: Context) -> None:
     here, there = made(ctx), made(ctx, run_id="tiny-elsewhere")
-    ledger = stated(ctx, "price_per_rank_hour: 36\n")
+    ledger = stated(ctx, "price_per_rank_hour: 36\nstart_s: 0\n")
     for config in (there, here):
         admission.reserve(ctx, config)
         lived(config, [(0.0, 100.0, 2)], begin=4e9)
