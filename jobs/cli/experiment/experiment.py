@@ -109,6 +109,15 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
         return
     output.heading(loaded.question)
     _effects(made.stats["effects"])
+    for one in made.stats.get("optima", ()):
+        best = one["optimum"]
+        found = f"{best['value']:.3g} ({best['low']:.3g} to {best['high']:.3g})" if best else one["why"]
+        output.say(f"{one['key']}, size {one['size']}: {found}; lowest arm {one['best']}")
+    for one in made.stats.get("outcomes", ()):
+        own = one["outcome"]
+        told, side = own["predicted"], "inside" if own["inside"] else "outside"
+        ends = f"{told['value']:.4f} ({told['low']:.4f} to {told['high']:.4f})"
+        output.say(f"{one['run']['tokens']:,.0f} tokens: foretold {ends}, found {own['truth']:.4f}, {side}")
     output.facts({"page": page.absolute().as_uri()})
 
 

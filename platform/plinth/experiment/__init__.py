@@ -3,6 +3,8 @@
     parameters  the file of an experiment
     arms        the recipes of its runs: overlays over one recipe, what may not differ, the budget
     measure     the test text under a model; what is kept of a run, however it ended
+    noise_scale  the critical batch of a run from its gradient noise
+    sweep       arms of one key's values; the best value with an interval
     record      attempts, and what runs took over instead of making; in no identity
     scores      scores of one run of an arm, by document
     effects     each arm against the base, paired by seed and document, with intervals

@@ -13,14 +13,16 @@ from plinth.experiment import record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.effects import Effect, effects
 from plinth.experiment.measure import common_scores, configuration
+from plinth.experiment.noise_scale import NoiseScale
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.scaling.forecast import LadderForecast, LadderOutcome, forecast, outcomes
 from plinth.experiment.scores import ArmScores
 from plinth.experiment.stopping import stopping
+from plinth.experiment.sweep import SweepOptimum, optima
 from plinth.records import Manifest, Step
 from plinth.training import manifests
 
-VERSION = "1"
+VERSION = "2"
 FORECAST_VERSION = "1"
 MEASURE = "bits per byte"
 
@@ -48,7 +50,7 @@ def of(
     """The manifest of the effects.
 
     Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
-    of a ladder `outcomes` (records of `LadderOutcome`);
+    of a ladder `outcomes` (records of `LadderOutcome`); of a sweep `optima` (records of `SweepOptimum`);
     `unsure`, documents of the test text that some run may have trained on: they are left out.
 
     Raises:
@@ -63,6 +65,8 @@ def of(
         "flops": sum(one.flops for one in scores),
         "unsure": len({document for one in runs for document in one.stats.get("unsure", ())}),
     }
+    if experiment.sweep is not None:
+        stats["optima"] = [one.model_dump(mode="json") for one in optima(experiment.sweep, scores)]
     made = {one.asset: one for one in runs}
     if foretold is not None:
         truths = outcomes(LadderForecast.model_validate(foretold.stats), arms, made)
@@ -105,7 +109,10 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
         shared,
         tuple(_notes(experiment, spent, made)),
         _ladder(ctx, experiment, made),
-    )
+        [SweepOptimum.model_validate(one) for one in made.stats.get("optima", ())],
+        {one.asset: NoiseScale.model_validate(run.stats["noise"]) for one, run in zip(arms, runs, strict=True)
+         if run.stats.get("noise")},
+    )  # fmt: skip
 
 
 def _ladder(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[LadderForecast, list[LadderOutcome]] | None:

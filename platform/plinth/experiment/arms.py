@@ -7,7 +7,7 @@ no overlay can undo: the test text, the seeds, the name of the run. What decides
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from plinth.errors import BudgetError, RecipeError
 from plinth.experiment.parameters import Experiment
+from plinth.experiment.sweep import Sweep
 from plinth.model.flops import flops_exact
 from plinth.recipe.extends import named, shown
 from plinth.recipe.load import check_over
@@ -83,7 +84,7 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
         RecipeError: the file or the recipe of an arm is wrong, with the line; an arm changes what decides the score.
         BudgetError: the runs would need more than the budget.
     """
-    lined = read(path, shown(path))
+    lined = _swept(read(path, shown(path)))
     experiment = _validated(lined, path)
     recipe = named(experiment.recipe, path.parent, packaged) or path.parent / experiment.recipe
     arms = []
@@ -102,6 +103,23 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
     _require_alike(experiment, arms, lined, path)
     _require_affordable(experiment, arms)
     return experiment, tuple(arms)
+
+
+def _swept(lined: Lined) -> Lined:
+    """The file with an arm for each value of its sweep, and the middle one as its base if none is named."""
+    given = lined.data.get("sweep") if isinstance(lined.data, dict) else None
+    try:
+        sweep = Sweep.model_validate(given)
+    except ValidationError:
+        return lined  # without a sweep, or named with its line when the whole file is validated
+    mark = lined.mark(("sweep",), Position("", 1))
+    problems = list(lined.problems)
+    if "arms" in lined.data:
+        problems.append(Problem(mark, "arms", "a sweep makes the arms; expected one of both"))
+    arms = sweep.arms()
+    data = {"base": list(arms)[len(arms) // 2], **lined.data, "arms": arms}
+    marks = {**lined.marks, **dict.fromkeys([("arms",), *(("arms", *key) for key in _keys(arms, ()))], mark)}
+    return replace(lined, data=data, marks=marks, problems=problems)
 
 
 def _validated(lined: Lined, path: Path) -> Experiment:

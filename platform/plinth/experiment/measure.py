@@ -18,14 +18,16 @@ from plinth.corpus.protected import item_table
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.slices.tables import on_grid
 from plinth.experiment.arms import Arm
+from plinth.experiment.noise_scale import NoiseScale, of_steps
 from plinth.experiment.scores import FINISHED, ArmScores, Status
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.training import config, manifests
 from plinth.training.checkpoint.checkpoint import committed
 from plinth.training.config import RunConfig
+from plinth.training.telemetry.timeline import timeline
 
-VERSION = "2"
+VERSION = "3"
 SCORES = "scores.parquet"
 #: Statuses of items of which it is known that no training text holds them: none did, or what did was dropped.
 KNOWN = (item_table.CLEAN, item_table.CONTAMINATED)
@@ -86,6 +88,7 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
     sets = {name: made[f"protected/{name}"] for name in test}
     last = score(ctx, made["checkpoint"], sets)
     end, curve = made["checkpoint"].stats, []
+    noise: NoiseScale | None = None
     if prepared := configuration(ctx, made["run"]):
         kept_steps = [step for step in committed(prepared.directory) if step < end["step"]]
         if len(arm.horizons) > 1:  # between two of them the rate is high, and a score is of no run
@@ -95,10 +98,19 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
         for step in chosen:
             part = score(ctx, manifests.committed_manifest(ctx, prepared, step), sets)
             curve.append((step, prepared.tokens_through(step), _bits_per_byte(ctx, part)))
+        noise = _noise(prepared)
     curve.append((end["step"], end["tokens"], _bits_per_byte(ctx, last)))
     inputs = {name: made[name] for name in ("run", "checkpoint", "protected")} | _named(sets)
     unsure = _unsure(ctx, made["protected"], test)
-    return kept(arm, FINISHED, "", inputs, [last], tokens=end["tokens"], curve=curve, unsure=unsure)
+    measured = {"curve": curve, "unsure": unsure, "noise": noise.model_dump(mode="json") if noise else None}
+    return kept(arm, FINISHED, "", inputs, [last], tokens=end["tokens"], **measured)
+
+
+def _noise(config: RunConfig) -> NoiseScale | None:
+    """Of the second half of the run: noise grows while the loss falls."""
+    steps = timeline(config.directory.events).steps
+    later = [(event, config.step_tokens(step)) for step, event in steps.items() if 2 * step > max(steps)]
+    return of_steps(later, config.micro_batch_sequences * config.sequence_tokens)
 
 
 def configuration(ctx: Context, run: Manifest) -> RunConfig | None:

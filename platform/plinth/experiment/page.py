@@ -9,9 +9,11 @@ import yaml
 
 from plinth.evaluation.statistics import DEGENERATE
 from plinth.experiment.effects import ARM, BASE, WHOLE, Effect
+from plinth.experiment.noise_scale import NoiseScale
 from plinth.experiment.scaling.forecast import AT, LadderForecast, LadderOutcome
 from plinth.experiment.scores import ArmScores
 from plinth.experiment.stopping import StopDecision
+from plinth.experiment.sweep import SweepOptimum
 from plinth.report.experiment import figures, ladder_figures
 from plinth.report.experiment.figures import EffectRow, RunCurve
 from plinth.report.experiment.ladder_figures import LadderPoint, LawCurve
@@ -32,6 +34,8 @@ def page(
     shared: Mapping[str, Mapping[str, int]] | None = None,
     notes: Sequence[str] = (),
     ladder: tuple[LadderForecast, Sequence[LadderOutcome]] | None = None,
+    optima: Sequence[SweepOptimum] = (),
+    noise: Mapping[str, NoiseScale] | None = None,
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
@@ -43,6 +47,8 @@ def page(
         shared: steps of each arm in the step cache: `made` and `reused`.
         notes: sentences about the budget and its use.
         ladder: forecast and truth, of an experiment that is a ladder.
+        optima: the best value of a sweep, by size.
+        noise: gradient noise of runs, by asset.
     """
     wholes = [line for line in effects if line.slice == WHOLE]
     slices: dict[tuple[str, str], list[Effect]] = {}
@@ -61,6 +67,7 @@ def page(
         arms=[_arm(arm, overlay, scores, (shared or {}).get(arm, {})) for arm, overlay in arms.items()],
         methods=sorted({line.difference.method for line in effects if line.difference}),
         gap=_gap, p=_p, tone=_tone,
+        optima=optima, noise=noise or {},
         ladder=None if ladder is None else _ladder(*ladder, measure),
     )  # fmt: skip
 

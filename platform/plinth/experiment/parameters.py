@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from plinth.corpus.protected.parameters import ProtectedSet
+from plinth.experiment.sweep import Sweep
 from plinth.records import Frozen, Name
 
 #: Becomes part of names of runs, asset keys and files.
@@ -52,6 +53,9 @@ class Experiment(Frozen):
     curve_points: int = Field(4, ge=1, le=64, description="Checkpoints of a run that are scored, the last among them.")
     stop_losing: bool = Field(
         False, description="Start no further seed of an arm that a sequential test says cannot win any more."
+    )
+    sweep: Sweep | None = Field(
+        None, description="Values of one key, as learning rates or batches: an arm each, instead of `arms`."
     )
     ladder: LadderQuestion | None = Field(
         None, description="Fit a scaling law to the sizes but one, and foretell that one; with a single arm."
