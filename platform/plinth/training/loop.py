@@ -12,6 +12,7 @@ sees batch n: what the guard leaves out is not trained, and the run still ends a
 from __future__ import annotations
 
 import signal
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FrameType
@@ -150,7 +151,9 @@ class TrainingRun:
 
     def resume(self, attempt: int) -> int:
         """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""
+        begun = time.monotonic()
         step, rollbacks = self.verification.select(self.events)
+        verified_s = round(time.monotonic() - begun, 3)
         self._emit(
             "run_started",
             attempt=attempt,
@@ -159,6 +162,7 @@ class TrainingRun:
             precision=self.trainer.engine.precision,
             zero_stage=self.config.parallel.zero_stage,
             total_steps=self.config.total_steps,
+            **({} if step is None else {"verified_s": verified_s}),
         )
         if step is not None:
             self.trainer.load(step)

@@ -86,7 +86,6 @@ class Cost:
         idle_s: the rest: loading, evaluation, audit.
         queued_s: from a job's submission to its start.
         away_s: otherwise between a job's end and the start of the next; of one that was killed, from its last event on.
-        goodput: useful_s over all of it but `queued_s` and `away_s`.
         skipped_steps: left out by a rollback, or vetoed.
         jobs: jobs that the run took.
     """
@@ -107,12 +106,6 @@ class Cost:
     interventions: int
     tokens: int
     rank_hours: float
-
-    @property
-    def goodput(self) -> float:
-        """Share of the jobs' time that was spent on steps that count."""
-        held = self.wall_s - self.queued_s - self.away_s
-        return self.useful_s / held if held > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
 from plinth.report.run import panels, probes, step_parts
-from plinth.report.run.metrics import MARKED, Cost, Event, RunMetrics, Series, run_metrics, words
+from plinth.report.run.metrics import MARKED, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
-from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
+from plinth.report.style import ACCENT, MUTED, PALETTE
+from plinth.training.telemetry.goodput import CAUSES, GoodputLedger, account
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -63,7 +64,7 @@ def page(events: Sequence[Event], about: About) -> str:
         title=f"Run {about.run_id}",
         subtitle=about.description,
         facts=_facts(measured, about),
-        spent=_spent(measured.cost),
+        spent=_spent(account(measured.events, about.ranks)),
         views=views,
         probes=probes.rows(measured, about.over_seeds),
         probes_cost=probes.share(measured),
@@ -183,7 +184,7 @@ def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[M
 
 
 def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
-    cost, series = measured.cost, measured.series
+    cost, series, ledger = measured.cost, measured.series, account(measured.events, about.ranks)
     median, flops = _median(series.get("tokens_per_s", Series())), _median(_flops(measured, about))
     facts = [
         ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
@@ -193,7 +194,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         ("utilisation", style.percent(flops / about.peak_flops), "of the device's peak")
         if about.peak_flops
         else ("FLOP/s of a rank", style.count(flops), "no peak was stated"),
-        ("goodput", style.percent(cost.goodput), "of the jobs' time on steps that count"),
+        ("goodput", style.percent(ledger.goodput), "of the rank-seconds held, on steps that count"),
         ("lost", _seconds(cost.lost_s), f"{counted(cost.lost_steps, 'step')} done again or undone"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
         ("acts of the guard", str(cost.interventions), f"{counted(cost.skipped_steps, 'step')} left out"),
@@ -201,30 +202,22 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     ]
     if about.price_per_rank_hour is not None:
         money = cost.rank_hours * about.price_per_rank_hour
-        wasted = money * (1 - cost.goodput)
+        wasted = money * (1 - ledger.goodput)
         facts.append(("money", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not on steps that count"))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
 
-def _spent(cost: Cost) -> list[dict[str, Any]]:
-    parts = (
-        ("steps that count", cost.useful_s, PALETTE[2]),
-        ("waiting for data", cost.wait_s, PALETTE[1]),
-        ("standing still for checkpoints", cost.save_s, PALETTE[4]),
-        ("steps lost", cost.lost_s, WARNING),
-        ("starting, and starting again", cost.start_s, PALETTE[3]),
-        ("loading, evaluation, audit", cost.idle_s, MUTED),
-        ("queued, and between two jobs", cost.queued_s + cost.away_s, FAINT),
-    )
-    total = sum(seconds for _, seconds, _ in parts) or 1.0
+def _spent(ledger: GoodputLedger) -> list[dict[str, Any]]:
+    """Every rank-second by its cause; the shares add up to 100.0."""
+    tones = style.colours(CAUSES)
     return [
         {
-            "name": name,
-            "share": round(100 * seconds / total, 3),
-            "colour": colour,
-            "words": f"{_seconds(seconds)} ({style.percent(seconds / total)})",
+            "name": cause,
+            "share": share,
+            "colour": tones[cause],
+            "words": f"{_seconds(ledger.rank_s[cause])} ({share:.1f}%)",
         }
-        for name, seconds, colour in parts
+        for cause, share in ledger.percentages().items()
     ]
 
 

@@ -128,7 +128,7 @@ class Supervisor:
                 self._record_loss("lost", reason, audit)
                 return "failed", reason
             self.restarts += 1
-            self._record_loss("restart", reason, audit, attempt=self.restarts)
+            self._record_loss("restart", reason, audit, attempt=self.restarts, backoff_s=self._backoff_s)
             if not self._back_off():
                 return "stopped", self.overspent or "a signal was received between two attempts"
 
@@ -232,7 +232,7 @@ class Supervisor:
             return 1, "; ".join(describe_exit(rank, code) for rank, code in bad)
         return (EXIT_PREEMPTED, "") if EXIT_PREEMPTED in codes else (0, "")
 
-    def _record_loss(self, event: str, reason: str, audit: bool, **more: int) -> None:
+    def _record_loss(self, event: str, reason: str, audit: bool, **more: float) -> None:
         """Put the cost of the failure on the timeline: steps since the last commit, and seconds spent on them."""
         lost = self.lost.lose(audit=audit)
         self.events.append(
@@ -246,9 +246,14 @@ class Supervisor:
             durable=True,
         )
 
+    @property
+    def _backoff_s(self) -> float:
+        """Pause before the next attempt."""
+        return min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2.0 ** (self.restarts - 1))
+
     def _back_off(self) -> bool:
         """Wait, longer after each restart; returns False when asked to stop meanwhile."""
-        until = time.monotonic() + min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2 ** (self.restarts - 1))
+        until = time.monotonic() + self._backoff_s
         while time.monotonic() < until and not self.asked_to_stop:
             self._watch_allowance()
             time.sleep(POLL_S)

@@ -16,6 +16,9 @@ EXIT_PREEMPTED = 75
 #: Stands for the exit status of a rank whose node sends no heartbeat.
 NODE_LOST = 76
 
+#: Words of the reason in the timeline when a node was lost.
+NODE_SILENT = "sends no heartbeat"
+
 #: Exit status of a rank whose connection to another one broke: what failed is the other one.
 EXIT_PARTNER_LOST = 77
 
@@ -99,7 +102,7 @@ def watch(
 def describe_exit(rank: int, code: int) -> str:
     """The end of a rank in words."""
     if code == NODE_LOST:
-        return f"the node of rank {rank} sends no heartbeat"
+        return f"the node of rank {rank} {NODE_SILENT}"
     if code == EXIT_PARTNER_LOST:
         return f"rank {rank} lost its connection to another rank"
     if code < 0:

@@ -5,7 +5,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
 
     submitted    a job is handed to its launcher (launcher); until `job_started` it waits in a queue
     job_started  its supervisor is up, and holds as many ranks from now on (ranks, nodes)
-    run_started  the ranks are up (attempt, ranks, device, precision)
+    run_started  the ranks are up (attempt, ranks, device, precision; verified_s: of the checkpoint that is loaded next)
     resumed      from a committed checkpoint (step, attempt)
     reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); from here on exact
                  in what is seen and loaded, equal in rounding only
@@ -30,7 +30,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     vanished     the last supervisor was killed: the work that its job lost (from_step, lost_steps, lost_s)
     refused      a checkpoint that differs from its record, or has trained on a window left out since (step, reason)
     withdrawn    a refused checkpoint is no longer offered by the bucket (step)
-    restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
+    restart      the supervisor starts again after a pause (attempt, reason, lost_steps, lost_s, backoff_s)
     lost         the supervisor does not start again: a node is lost, a stop came too soon, or all restarts are used
                  up (reason, from_step, lost_steps, lost_s)
     signal       a request to stop was seen (signal, step)

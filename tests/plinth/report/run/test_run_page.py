@@ -98,7 +98,6 @@ def test_where_the_time_went(timeline: list[dict[str, Any]]) -> None:
     assert cost.wall_s == pytest.approx(30 + 8 + 14 + 0.5 + 5 + 3)
     assert (cost.queued_s, cost.away_s) == pytest.approx((30, 0))
     assert (cost.start_s, cost.idle_s) == pytest.approx((8 + 2, 5 - 2 + 3))
-    assert cost.goodput == pytest.approx(7.2 / 30.5)
     assert cost.rank_hours == pytest.approx(2 * 30.5 / 3600)
     assert cost.tokens == 1000
 
@@ -208,7 +207,6 @@ def test_work_on_other_ranks_and_rows_is_counted_as_it_was() -> None:
     assert (cost.jobs, cost.skipped_steps, cost.lost_steps) == (3, 1, 1)
     assert (cost.queued_s, cost.away_s) == pytest.approx((600, 3000 + 60 + 5))
     assert cost.rank_hours * 3600 == pytest.approx(2 * 1 + 1 * 2 + 4 * 1)
-    assert cost.goodput == pytest.approx(3 * 0.9 / 4)
     about = ABOUT.model_copy(update={"flops_per_token": ((1, 1e6), (3, 2e6))})
     flops = run_page._flops(timeline, about).values  # with a gap before each job but the first
     expected = [100 * 1e6 / 2, math.nan, 100 * 1e6, 100 * 2e6, math.nan, 100 * 2e6 / 4]
