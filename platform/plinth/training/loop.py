@@ -153,7 +153,7 @@ class TrainingRun:
         """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""
         begun = time.monotonic()
         step, rollbacks = self.verification.select(self.events)
-        verified_s = round(time.monotonic() - begun, 3)
+        verified: dict[str, Any] = {} if step is None else {"verified_s": round(time.monotonic() - begun, 3)}
         self._emit(
             "run_started",
             attempt=attempt,
@@ -162,7 +162,7 @@ class TrainingRun:
             precision=self.trainer.engine.precision,
             zero_stage=self.config.parallel.zero_stage,
             total_steps=self.config.total_steps,
-            **({} if step is None else {"verified_s": verified_s}),
+            **verified,
         )
         if step is not None:
             self.trainer.load(step)
