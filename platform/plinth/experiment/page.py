@@ -78,9 +78,10 @@ def _facts(
     sizes = list(dict.fromkeys(one.size for one in scores))
     lost = sum(bool(one.trouble) for one in scores)
     seeds = sorted({one.seed for one in scores})
+    better = ("arms better than the base", f"{sum(line.better == ARM for line in wholes)} of {len(wholes)}",
+              f"{sum(line.better == BASE for line in wholes)} worse")  # fmt: skip
     return [
-        ("arms better than the base", f"{sum(line.better == ARM for line in wholes)} of {len(wholes)}",
-         f"{sum(line.better == BASE for line in wholes)} worse"),
+        *([better] if wholes else []),
         ("arms", str(len(arms)), ""),
         ("sizes", str(len(sizes)), ", ".join(sizes)),
         ("seeds", str(len(seeds)), ", ".join(map(str, seeds[:12])) + (" …" if len(seeds) > 12 else "")),

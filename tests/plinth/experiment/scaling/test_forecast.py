@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from assets import experiment as wiring
+from jobs.experiment import _in_turn
 from plinth.errors import RecipeError
 from plinth.experiment import answer, measure
 from plinth.experiment.arms import Arm
@@ -83,6 +85,19 @@ def test_checkpoints_between_horizons_and_runs_that_failed_are_no_points(tmp_pat
     assert (found.fit, found.predictions, found.why.partition(":")[0]) == (
         None, (), "a scaling law cannot be fitted to so few runs",
     )  # fmt: skip
+
+
+def test_the_forecast_stands_between_the_sizes_it_is_of_and_the_one_it_foretells(tmp_path: Path) -> None:
+    experiment, arms = climbing(tmp_path, TAIL.replace("[1]", "[1, 2]"))
+    stages = {stage.asset: stage for stage in wiring.of(experiment, arms)}
+    held, told = [one.asset for one in arms if one.size == "e"], wiring.forecast_of(experiment)
+    assert list(stages)[8:] == [told, *held, wiring.effects_of(experiment)]
+    assert set(stages[told].deps) == {one.asset for one in arms} - set(held)
+    assert [stages[one].deps for one in held] == [(told,), (told,)]
+    assert told in stages[wiring.effects_of(experiment)].deps
+    first, then = _in_turn(experiment, arms)
+    assert ([one.size for one in first[0]], first[1]) == (list("abcd") * 2, True)
+    assert ([one.size for one in then[0]], then[1]) == (["e", "e"], False)
 
 
 def test_horizons_of_one_training_are_weighed_as_one() -> None:
