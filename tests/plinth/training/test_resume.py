@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from plinth.operation import goodput
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
@@ -79,6 +80,13 @@ def test_killed_in_training_and_in_a_commit(uninterrupted: RunConfig, make: Make
     assert (result["status"], result["restarts"], result["lost_steps"]) == ("finished", 2, 2)
     assert config.directory.evidence.read_bytes() == uninterrupted.directory.evidence.read_bytes()
     assert left_in_shared_memory() == []
+    ledger = goodput.of_run(config)
+    spent, shares = ledger.rank_s, ledger.percentages()
+    assert (ledger.lost_steps, len(ledger.attempts)) == (2, 3)
+    assert spent["idle"] == pytest.approx(config.ranks * (0.1 + 0.2))
+    assert min(spent[cause] for cause in ("goodput", "start", "restore", "redone work", "audit")) > 0
+    assert shares.get("other", 0.0) <= 1.0
+    assert sum(round(10 * share) for share in shares.values()) == 1000
 
 
 def trained(config: RunConfig) -> None:
