@@ -20,7 +20,7 @@ def test_the_pages_of_up_are_listed_and_stopped(tmp_path: Path) -> None:
         assert (found.name, found.pid) == ("Dagster", process.pid)
         assert found.bytes > 2**20
         assert [one.pid for one in running.down(workspace)] == [found.pid]
-        assert process.wait(timeout=20) != 0
+        assert process.poll() is not None
     assert running.started(workspace) == []
 
 
