@@ -19,6 +19,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
         "plinth experiment check filters",
         "plinth experiment run filters",
         "plinth experiment show filters --json | jq '.effects[] | {arm, finding}'",
+        "plinth experiment propose swarm.yaml --write better.yaml --confirm confirm.yaml",
     )
 )
 def experiment() -> None:
@@ -119,6 +120,46 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
         ends = f"{told['value']:.4f} ({told['low']:.4f} to {told['high']:.4f})"
         output.say(f"{one['run']['tokens']:,.0f} tokens: foretold {ends}, found {own['truth']:.4f}, {side}")
     output.facts({"page": page.absolute().as_uri()})
+
+
+@experiment.command()
+@file_argument
+@click.option("--write", type=click.Path(path_type=Path), help="Recipe to write: the proposed mixture over the base's.")
+@click.option(
+    "--confirm", type=click.Path(path_type=Path), help="Experiment to write: the proposal against the prior, 3 seeds."
+)
+@shared
+@json_option
+def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | None, as_json: bool) -> None:
+    """Show the mixture that a swarm proposes, with the interval of its gain; write it as a recipe.
+
+    Nothing is written where nothing can be claimed: the exit code is then 6.
+    """
+    from jobs import experiments
+    from jobs.cli import output
+    from jobs.experiment import answer_of
+    from plinth.experiment.mixture import overlay
+    from plinth.experiment.mixture.propose import Proposal
+    from plinth.storage.atomic import write_bytes
+
+    loaded, arms = experiments.load(file)
+    found = answer_of(settings.context(), loaded, arms).stats.get("proposal")
+    proposal = overlay.required(loaded.name, Proposal.model_validate(found) if found else None)
+    for path, text in ((write, overlay.recipe), (confirm, overlay.confirmation)):
+        if path is not None:
+            write_bytes(path, text(loaded, file, proposal).encode())
+    if as_json:
+        return output.emit_json(proposal.model_dump(mode="json"))
+    rows = [
+        (name, f"{share:.1%}", f"{proposal.shares[name]:.1%}", f"{proposal.caps[name]:.1%}")
+        for name, share in proposal.prior.items()
+    ]
+    output.table(("stream", "prior", "proposed", "at most"), rows, right=("prior", "proposed", "at most"))
+    output.say(
+        f"{proposal.gain:.3g} bits per byte less than the prior (95%: {proposal.low:.3g} to {proposal.high:.3g}), "
+        f"foretold by a {proposal.family} surrogate of {len(proposal.runs)} runs"
+    )
+    return None
 
 
 def _effects(effects: Sequence[dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@
     stopping    arms that cannot win any more, by a test that may be looked at after every seed
     page        the page of an experiment
     answer      the manifest of the effects, the page's contents, which arms stop
+    mixture/    which mixture: a swarm of runs, a surrogate of their loss, a proposal with its gain's interval
     scaling/    the law of a ladder of runs, its optimum and price; what a larger run will reach
     value/      the value of a source before it is taken, from a bounded sample, with intervals
 """

@@ -8,11 +8,14 @@ from typing import Any
 
 from plinth.compute import stage
 from plinth.compute.context import Context
+from plinth.errors import RequestError
 from plinth.experiment import page as pages
 from plinth.experiment import record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.effects import Effect, effects
 from plinth.experiment.measure import common_scores, configuration
+from plinth.experiment.mixture.propose import Proposal, propose
+from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.noise_scale import NoiseScale
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.scaling.forecast import LadderForecast, LadderOutcome, forecast, outcomes
@@ -50,7 +53,8 @@ def of(
     """The manifest of the effects.
 
     Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
-    of a ladder `outcomes` (records of `LadderOutcome`); of a sweep `optima` (records of `SweepOptimum`);
+    of a ladder `outcomes` (records of `LadderOutcome`); of a sweep `optima` (records of `SweepOptimum`); of a swarm
+    `proposal` (`mixture.propose.Proposal`);
     `unsure`, documents of the test text that some run may have trained on: they are left out.
 
     Raises:
@@ -72,8 +76,49 @@ def of(
         truths = outcomes(LadderForecast.model_validate(foretold.stats), arms, made)
         stats["outcomes"] = [one.model_dump(mode="json") for one in truths]
         made[foretold.asset] = foretold
-    step = Step(name="experiment/effects", version=VERSION, params={"base": experiment.base})
+    params: dict[str, Any] = {"base": experiment.base}
+    if experiment.swarm is not None:
+        params["swarm"] = experiment.swarm.model_dump(mode="json")
+        stats["proposal"] = _proposal(ctx, experiment, experiment.swarm, runs, scores).model_dump(mode="json")
+    step = Step(name="experiment/effects", version=VERSION, params=params)
     return stage.manifest(f"{PREFIX}/{experiment.name}/effects", step, made, [], stats)
+
+
+def _proposal(
+    ctx: Context, experiment: Experiment, swarm: Swarm, runs: Sequence[Manifest], scores: Sequence[ArmScores]
+) -> Proposal:
+    """What the runs of the largest size propose, by the shares that they really trained on."""
+    size, seen, caps = list(experiment.sizes)[-1], [], dict[str, float]()
+    for run, score in zip(runs, scores, strict=True):
+        if score.trouble or score.size != size:
+            continue
+        mixture = ctx.refs.load(ctx.refs.load(run.inputs["run"]).inputs["mixture"]).stats
+        seen.append((_shares(mixture, swarm), float(score.bits.sum() / score.bytes.sum())))
+        target = swarm.target_tokens or mixture["tokens"]
+        for name, stream in mixture["buckets"].items():
+            allowed = stream["max_epochs"] * stream["sequences"] * mixture["sequence_tokens"] / target
+            caps[name] = max(allowed, caps.get(name, 0.0))
+    return propose(swarm, seen, caps)
+
+
+def _shares(mixture: Mapping[str, Any], swarm: Swarm) -> dict[str, float]:
+    """Shares of a run by stream.
+
+    Raises:
+        RequestError: the run has a stream that the prior does not name.
+    """
+    counts = dict.fromkeys(swarm.prior, 0)
+    for phase in mixture["phases"]:
+        for name, count in phase["counts"].items():
+            if name not in counts:
+                raise RequestError(
+                    f"the swarm's prior does not name the stream {name}",
+                    found=", ".join(swarm.prior),
+                    expected="a weight for each stream, by its own name",
+                )
+            counts[name] += count
+    whole = sum(counts.values())
+    return {name: count / whole for name, count in counts.items()}
 
 
 def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) -> str:
@@ -112,6 +157,7 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
         [SweepOptimum.model_validate(one) for one in made.stats.get("optima", ())],
         {one.asset: NoiseScale.model_validate(run.stats["noise"]) for one, run in zip(arms, runs, strict=True)
          if run.stats.get("noise")},
+        Proposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None,
     )  # fmt: skip
 
 

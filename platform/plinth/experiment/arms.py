@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from plinth.errors import BudgetError, RecipeError
+from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.sweep import Sweep
 from plinth.model.flops import flops_exact
@@ -84,7 +85,7 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
         RecipeError: the file or the recipe of an arm is wrong, with the line; an arm changes what decides the score.
         BudgetError: the runs would need more than the budget.
     """
-    lined = _swept(read(path, shown(path)))
+    lined = _with_made_arms(read(path, shown(path)))
     experiment = _validated(lined, path)
     recipe = named(experiment.recipe, path.parent, packaged) or path.parent / experiment.recipe
     arms = []
@@ -105,21 +106,22 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
     return experiment, tuple(arms)
 
 
-def _swept(lined: Lined) -> Lined:
-    """The file with an arm for each value of its sweep, and the middle one as its base if none is named."""
-    given = lined.data.get("sweep") if isinstance(lined.data, dict) else None
-    try:
-        sweep = Sweep.model_validate(given)
-    except ValidationError:
-        return lined  # without a sweep, or named with its line when the whole file is validated
-    mark = lined.mark(("sweep",), Position("", 1))
-    problems = list(lined.problems)
-    if "arms" in lined.data:
-        problems.append(Problem(mark, "arms", "a sweep makes the arms; expected one of both"))
-    arms = sweep.arms()
-    data = {"base": list(arms)[len(arms) // 2], **lined.data, "arms": arms}
-    marks = {**lined.marks, **dict.fromkeys([("arms",), *(("arms", *key) for key in _keys(arms, ()))], mark)}
-    return replace(lined, data=data, marks=marks, problems=problems)
+def _with_made_arms(lined: Lined) -> Lined:
+    """The file with the arms that its sweep or its swarm makes; their base is the middle value, or the prior."""
+    for kind, read_as in (("sweep", Sweep), ("swarm", Swarm)):
+        given = lined.data.get(kind) if isinstance(lined.data, dict) else None
+        try:
+            made = read_as.model_validate(given)
+        except ValidationError:
+            continue  # without one, or named with its line when the whole file is validated
+        mark, arms = lined.mark((kind,), Position("", 1)), made.arms()
+        problems = list(lined.problems)
+        if "arms" in lined.data:
+            problems.append(Problem(mark, "arms", f"a {kind} makes the arms; expected one of both"))
+        data = {"base": made.base(), **lined.data, "arms": arms}
+        marks = {**lined.marks, **dict.fromkeys([("arms",), *(("arms", *key) for key in _keys(arms, ()))], mark)}
+        lined = replace(lined, data=data, marks=marks, problems=problems)
+    return lined
 
 
 def _validated(lined: Lined, path: Path) -> Experiment:

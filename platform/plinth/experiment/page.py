@@ -9,6 +9,7 @@ import yaml
 
 from plinth.evaluation.statistics import DEGENERATE
 from plinth.experiment.effects import ARM, BASE, WHOLE, Effect
+from plinth.experiment.mixture.propose import Proposal
 from plinth.experiment.noise_scale import NoiseScale
 from plinth.experiment.scaling.forecast import AT, LadderForecast, LadderOutcome
 from plinth.experiment.scores import ArmScores
@@ -36,6 +37,7 @@ def page(
     ladder: tuple[LadderForecast, Sequence[LadderOutcome]] | None = None,
     optima: Sequence[SweepOptimum] = (),
     noise: Mapping[str, NoiseScale] | None = None,
+    proposal: Proposal | None = None,
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
@@ -49,6 +51,7 @@ def page(
         ladder: forecast and truth, of an experiment that is a ladder.
         optima: the best value of a sweep, by size.
         noise: gradient noise of runs, by asset.
+        proposal: of a swarm of mixtures.
     """
     wholes = [line for line in effects if line.slice == WHOLE]
     slices: dict[tuple[str, str], list[Effect]] = {}
@@ -66,6 +69,7 @@ def page(
         failures=[one for one in scores if one.trouble],
         arms=[_arm(arm, overlay, scores, (shared or {}).get(arm, {})) for arm, overlay in arms.items()],
         methods=sorted({line.difference.method for line in effects if line.difference}),
+        proposal=proposal, foretold=_foretold(proposal, measure),
         gap=_gap, p=_p, tone=_tone,
         optima=optima, noise=noise or {},
         ladder=None if ladder is None else _ladder(*ladder, measure),
@@ -150,6 +154,13 @@ def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: 
             "surface": svg(ladder_figures.surface, points, curve, measure, title=f"{measure} under the law"),
         }
     return {"forecast": foretold, "rows": rows, **drawn}
+
+
+def _foretold(proposal: Proposal | None, measure: str) -> str:
+    if proposal is None:
+        return ""
+    points = [(held, loss) for _, loss, held in proposal.runs]
+    return svg(figures.foretold, points, measure, title=f"{measure}: foretold without the run, and measured")
 
 
 def _gap(line: Effect) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from plinth.corpus.protected.parameters import ProtectedSet
+from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.sweep import Sweep
 from plinth.records import Frozen, Name
 
@@ -56,6 +57,9 @@ class Experiment(Frozen):
     )
     sweep: Sweep | None = Field(
         None, description="Values of one key, as learning rates or batches: an arm each, instead of `arms`."
+    )
+    swarm: Swarm | None = Field(
+        None, description="Mixtures drawn around a prior: an arm each, instead of `arms`; a better one is proposed."
     )
     ladder: LadderQuestion | None = Field(
         None, description="Fit a scaling law to the sizes but one, and foretell that one; with a single arm."

@@ -57,6 +57,11 @@ class Sweep(Frozen):
             found[name_of(value)] = overlay
         return found
 
+    def base(self) -> str:
+        """The arm that the others are compared with: the middle value."""
+        names = [name_of(value) for value in self.swept()]
+        return names[len(names) // 2]
+
 
 class SweepOptimum(Frozen):
     """The best value at a size; `best` is the arm with the lowest mean. Without `optimum`, `why` says why."""

@@ -98,3 +98,18 @@ def _short(name: str) -> str:
     """A name that leaves room; the tables have it whole. A dollar would begin a formula."""
     cut = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     return cut.replace("$", r"\$")
+
+
+def foretold(points: Sequence[tuple[float, float]], measure: str) -> Figure:
+    """What a surrogate foretold of each run without having seen it, across; what the run came to, up."""
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(WIDTH_INCHES / 2, WIDTH_INCHES / 2.4), layout="constrained")
+    ax = fig.subplots()
+    both = [value for point in points for value in point]
+    ends = (min(both), max(both))
+    ax.plot(ends, ends, color=FAINT, linewidth=1.2)
+    ax.scatter([across for across, _ in points], [up for _, up in points], s=14, color=ACCENT)
+    ax.set_xlabel(f"{measure}, foretold without the run", fontsize=8.5)
+    ax.set_ylabel("measured", fontsize=8.5)
+    return fig

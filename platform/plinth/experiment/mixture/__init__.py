@@ -1,0 +1,7 @@
+"""Which mixture: a swarm of small runs on the simplex, a surrogate of their loss, a proposal with its gain's interval.
+
+    swarm      shares of the runs, drawn around a prior
+    surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
+    overlay    a proposal as a recipe, and as the experiment that confirms it
+    propose    the best shares under caps, their gain over the prior, and when no such claim can be made
+"""

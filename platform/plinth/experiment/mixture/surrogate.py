@@ -1,0 +1,223 @@
+"""The loss of a small run as a function of the shares of its text, fitted to a swarm.
+
+K  streams
+N  runs
+
+Two families and the mean, which says that shares make no difference. The choice is by leave-one-out error on the runs
+themselves; no run is kept for a test that the choice could see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from plinth.errors import RequestError
+
+Floats = NDArray[np.float64]
+Family = Literal["mean", "log-linear", "kernel"]
+
+#: Settings of kernel ridge that leave-one-out chooses among.
+WIDTHS, RIDGES = (0.5, 1.0, 2.0, 4.0), (1e-3, 1e-2, 1e-1)
+#: A family must have at most this share of the mean's squared leave-one-out error, or shares explain nothing.
+EXPLAINS = 0.8
+#: Keeps the logarithm of a share of 0 finite.
+LEAST_SHARE = 0.002
+#: Bound of the law's constant and slopes.
+LIMIT = 50.0
+
+
+class Surrogate(Protocol):
+    """Loss by shares."""
+
+    def __call__(self, shares: Floats) -> Floats:
+        """Shares [..., K] to losses [...]."""
+
+    def slope(self, shares: Floats) -> Floats:
+        """The gradient [K] at some shares [K]."""
+
+
+@dataclass(frozen=True)
+class LogLinear:
+    """c + exp(w . t): the law of data mixing (arXiv:2403.16952); convex in the shares w. `slopes` is t, [K]."""
+
+    least: float
+    slopes: Floats
+
+    def __call__(self, shares: Floats) -> Floats:
+        found: Floats = self.least + np.exp(shares @ self.slopes)
+        return found
+
+    def slope(self, shares: Floats) -> Floats:
+        found: Floats = np.exp(shares @ self.slopes) * self.slopes
+        return found
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Ridge regression with a Gaussian kernel on shares and their logarithms."""
+
+    points: Floats
+    weights: Floats
+    mean: float
+    width: float
+
+    def __call__(self, shares: Floats) -> Floats:
+        found: Floats = self.mean + _gaussian(_features(shares), self.points, self.width) @ self.weights
+        return found
+
+    def slope(self, shares: Floats) -> Floats:
+        at = _features(shares)
+        each = _gaussian(at, self.points, self.width) * self.weights
+        by_feature = (each[:, None] * (self.points - at)).sum(0) / self.width**2
+        own, logarithm = np.split(by_feature, 2)
+        found: Floats = 2 * own + 0.5 * logarithm / (shares + LEAST_SHARE)
+        return found
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of all runs."""
+
+    value: float
+
+    def __call__(self, shares: Floats) -> Floats:
+        return np.full(np.shape(shares)[:-1], self.value)
+
+    def slope(self, shares: Floats) -> Floats:
+        return np.zeros(len(shares))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A surrogate with how it was chosen.
+
+    Args:
+        family: chosen; `mean` where no other explains the runs.
+        errors: root mean squared leave-one-out error of each family, in bits per byte.
+        held_out: of each run, the loss that the chosen family foretold without it, [N].
+    """
+
+    loss: Surrogate
+    family: Family
+    errors: Mapping[Family, float]
+    held_out: Floats
+
+
+def fit(shares: Floats, losses: Floats) -> Fitted:
+    """The family with the least leave-one-out error, fitted to all runs.
+
+    Args:
+        shares: of each run, [N, K]; rows add up to 1.
+        losses: bits per byte of each run, [N].
+
+    Raises:
+        RequestError: fewer than 4 runs, or a loss that is no number.
+    """
+    if len(shares) < 4 or not np.isfinite(losses).all():
+        raise RequestError(
+            "a surrogate needs at least 4 runs with losses", found=f"{int(np.isfinite(losses).sum())} of {len(losses)}"
+        )
+    width, ridge, kernel = _kernel_choice(shares, losses)
+    held: dict[Family, Floats] = {
+        "mean": (losses.sum() - losses) / (len(losses) - 1),
+        "kernel": kernel,
+        "log-linear": _left_out(shares, losses),
+    }
+    errors = {name: float(np.sqrt(np.mean((found - losses) ** 2))) for name, found in held.items()}
+    best = min(held, key=lambda name: errors[name])
+    if errors[best] ** 2 > EXPLAINS * errors["mean"] ** 2:
+        best = "mean"
+    fitted: Surrogate = Mean(float(losses.mean()))
+    if best == "kernel":
+        fitted = _kernel(shares, losses, width, ridge)
+    elif best == "log-linear":
+        fitted = _log_linear(shares, losses)
+    return Fitted(fitted, best, errors, held[best])
+
+
+def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
+    """The same family fitted to other runs, as the bootstrap asks; kernel ridge chooses its settings again."""
+    if isinstance(known, LogLinear):
+        return _log_linear(shares, losses, known)
+    if isinstance(known, Kernel):
+        width, ridge, _ = _kernel_choice(shares, losses)
+        return _kernel(shares, losses, width, ridge)
+    return Mean(float(losses.mean()))
+
+
+def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) -> LogLinear:
+    """Least squares from the linear solution of log(loss - c), for several c, the best of them refined."""
+    spread = max(float(np.ptp(losses)), 1e-6)
+    starts = [start] if start else []
+    for part in (0.1, 0.5, 2.0) if start is None else ():
+        least = float(losses.min()) - part * spread
+        slopes, *_ = np.linalg.lstsq(shares, np.log(losses - least), rcond=None)
+        starts.append(LogLinear(least, np.asarray(slopes, np.float64)))
+    # slopes that the runs do not decide stay small
+    tether = 1e-3 * spread
+
+    centring = tether * (np.eye(shares.shape[1]) - 1 / shares.shape[1])
+
+    def residuals(at: Floats) -> Floats:
+        return np.concatenate([at[0] + np.exp(shares @ at[1:]) - losses, centring @ at[1:]])
+
+    def jacobian(at: Floats) -> Floats:
+        rows = np.exp(shares @ at[1:])[:, None] * shares
+        top = np.concatenate([np.ones((len(shares), 1)), rows], axis=1)
+        return np.concatenate([top, np.concatenate([np.zeros((len(centring), 1)), centring], axis=1)])
+
+    solved = [
+        least_squares(
+            residuals, np.clip(np.r_[one.least, one.slopes], -LIMIT, LIMIT), jacobian, bounds=(-LIMIT, LIMIT)
+        )
+        for one in starts
+    ]
+    best = min(solved, key=lambda one: one.cost)
+    return LogLinear(float(best.x[0]), best.x[1:])
+
+
+def _left_out(shares: Floats, losses: Floats) -> Floats:
+    whole = _log_linear(shares, losses)
+    found = np.empty(len(losses))
+    for at in range(len(losses)):
+        keep = np.arange(len(losses)) != at
+        found[at] = _log_linear(shares[keep], losses[keep], whole)(shares[at])
+    return found
+
+
+def _features(shares: Floats) -> Floats:
+    found: Floats = np.concatenate([2 * shares, 0.5 * np.log(shares + LEAST_SHARE)], axis=-1)
+    return found
+
+
+def _gaussian(left: Floats, right: Floats, width: float) -> Floats:
+    distance = ((left[..., None, :] - right) ** 2).sum(-1)
+    found: Floats = np.exp(-distance / (2 * width**2))
+    return found
+
+
+def _kernel(shares: Floats, losses: Floats, width: float, ridge: float) -> Kernel:
+    points, mean = _features(shares), float(losses.mean())
+    gram = _gaussian(points, points, width) + ridge * np.eye(len(points))
+    return Kernel(points, np.asarray(np.linalg.solve(gram, losses - mean), np.float64), mean, width)
+
+
+def _kernel_choice(shares: Floats, losses: Floats) -> tuple[float, float, Floats]:
+    """Width and ridge with the least leave-one-out error, which is closed: residual / (1 - leverage)."""
+    points, best = _features(shares), (np.inf, WIDTHS[0], RIDGES[-1], losses)
+    for width, ridge in product(WIDTHS, RIDGES):
+        gram = _gaussian(points, points, width)
+        hat = gram @ np.linalg.inv(gram + ridge * np.eye(len(points)))
+        hat = hat + (1 - hat.sum(1, keepdims=True)) / len(points)  # the mean is fitted too
+        left = losses - (losses - hat @ losses) / (1 - np.diag(hat))
+        error = float(np.mean((left - losses) ** 2))
+        if error < best[0]:
+            best = (error, width, ridge, left)
+    return best[1], best[2], best[3]
