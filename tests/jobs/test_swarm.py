@@ -1,0 +1,104 @@
+"""A swarm of mixtures through Dagster finds the bucket that was planted to be the best, and writes it as a recipe."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plinth.storage.workspace import Workspace
+from registry.server import stop_server
+from tests.jobs.conftest import answer, plinth
+from tests.tiny_corpus import article
+
+#: One bucket has the language of the test text; in the others its words are shuffled, or there are none.
+BUCKETS = ("articles", "shuffled", "letters")
+RECIPE = {
+    "extends": "tiny",
+    "name": "planted",
+    "corpus": {
+        "buckets": {
+            **dict.fromkeys(("web", "prose", "code")),
+            **{
+                name: {
+                    "description": "Generated.",
+                    "owner": "tests@example.org",
+                    "sources": [
+                        {
+                            "kind": "jsonl",
+                            "path": f"planted/{name}.jsonl",
+                            "licence": "CC0-1.0",
+                            "terms": {"train": True, "redistribute": True, "commercial": True},
+                            "domain": f"{name}.example",
+                            "snapshot": "2026-46",
+                        }
+                    ],
+                }
+                for name in BUCKETS
+            },
+        },
+        "policies": {"default": {"profiles": [], "rules": []}},
+        "holdout": {"min_documents": 1},
+    },
+    "mixture": {"total_tokens": 20480, "phases": [{"name": "all", "fraction": 1, "weights": {"articles": 1}}]},
+    "training": {"validation": None},
+}
+EXPERIMENT = {
+    "name": "planted",
+    "question": "Which bucket is like the test text?",
+    "recipe": "planted-recipe.yaml",
+    "test": {"articles": {"path": "test/articles.jsonl"}},
+    "swarm": {"prior": dict.fromkeys(BUCKETS, 1), "count": 20},
+    "seeds": [1],
+    "curve_points": 1,
+}
+
+
+def _texts(kind: str, count: int) -> list[str]:
+    rng, found = random.Random(kind), list[str]()
+    while len(found) < count:
+        words = article(rng).split()
+        if kind == "shuffled":
+            rng.shuffle(words)
+        if kind == "letters":
+            words = ["".join(rng.choices("bcdfghjklmnpqrstvwxz", k=len(word))) for word in words]
+        found.append(" ".join(words))
+    return found
+
+
+def _write(path: Path, texts: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"id": f"d{at}", "text": text}) + "\n" for at, text in enumerate(texts)))
+
+
+@pytest.mark.exhaustive
+def test_twenty_runs_find_the_planted_bucket(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    for kind in BUCKETS:
+        _write(workspace / "input" / "planted" / f"{kind}.jsonl", _texts(kind, 200))
+    _write(workspace / "input" / "test" / "articles.jsonl", _texts("test", 60))
+    (tmp_path / "planted-recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+    file = tmp_path / "planted.yaml"
+    file.write_text(yaml.safe_dump(EXPERIMENT))
+    try:
+        plinth(workspace, "experiment", "run", file, "--side-by-side", 2)
+        found = answer(
+            workspace, "experiment", "propose", file, "--write", tmp_path / "better.yaml",
+            "--confirm", tmp_path / "confirm.yaml",
+        )  # fmt: skip
+    finally:
+        stop_server(Workspace(workspace))
+    assert found["family"] != "mean"
+    assert max(found["shares"], key=found["shares"].get) == "articles"
+    assert found["shares"]["articles"] > 0.8
+    assert found["low"] > 0
+    assert len(found["runs"]) == 21
+    page = (workspace / "reports" / "experiment-planted.html").read_text()
+    assert "bits per byte less than the prior" in page
+    plinth(workspace, "recipe", "check", tmp_path / "better.yaml")
+    runs = answer(workspace, "experiment", "check", tmp_path / "confirm.yaml")["runs"]
+    assert [run["asset"] for run in runs[:2]] == [
+        "experiment/planted-confirm/prior/one-s2",
+        "experiment/planted-confirm/proposed/one-s2",
+    ]
