@@ -139,12 +139,12 @@ def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | 
     from jobs.cli import output
     from jobs.experiment import answer_of
     from plinth.experiment.mixture import overlay
-    from plinth.experiment.mixture.propose import Proposal
+    from plinth.experiment.mixture.propose import MixtureProposal
     from plinth.storage.atomic import write_bytes
 
     loaded, arms = experiments.load(file)
     found = answer_of(settings.context(), loaded, arms).stats.get("proposal")
-    proposal = overlay.required(loaded.name, Proposal.model_validate(found) if found else None)
+    proposal = overlay.required(loaded.name, MixtureProposal.model_validate(found) if found else None)
     for path, text in ((write, overlay.recipe), (confirm, overlay.confirmation)):
         if path is not None:
             write_bytes(path, text(loaded, file, proposal).encode())

@@ -14,7 +14,7 @@ from plinth.experiment import record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.effects import Effect, effects
 from plinth.experiment.measure import common_scores, configuration
-from plinth.experiment.mixture.propose import Proposal, propose
+from plinth.experiment.mixture.propose import MixtureProposal, propose
 from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.noise_scale import NoiseScale
 from plinth.experiment.parameters import Experiment
@@ -54,7 +54,7 @@ def of(
 
     Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
     of a ladder `outcomes` (records of `LadderOutcome`); of a sweep `optima` (records of `SweepOptimum`); of a swarm
-    `proposal` (`mixture.propose.Proposal`);
+    `proposal` (`mixture.propose.MixtureProposal`);
     `unsure`, documents of the test text that some run may have trained on: they are left out.
 
     Raises:
@@ -86,7 +86,7 @@ def of(
 
 def _proposal(
     ctx: Context, experiment: Experiment, swarm: Swarm, runs: Sequence[Manifest], scores: Sequence[ArmScores]
-) -> Proposal:
+) -> MixtureProposal:
     """What the runs of the largest size propose, by the shares that they really trained on."""
     size, seen, caps = list(experiment.sizes)[-1], [], dict[str, float]()
     for run, score in zip(runs, scores, strict=True):
@@ -157,7 +157,7 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
         [SweepOptimum.model_validate(one) for one in made.stats.get("optima", ())],
         {one.asset: NoiseScale.model_validate(run.stats["noise"]) for one, run in zip(arms, runs, strict=True)
          if run.stats.get("noise")},
-        Proposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None,
+        MixtureProposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None,
     )  # fmt: skip
 
 

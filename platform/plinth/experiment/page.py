@@ -9,7 +9,7 @@ import yaml
 
 from plinth.evaluation.statistics import DEGENERATE
 from plinth.experiment.effects import ARM, BASE, WHOLE, Effect
-from plinth.experiment.mixture.propose import Proposal
+from plinth.experiment.mixture.propose import MixtureProposal
 from plinth.experiment.noise_scale import NoiseScale
 from plinth.experiment.scaling.forecast import AT, LadderForecast, LadderOutcome
 from plinth.experiment.scores import ArmScores
@@ -37,7 +37,7 @@ def page(
     ladder: tuple[LadderForecast, Sequence[LadderOutcome]] | None = None,
     optima: Sequence[SweepOptimum] = (),
     noise: Mapping[str, NoiseScale] | None = None,
-    proposal: Proposal | None = None,
+    proposal: MixtureProposal | None = None,
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
@@ -156,7 +156,7 @@ def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: 
     return {"forecast": foretold, "rows": rows, **drawn}
 
 
-def _foretold(proposal: Proposal | None, measure: str) -> str:
+def _foretold(proposal: MixtureProposal | None, measure: str) -> str:
     if proposal is None:
         return ""
     points = [(held, loss) for _, loss, held in proposal.runs]

@@ -9,14 +9,14 @@ from typing import Any
 import yaml
 
 from plinth.errors import MissingError, StageError
-from plinth.experiment.mixture.propose import Proposal
+from plinth.experiment.mixture.propose import MixtureProposal
 from plinth.experiment.mixture.swarm import PRIOR, one_phase
 from plinth.experiment.parameters import Experiment
 
 SEEDS = 3
 
 
-def required(name: str, proposal: Proposal | None) -> Proposal:
+def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
     """The proposal of an experiment.
 
     Raises:
@@ -34,7 +34,7 @@ def required(name: str, proposal: Proposal | None) -> Proposal:
     return proposal
 
 
-def recipe(experiment: Experiment, file: Path, proposal: Proposal) -> str:
+def recipe(experiment: Experiment, file: Path, proposal: MixtureProposal) -> str:
     """A recipe that extends that of the experiment and has the proposed mixture."""
     base = experiment.recipe
     beside = file.parent / base
@@ -46,7 +46,7 @@ def recipe(experiment: Experiment, file: Path, proposal: Proposal) -> str:
     return f"# Proposed by experiment {experiment.name}: {gain}, not confirmed yet.\n{_yaml(data)}"
 
 
-def confirmation(experiment: Experiment, file: Path, proposal: Proposal) -> str:
+def confirmation(experiment: Experiment, file: Path, proposal: MixtureProposal) -> str:
     """An experiment that trains the proposal and the prior with seeds that the swarm did not have."""
     beside = file.parent / experiment.recipe
     first = max(experiment.seeds) + 1

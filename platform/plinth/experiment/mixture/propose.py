@@ -26,7 +26,7 @@ DRAWS, LEVEL = 200, 0.95
 LEAST = 1e-9
 
 
-class Proposal(Frozen):
+class MixtureProposal(Frozen):
     """Shares that a swarm proposes, with the interval of their gain; or why it proposes none.
 
     Args:
@@ -50,7 +50,7 @@ class Proposal(Frozen):
     runs: Sequence[tuple[Mapping[str, float], float, float]] = ()
 
 
-def propose(swarm: Swarm, runs: Sequence[tuple[Mapping[str, float], float]], caps: Mapping[str, float]) -> Proposal:
+def propose(swarm: Swarm, runs: Sequence[tuple[Mapping[str, float], float]], caps: Mapping[str, float]) -> MixtureProposal:
     """What a swarm's runs say.
 
     Args:
@@ -85,13 +85,13 @@ def propose(swarm: Swarm, runs: Sequence[tuple[Mapping[str, float], float]], cap
     }
     if fitted.family == "mean":
         reason = "neither surrogate foretells a run that it has not seen much better than the mean of the others does"
-        return Proposal(**facts, shares={}, gain=0.0, low=0.0, high=0.0, refusal=reason)
+        return MixtureProposal(**facts, shares={}, gain=0.0, low=0.0, high=0.0, refusal=reason)
     chosen = best_shares(fitted.loss, prior, most, swarm)
     gain, low, high = _gain(fitted.loss, shares, losses, chosen, prior, most, swarm)
     refusal = f"the interval of its gain includes 0: {gain:+.3g} ({low:+.3g} to {high:+.3g})" if low <= 0 else ""
     found = {} if refusal else {name: round(float(share), 4) for name, share in zip(names, chosen, strict=True)}
     gain, low, high = (round(value, 9) for value in (gain, low, high))
-    return Proposal(**facts, shares=found, gain=gain, low=low, high=high, refusal=refusal)
+    return MixtureProposal(**facts, shares=found, gain=gain, low=low, high=high, refusal=refusal)
 
 
 def best_shares(

@@ -95,7 +95,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedSurrogate:
     """A surrogate with how it was chosen.
 
     Args:
@@ -110,7 +110,7 @@ class Fitted:
     held_out: Floats
 
 
-def fit(shares: Floats, losses: Floats) -> Fitted:
+def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
     """The family with the least leave-one-out error, fitted to all runs.
 
     Args:
@@ -139,7 +139,7 @@ def fit(shares: Floats, losses: Floats) -> Fitted:
         fitted = _kernel(shares, losses, width, ridge)
     elif best == "log-linear":
         fitted = _log_linear(shares, losses)
-    return Fitted(fitted, best, errors, held[best])
+    return FittedSurrogate(fitted, best, errors, held[best])
 
 
 def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
