@@ -50,7 +50,9 @@ class MixtureProposal(Frozen):
     runs: Sequence[tuple[Mapping[str, float], float, float]] = ()
 
 
-def propose(swarm: Swarm, runs: Sequence[tuple[Mapping[str, float], float]], caps: Mapping[str, float]) -> MixtureProposal:
+def propose(
+    swarm: Swarm, runs: Sequence[tuple[Mapping[str, float], float]], caps: Mapping[str, float]
+) -> MixtureProposal:
     """What a swarm's runs say.
 
     Args:
