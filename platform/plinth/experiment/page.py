@@ -157,7 +157,7 @@ def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: 
 
 
 def _foretold(proposal: MixtureProposal | None, measure: str) -> str:
-    if proposal is None:
+    if proposal is None or not proposal.runs:
         return ""
     points = [(held, loss) for _, loss, held in proposal.runs]
     return svg(figures.foretold, points, measure, title=f"{measure}: foretold without the run, and measured")

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import linprog, minimize
 
 from plinth.errors import RequestError
-from plinth.experiment.mixture.surrogate import Floats, LogLinear, Surrogate, again, fit
+from plinth.experiment.mixture.surrogate import FEWEST, Floats, LogLinear, Surrogate, again, fit
 from plinth.experiment.mixture.swarm import Swarm
 from plinth.records import Frozen
 
@@ -60,9 +60,14 @@ def propose(
         caps: the most of each stream, as a share.
 
     Raises:
-        RequestError: too few runs, or caps that leave less than the whole.
+        RequestError: caps that leave less than the whole.
     """
     names = list(swarm.prior)
+    if len(runs) < FEWEST:
+        return MixtureProposal(
+            prior=swarm.shares, shares={}, caps={}, family="mean", errors={}, gain=0.0, low=0.0, high=0.0,
+            refusal=f"{len(runs)} runs have scores, and a surrogate needs {FEWEST}",
+        )  # fmt: skip
     shares = np.array([[one.get(name, 0.0) for name in names] for one, _ in runs]).reshape(len(runs), len(names))
     losses = np.array([loss for _, loss in runs])
     prior = np.array(list(swarm.shares.values()))

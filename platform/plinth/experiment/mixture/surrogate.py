@@ -23,6 +23,8 @@ from plinth.errors import RequestError
 Floats = NDArray[np.float64]
 Family = Literal["mean", "log-linear", "kernel"]
 
+#: Runs that a surrogate needs.
+FEWEST = 4
 #: Settings of kernel ridge that leave-one-out chooses among.
 WIDTHS, RIDGES = (0.5, 1.0, 2.0, 4.0), (1e-3, 1e-2, 1e-1)
 #: A family must have at most this share of the mean's squared leave-one-out error, or shares explain nothing.
@@ -118,11 +120,11 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
         losses: bits per byte of each run, [N].
 
     Raises:
-        RequestError: fewer than 4 runs, or a loss that is no number.
+        RequestError: fewer than `FEWEST` runs, or a loss that is no number.
     """
-    if len(shares) < 4 or not np.isfinite(losses).all():
+    if len(shares) < FEWEST or not np.isfinite(losses).all():
         raise RequestError(
-            "a surrogate needs at least 4 runs with losses", found=f"{int(np.isfinite(losses).sum())} of {len(losses)}"
+            f"a surrogate needs at least {FEWEST} runs with losses", found=f"{int(np.isfinite(losses).sum())} of {len(losses)}"
         )
     width, ridge, kernel = _kernel_choice(shares, losses)
     held: dict[Family, Floats] = {
