@@ -124,7 +124,8 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
     """
     if len(shares) < FEWEST or not np.isfinite(losses).all():
         raise RequestError(
-            f"a surrogate needs at least {FEWEST} runs with losses", found=f"{int(np.isfinite(losses).sum())} of {len(losses)}"
+            f"a surrogate needs at least {FEWEST} runs with losses",
+            found=f"{int(np.isfinite(losses).sum())} of {len(losses)}",
         )
     width, ridge, kernel = _kernel_choice(shares, losses)
     held: dict[Family, Floats] = {
