@@ -41,7 +41,7 @@ RECIPE = {
         "policies": {"default": {"profiles": [], "rules": []}},
         "holdout": {"min_documents": 1},
     },
-    "mixture": {"total_tokens": 20480, "phases": [{"name": "all", "fraction": 1, "weights": {"articles": 1}}]},
+    "mixture": {"total_tokens": 81920, "phases": [{"name": "all", "fraction": 1, "weights": {"articles": 1}}]},
     "training": {"validation": None},
 }
 EXPERIMENT = {

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import linprog, minimize
 
 from plinth.errors import RequestError
-from plinth.experiment.mixture.surrogate import FEWEST, Floats, LogLinear, Surrogate, again, fit
+from plinth.experiment.mixture.surrogate import FEWEST, FittedSurrogate, Floats, LogLinear, Surrogate, again, fit
 from plinth.experiment.mixture.swarm import Swarm
 from plinth.records import Frozen
 
@@ -94,7 +94,7 @@ def propose(
         reason = "neither surrogate foretells a run that it has not seen much better than the mean of the others does"
         return MixtureProposal(**facts, shares={}, gain=0.0, low=0.0, high=0.0, refusal=reason)
     chosen = best_shares(fitted.loss, prior, most, swarm)
-    gain, low, high = _gain(fitted.loss, shares, losses, chosen, prior, most, swarm)
+    gain, low, high = _gain(fitted, shares, losses, chosen, prior, most, swarm)
     refusal = f"the interval of its gain includes 0: {gain:+.3g} ({low:+.3g} to {high:+.3g})" if low <= 0 else ""
     found = {} if refusal else {name: round(float(share), 4) for name, share in zip(names, chosen, strict=True)}
     gain, low, high = (round(value, 9) for value in (gain, low, high))
@@ -143,14 +143,18 @@ def _within(shares: Floats, floor: float, most: Floats) -> Floats:
 
 
 def _gain(
-    loss: Surrogate, shares: Floats, losses: Floats, chosen: Floats, prior: Floats, most: Floats, swarm: Swarm
+    fitted: FittedSurrogate, shares: Floats, losses: Floats, chosen: Floats, prior: Floats, most: Floats, swarm: Swarm
 ) -> tuple[float, float, float]:
-    """Gain of the choice over the prior, less its optimism, with the bootstrap's interval."""
-    rng, runs = np.random.Generator(np.random.Philox([swarm.seed, 1])), len(losses)
+    """Gain of the choice over the prior, less its optimism, with the bootstrap's interval.
+
+    Residuals are drawn, not runs: the shares were chosen, and a run drawn twice would foretell itself. They are those
+    of the fit over the root of 1 - leverage (Davison and Hinkley 1997, 6.2.3), from the fit and leave-one-out.
+    """
+    rng, loss = np.random.Generator(np.random.Philox([swarm.seed, 1])), fitted.loss
     gains, optimism = list[float](), list[float]()
     while len(gains) < DRAWS:
-        drawn = rng.integers(0, runs, runs)
-        if len(np.unique(drawn)) < max(4, runs // 2):
+        drawn = rng.integers(0, len(losses), len(losses))
+        if len(np.unique(drawn)) < max(FEWEST, len(losses) // 2):
             continue
         other = again(loss, shares[drawn], losses[drawn])
         own = best_shares(other, prior, most, swarm, (chosen, prior))

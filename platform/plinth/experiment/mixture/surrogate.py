@@ -28,7 +28,7 @@ FEWEST = 4
 #: Settings of kernel ridge that leave-one-out chooses among.
 WIDTHS, RIDGES = (0.5, 1.0, 2.0, 4.0), (1e-3, 1e-2, 1e-1)
 #: A family must have at most this share of the mean's squared leave-one-out error, or shares explain nothing.
-EXPLAINS = 0.8
+EXPLAINS = 0.5
 #: Keeps the logarithm of a share of 0 finite.
 LEAST_SHARE = 0.002
 #: Bound of the law's constant and slopes.
@@ -69,6 +69,7 @@ class Kernel:
     weights: Floats
     mean: float
     width: float
+    ridge: float
 
     def __call__(self, shares: Floats) -> Floats:
         found: Floats = self.mean + _gaussian(_features(shares), self.points, self.width) @ self.weights
@@ -146,12 +147,14 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
 
 
 def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
-    """The same family fitted to other runs, as the bootstrap asks; kernel ridge chooses its settings again."""
+    """The same family fitted to other runs, as the bootstrap asks, with the same width and ridge.
+
+    Leave-one-out on runs drawn twice would choose settings that repeat what they have seen.
+    """
     if isinstance(known, LogLinear):
         return _log_linear(shares, losses, known)
     if isinstance(known, Kernel):
-        width, ridge, _ = _kernel_choice(shares, losses)
-        return _kernel(shares, losses, width, ridge)
+        return _kernel(shares, losses, known.width, known.ridge)
     return Mean(float(losses.mean()))
 
 
@@ -209,7 +212,7 @@ def _gaussian(left: Floats, right: Floats, width: float) -> Floats:
 def _kernel(shares: Floats, losses: Floats, width: float, ridge: float) -> Kernel:
     points, mean = _features(shares), float(losses.mean())
     gram = _gaussian(points, points, width) + ridge * np.eye(len(points))
-    return Kernel(points, np.asarray(np.linalg.solve(gram, losses - mean), np.float64), mean, width)
+    return Kernel(points, np.asarray(np.linalg.solve(gram, losses - mean), np.float64), mean, width, ridge)
 
 
 def _kernel_choice(shares: Floats, losses: Floats) -> tuple[float, float, Floats]:
