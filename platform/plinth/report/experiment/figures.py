@@ -104,7 +104,7 @@ def foretold(points: Sequence[tuple[float, float]], measure: str) -> Figure:
     """What a surrogate foretold of each run without having seen it, across; what the run came to, up."""
     from matplotlib.figure import Figure
 
-    fig = Figure(figsize=(WIDTH_INCHES / 2, WIDTH_INCHES / 2.4), layout="constrained")
+    fig = Figure(figsize=(WIDTH_INCHES, WIDTH_INCHES / 2.6), layout="constrained")
     ax = fig.subplots()
     both = [value for point in points for value in point]
     ends = (min(both), max(both))
