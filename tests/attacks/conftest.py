@@ -30,5 +30,5 @@ def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def mlflow(ctx: Context, mlflow_database: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A client of an MLflow that everybody can write: its own code and database, without the network between."""
-    monkeypatch.setattr(mlflow_client, "ensure_server", lambda workspace: mlflow_database)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_database)
     return mlflow_client.connect(ctx.workspace)
