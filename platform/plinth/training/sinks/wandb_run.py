@@ -39,7 +39,8 @@ class WandbRun:
 
     def write(self, row: SinkRow) -> None:
         redone = {"redone": 1.0} if row.redone else {}
-        self._run.log({"step": row.step, **row.values, **redone}, step=row.seq)
+        # with a number of its own a row would wait for the next one
+        self._run.log({"step": row.step, **row.values, **redone}, step=row.seq, commit=True)
 
     def flush(self) -> None:
         """W&B's own process writes; a row is with it once `log` returns."""
