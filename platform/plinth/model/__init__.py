@@ -7,6 +7,7 @@ Free of torch, so that recipes, plans and reports can read them:
     architecture    the description of an architecture, and where to find each
     llama/ olmo2/   the architectures: counts, published names, and the block
     flops           parameters and floating-point operations
+    traffic         bytes that training moves to and from a device's memory
     hugging_face    names and configurations in Hugging Face's layout
 
 With torch:

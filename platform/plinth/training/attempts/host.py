@@ -64,7 +64,7 @@ class HostFacts(Frozen):
         return self.commit, self.dirty, together(self.code), self.lockfile, self.distributions, self.image
 
     @property
-    def hardware(self) -> tuple[object, ...]:
+    def hardware(self) -> tuple[str, str, int, tuple[str, ...]]:
         """What the code runs on."""
         return self.system, self.cpu, self.cpus, self.gpus
 
@@ -74,6 +74,7 @@ def this_host() -> HostFacts:
     folder = Path(plinth.__file__).resolve().parent
     installed = sorted({f"{one.name.lower()}=={one.version}" for one in metadata.distributions()})
     versions = dict(line.split("==", 1) for line in installed)
+    system, cpu, cpus, gpus = hardware()
     return HostFacts(
         host=socket.gethostname(),
         version=plinth.__version__,
@@ -84,11 +85,17 @@ def this_host() -> HostFacts:
         libraries={name: versions[name] for name in SHOWN if name in versions},
         image=os.environ.get(IMAGE_VARIABLE, UNKNOWN),
         python=platform.python_version(),
-        system=f"{platform.system()} {platform.machine()}",
-        cpu=_processor(),
-        cpus=os.cpu_count() or 0,
-        gpus=tuple(_called(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).splitlines()),
+        system=system,
+        cpu=cpu,
+        cpus=cpus,
+        gpus=gpus,
     )
+
+
+def hardware() -> tuple[str, str, int, tuple[str, ...]]:
+    """System, processor, number of processors and GPUs of this machine: `HostFacts.hardware`."""
+    gpus = _called(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).splitlines()
+    return f"{platform.system()} {platform.machine()}", _processor(), os.cpu_count() or 0, tuple(gpus)
 
 
 def commit_of(folder: Path) -> dict[str, object]:

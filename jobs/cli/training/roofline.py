@@ -1,0 +1,91 @@
+"""`plinth roofline`: what the steps of a run are bound by, and what would help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.training.roofline.run_roofline import RunRoofline
+
+#: Share of the wall clock that parts may leave without a word.
+CLOSE = 0.01
+
+
+@click.command(epilog=examples("plinth roofline latest", "plinth roofline latest --json | jq .causes[0].cause"))
+@click.argument("run")
+@click.option("--measure", is_flag=True, help="Measure this machine again, also where it is known.")
+@shared
+@json_option
+def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None:
+    """Name what the steps of RUN (`latest`, a run id or a prefix of it) are bound by: computation, memory,
+    communication, input, checkpoints or the host; and how much faster they would be without it.
+
+    FLOP/s and bandwidth of this machine are measured once, in seconds, and kept in the workspace. A run of another
+    machine is compared with that one's; run this command there first.
+    """
+    from jobs.cli import output
+    from jobs.cli.training.batch import find_run
+    from plinth.training.roofline import machine_speed, run_roofline
+
+    ctx = settings.context()
+    config = find_run(ctx, run)
+    machine = run_roofline.machine(config)
+    speed = None if measure else machine_speed.known(ctx.workspace, machine)
+    if speed is None and machine == machine_speed.this_machine():
+        speed = machine_speed.measure(ctx.workspace)
+    found = run_roofline.of_run(config, speed)
+    if as_json:
+        output.emit_json(
+            {
+                **found.model_dump(mode="json", exclude={"step": {"steps"}}),
+                "wall_s": found.step.wall_s,
+                "step_s": found.step.seconds_together,
+                "unaccounted": found.step.unaccounted,
+                "intensity": found.work.intensity,
+                "ridge": found.roof.ridge if found.roof else None,
+                "reached_flops_per_s": found.reached,
+                "attainable_flops_per_s": found.roof.attainable(found.work.intensity) if found.roof else None,
+                "speedups": {one.cause: one.speedup for one in found.causes},
+            }
+        )
+        return
+    for line in described(found):
+        output.line(line)
+
+
+def described(found: RunRoofline) -> list[str]:
+    """The answer in words: the first cause, the parts of a step, the roof."""
+    step, first = found.step, found.causes[0]
+    lines = [
+        f"{found.run}: {first.cause}-bound; mean of {len(step.steps):,} steps {step.seconds_together:.4g} s",
+        f"  {'':<15}{'s/step':>9}{'share':>8}  without it",
+    ]
+    for one in found.causes:
+        lines.append(f"  {one.cause:<15}{one.seconds:>9.4g}{one.share:>8.1%}  {_bound(one.speedup)}")
+    if abs(step.unaccounted) > CLOSE:
+        lines.append(f"  the clock on the wall has {step.wall_s:.4g} s: {step.unaccounted:+.1%} in no part")
+    if found.roof is None or found.device is None:
+        lines.append("  no roof: the run's machine was not measured; run this command there")
+    else:
+        roof, intensity = found.roof, found.work.intensity
+        lines.append(
+            f"  ridge {roof.ridge:.3g} FLOPs a byte ({roof.flops_per_s / 1e9:,.0f} GFLOP/s, "
+            f"{roof.bytes_per_s / 1e9:,.1f} GB/s of a rank, measured: {found.device.name}); "
+            f"the model's step has {intensity:.3g}"
+        )
+        lines.append(
+            f"  reached {found.reached / 1e9:,.1f} GFLOP/s while computing, "
+            f"{found.reached / roof.attainable(intensity):.0%} of what the roof permits"
+        )
+    if first.cause == "communication" and step.slow_ranks:
+        lines.append(f"  ranks that others wait for: {', '.join(map(str, step.slow_ranks))}")
+    lines.append(f"  helps: {first.help}")
+    return lines
+
+
+def _bound(speedup: float) -> str:
+    return f"at most {speedup:.3g} times as fast" if speedup != float("inf") else "nothing is left"

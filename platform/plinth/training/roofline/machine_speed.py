@@ -1,0 +1,138 @@
+"""The most that a machine does: FLOP/s of large matrix products and bandwidth of its memory, measured, not printed.
+
+Measured once by a process of its own (probe), because whoever asks imports no torch, and kept in the workspace below
+`machines/` by the fingerprint of processors and torch: machines that are alike share it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+import plinth
+from plinth import fingerprint
+from plinth.errors import IntegrityError, WorkerError
+from plinth.launch.parameters import Launch
+from plinth.records import Frozen
+from plinth.storage.workspace import Workspace
+from plinth.training.attempts.host import HostFacts, hardware
+from plinth.training.roofline.bottleneck import Roof
+
+#: Of the workspace.
+FOLDER = "machines"
+
+#: The probe takes a few seconds for each device.
+TIMEOUT_S = 300.0
+
+
+class DeviceSpeed(Frozen):
+    """One GPU, or the processors of a machine together."""
+
+    kind: str = Field(description="cpu or cuda.")
+    index: int = Field(0, ge=0)
+    name: str
+    flops: Mapping[str, float] = Field(description="A second, by precision: fp32, bf16; of GPUs also tf32 and fp16.")
+    bytes_per_s: float = Field(gt=0, description="Read and written by a copy within the device's memory.")
+
+
+class MachineSpeed(Frozen):
+    """The devices of a machine, by its fingerprint."""
+
+    machine: str
+    devices: tuple[DeviceSpeed, ...]
+
+    def roof(self, kind: str, precision: str, launch: Launch) -> tuple[Roof, DeviceSpeed] | None:
+        """The roof of one rank, and the device it comes from: the slowest GPU, or this rank's share of the processors.
+
+        None: no such device, or the precision was not measured on it.
+        """
+        able = [one for one in self.devices if one.kind == kind and precision in one.flops]
+        if not able:
+            return None
+        slowest = min(able, key=lambda one: one.flops[precision])
+        shared = launch.ranks_per_node if kind == "cpu" else 1
+        bandwidth = min(one.bytes_per_s for one in able)
+        return Roof(flops_per_s=slowest.flops[precision] / shared, bytes_per_s=bandwidth / shared), slowest
+
+
+def this_machine() -> str:
+    """The fingerprint of this machine."""
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = ""
+    return _fingerprint(hardware(), torch)
+
+
+def machine_of(host: HostFacts) -> str:
+    """The fingerprint of a machine that stated what it is when ranks began there."""
+    return _fingerprint(host.hardware, host.libraries.get("torch", ""))
+
+
+def _fingerprint(processors: tuple[object, ...], torch: str) -> str:
+    return fingerprint.digest({"processors": processors, "torch": torch})[:16]
+
+
+def known(workspace: Workspace, machine: str) -> MachineSpeed | None:
+    """What was measured of a machine; None: nothing yet.
+
+    Raises:
+        IntegrityError: the file is damaged.
+    """
+    found = workspace.objects(FOLDER).get(f"{machine}.json")
+    if found is None:
+        return None
+    try:
+        return MachineSpeed.model_validate_json(found.data)
+    except ValidationError as cause:
+        raise IntegrityError(
+            f"the measured speed of machine {machine} cannot be read",
+            found=str(cause),
+            remedy="measure it again: plinth roofline RUN --measure",
+        ) from cause
+
+
+def measure(workspace: Workspace) -> MachineSpeed:
+    """Measure this machine, and keep the result in place of an earlier one.
+
+    Raises:
+        WorkerError: the probe failed, or torch is not installed.
+        StorageError: the result could not be written.
+    """
+    made = MachineSpeed(machine=this_machine(), devices=tuple(DeviceSpeed(**one) for one in _probed()))
+    objects, name = workspace.objects(FOLDER), f"{made.machine}.json"
+    earlier = objects.get(name)
+    objects.put(name, made.model_dump_json(indent=1).encode(), earlier.tag if earlier else None)
+    return made
+
+
+def _probed() -> list[dict[str, object]]:
+    root = str(Path(plinth.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS",)}
+    command = [sys.executable, "-m", "plinth.training.roofline.probe"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**environment, "PYTHONPATH": path}
+        )
+    except subprocess.TimeoutExpired as cause:
+        raise WorkerError(
+            "measuring this machine took too long", expected=f"at most {TIMEOUT_S:g} s", remedy="try when it is idle"
+        ) from cause
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise WorkerError(
+            "this machine could not be measured",
+            found=said[-1] if said else f"status {done.returncode}",
+            expected="torch, and memory for a copy",
+            remedy="install plinth with its training extra, or look at what else uses this machine",
+        )
+    found: list[dict[str, object]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found

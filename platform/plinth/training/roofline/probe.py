@@ -1,0 +1,99 @@
+"""Measure the devices of this machine: the best of many large matrix products, and of many copies. Imports torch.
+
+    python -m plinth.training.roofline.probe   one line of JSON: a list of fields of `DeviceSpeed`
+
+The best, not the mean: others use the machine too, and a roof is what it can do. Products are square, as large as keeps
+one of them well below a second; a copy reads and writes buffers that no cache holds (STREAM's convention: bytes read
+and bytes written).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from plinth.training.attempts.host import hardware
+
+#: Seconds for each quantity; at least `LEAST` repetitions.
+SECONDS, LEAST = 0.4, 3
+#: Side of a product, and bytes of a buffer, by kind of device.
+SIDE = {"cpu": 1536, "cuda": 8192}
+BUFFER = {"cpu": 1 << 28, "cuda": 1 << 30}
+
+
+def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float]) -> float:
+    """Seconds of the fastest of many repetitions, the first apart: it loads kernels."""
+    clock(action)
+    begun, found = time.perf_counter(), list[float]()
+    while len(found) < LEAST or time.perf_counter() - begun < SECONDS:
+        found.append(clock(action))
+    return min(found)
+
+
+def on_host(action: Callable[[], Any]) -> float:
+    """Seconds by the host's clock."""
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun
+
+
+def on_device(action: Callable[[], Any]) -> float:
+    """Seconds between two events around the action on the current stream of the current device."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    action()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1000.0
+
+
+def speed(device: torch.device, name: str) -> dict[str, Any]:
+    """The fields of `DeviceSpeed`."""
+    clock = on_device if device.type == "cuda" else on_host
+    flops = {}
+    for precision, dtype in _precisions(device).items():
+        side = SIDE[device.type]
+        left, right = (torch.full((side, side), 0.5, dtype=dtype, device=device) for _ in range(2))
+        out = torch.empty_like(left)
+        if device.type == "cuda":  # as the engine sets it (training.fp32_matmul)
+            torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        flops[precision] = 2 * side**3 / best_s(partial(torch.mm, left, right, out=out), clock)
+    source = torch.zeros(_buffer(device), dtype=torch.uint8, device=device)
+    target = torch.ones_like(source)
+    seconds = best_s(lambda: target.copy_(source), clock)
+    fields = {"kind": device.type, "index": device.index or 0, "name": name}
+    return {**fields, "flops": flops, "bytes_per_s": 2 * source.numel() / seconds}
+
+
+def _precisions(device: torch.device) -> dict[str, torch.dtype]:
+    found = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if device.type == "cpu":
+        return found
+    if torch.cuda.get_device_capability(device) >= (8, 0):
+        return {**found, "tf32": torch.float32, "fp16": torch.float16}
+    return {"fp32": torch.float32, "fp16": torch.float16}  # BF16 would be emulated
+
+
+def _buffer(device: torch.device) -> int:
+    """Bytes of a buffer: less where memory is short, because a run may hold the device."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else BUFFER["cpu"] * 4
+    return int(min(BUFFER[device.type], free // 4))
+
+
+def main() -> None:
+    torch.set_num_threads(os.cpu_count() or 1)  # as ranks together use them
+    found = [speed(torch.device("cpu"), hardware()[1])]
+    for index in range(torch.cuda.device_count()):
+        with torch.cuda.device(index), torch.inference_mode():
+            found.append(speed(torch.device("cuda", index), torch.cuda.get_device_name(index)))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
