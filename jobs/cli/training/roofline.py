@@ -65,7 +65,7 @@ def described(found: RunRoofline) -> list[str]:
         f"  {'':<15}{'s/step':>9}{'share':>8}  without it",
     ]
     for one in found.causes:
-        lines.append(f"  {one.cause:<15}{one.seconds:>9.4g}{one.share:>8.1%}  {_bound(one.speedup)}")
+        lines.append(f"  {one.cause:<15}{one.seconds:>9.4g}{one.share:>8.1%}  {one.bound}")
     if abs(step.unaccounted) > CLOSE:
         lines.append(f"  the clock on the wall has {step.wall_s:.4g} s: {step.unaccounted:+.1%} in no part")
     if found.roof is None or found.device is None:
@@ -85,7 +85,3 @@ def described(found: RunRoofline) -> list[str]:
         lines.append(f"  ranks that others wait for: {', '.join(map(str, step.slow_ranks))}")
     lines.append(f"  helps: {first.help}")
     return lines
-
-
-def _bound(speedup: float) -> str:
-    return f"at most {speedup:.3g} times as fast" if speedup != float("inf") else "nothing is left"

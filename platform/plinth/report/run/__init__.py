@@ -5,5 +5,6 @@ metrics   the timeline as columns over one axis, and the cost of the run: pure f
 panels    series, shares and layers as panels over one axis, drawn by matplotlib
 probes    the panel and the table of probes
 step_parts   the parts of a step as stacked shares
+roofline_section   what bounds the steps: parts, causes, the run below the roof of its machine
 run_page  `page(events, about) -> str`; a script of the page reads values out at the pointer
 """

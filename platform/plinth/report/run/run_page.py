@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
-from plinth.report.run import panels, probes, step_parts
+from plinth.report.run import panels, probes, roofline_section, step_parts
 from plinth.report.run.metrics import MARKED, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, MUTED, PALETTE
+from plinth.training.roofline.run_roofline import RunRoofline
 from plinth.training.telemetry.goodput import CAUSES, GoodputLedger, account
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class About(Frozen):
         peak_flops: of one device in the run's precision; gives the model FLOPs utilisation (Chowdhery et al. 2022).
         price_per_rank_hour: in `currency`.
         over_seeds: by probe the last score of this run and of those that differ by the seed alone.
+        roofline: what bounds its steps; None: too few are known.
         mixture: rows of `mixture_audit.shares_over_run`, with the tokens of a sequence.
     """
 
@@ -50,6 +52,7 @@ class About(Frozen):
     peak_flops: float | None = None
     price_per_rank_hour: float | None = None
     currency: str = "USD"
+    roofline: RunRoofline | None = None
     mixture: tuple[Mapping[str, Any], ...] = ()
     sequence_tokens: int = 0
     over_seeds: Mapping[str, Sequence[float]] = {}
@@ -64,6 +67,7 @@ def page(events: Sequence[Event], about: About) -> str:
         title=f"Run {about.run_id}",
         subtitle=about.description,
         facts=_facts(measured, about),
+        roofline=roofline_section.section(about.roofline),
         spent=_spent(account(measured.events, about.ranks)),
         views=views,
         probes=probes.rows(measured, about.over_seeds),
@@ -319,6 +323,7 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         {"what": "the documents of a step", "command": f"plinth batch {about.run_id} {bad}"},
         {"what": "a step's loss, document by document", "command": f"plinth replay {about.run_id} {bad}"},
         {"what": "which sources a step's loss came from", "command": f"plinth blame {about.run_id} {bad}"},
+        {"what": "what bounds its steps", "command": f"plinth roofline {about.run_id}"},
         {"what": "what is committed, and whether it is intact", "command": f"plinth checkpoint list {about.run_id}"},
         {"what": "prove that a resume is exact", "command": f"plinth audit resume {about.run_id}"},
     ]

@@ -11,6 +11,7 @@ Amdahl's bound of a part: if it took no time, a step would take that of the othe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -79,7 +80,12 @@ class Bottleneck(Frozen):
 
     @property
     def speedup(self) -> float:
-        return (self.without_s + self.seconds) / self.without_s if self.without_s > 0 else float("inf")
+        return (self.without_s + self.seconds) / self.without_s if self.without_s > 0 else math.inf
+
+    @property
+    def bound(self) -> str:
+        """The speed-up in words."""
+        return f"at most {self.speedup:.3g} times as fast" if math.isfinite(self.speedup) else "nothing is left"
 
 
 def bottlenecks(

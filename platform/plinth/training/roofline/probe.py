@@ -45,7 +45,8 @@ def on_host(action: Callable[[], Any]) -> float:
 
 def on_device(action: Callable[[], Any]) -> float:
     """Seconds between two events around the action on the current stream of the current device."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    make: Callable[..., Any] = torch.cuda.Event
+    first, last = make(enable_timing=True), make(enable_timing=True)
     first.record()
     action()
     last.record()

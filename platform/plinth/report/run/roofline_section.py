@@ -1,0 +1,76 @@
+"""The section of a run's page about what bounds its steps: parts with their bounds, and the run below its roof."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from plinth.report import style
+from plinth.report.render import svg
+from plinth.report.run.panels import UNITS_PER_INCH, WIDTH
+from plinth.report.style import ACCENT, FAINT, MUTED, WARNING
+from plinth.training.roofline.bottleneck import HELP, Roof
+from plinth.training.roofline.run_roofline import RunRoofline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: How far the drawing reaches beyond the ridge and the run, to each side.
+MARGIN = 8.0
+
+#: Of the drawing, in units of the page.
+HEIGHT = 230
+
+
+def section(found: RunRoofline | None) -> dict[str, Any] | None:
+    """Words, rows and drawing; None where nothing is known of the run's steps."""
+    if found is None:
+        return None
+    tones = style.colours(HELP)
+    rows = [
+        {
+            "cause": one.cause,
+            "colour": tones[one.cause],
+            "width": round(100 * one.share, 3),
+            "seconds": f"{one.seconds:.4g}",
+            "share": style.percent(one.share),
+            "bound": one.bound,
+            "help": one.help,
+        }
+        for one in found.causes
+    ]
+    drawn = "" if found.roof is None else svg(figure, found, found.roof, title="roofline", key="roofline")
+    return {"first": found.causes[0].cause, "words": _words(found), "rows": rows, "svg": drawn}
+
+
+def _words(found: RunRoofline) -> str:
+    step = found.step
+    words = f"Mean of {len(step.steps):,} steps of the leading rank: {step.seconds_together:.4g} s, "
+    words += f"by the clock on the wall {step.wall_s:.4g} s."
+    if found.roof is None or found.device is None:
+        return f"{words} The run's machine was not measured: give plinth roofline {found.run} on it."
+    attainable = found.roof.attainable(found.work.intensity)
+    return (
+        f"{words} {found.device.name}: ridge at {found.roof.ridge:.3g} FLOPs a byte, measured; a step has "
+        f"{found.work.intensity:.3g}, and reaches {style.percent(found.reached / attainable)} of what the roof permits."
+    )
+
+
+def figure(found: RunRoofline, roof: Roof) -> Figure:
+    """FLOP/s over FLOPs a byte, both logarithmic: the measured roof with its ridge, and the run's computation."""
+    from matplotlib.figure import Figure
+
+    intensity = found.work.intensity
+    low, high = min(intensity, roof.ridge) / MARGIN, max(intensity, roof.ridge) * MARGIN
+    fig = Figure(figsize=(WIDTH / UNITS_PER_INCH, HEIGHT / UNITS_PER_INCH), layout="constrained")
+    ax = fig.subplots()
+    ax.loglog([low, roof.ridge, high], [roof.attainable(x) for x in (low, roof.ridge, high)], color=MUTED)
+    ax.axvline(roof.ridge, color=FAINT, linewidth=1.2, linestyle=(0, (3, 2)))
+    ax.text(roof.ridge, roof.flops_per_s, " ridge", color=MUTED, fontsize=8, va="bottom")
+    if found.reached > 0:
+        ax.plot([intensity] * 2, [found.reached, roof.attainable(intensity)], color=WARNING, alpha=0.5, linewidth=1.2)
+        ax.plot([intensity], [found.reached], "o", color=ACCENT, markersize=6)
+        ax.text(intensity, found.reached, "  while it computes", color=ACCENT, fontsize=8, va="center")
+    ax.set_xlabel("FLOPs for a byte moved")
+    ax.set_ylabel("FLOP/s of a rank")
+    ax.grid(axis="both")
+    return fig
