@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import click
@@ -24,8 +25,8 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
     """Name what the steps of RUN (`latest`, a run id or a prefix of it) are bound by: computation, memory,
     communication, input, checkpoints or the host; and how much faster they would be without it.
 
-    FLOP/s and bandwidth of this machine are measured once, in seconds, and kept in the workspace. A run of another
-    machine is compared with that one's; run this command there first.
+    FLOP/s and bandwidth of this machine are measured once, in seconds, when the run has ended, and kept in the
+    workspace. A run of another machine is compared with that one's; run this command there first.
     """
     from jobs.cli import output
     from jobs.cli.training.batch import find_run
@@ -35,7 +36,8 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
     config = find_run(ctx, run)
     machine = run_roofline.machine(config)
     speed = None if measure else machine_speed.known(ctx.workspace, machine)
-    if speed is None and machine == machine_speed.this_machine():
+    idle = config.directory.result.exists()  # a measurement beside the ranks would disturb them, and be too low
+    if speed is None and (idle or measure) and machine == machine_speed.this_machine():
         speed = machine_speed.measure(ctx.workspace)
     found = run_roofline.of_run(config, speed)
     if as_json:
@@ -49,7 +51,7 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
                 "ridge": found.roof.ridge if found.roof else None,
                 "reached_flops_per_s": found.reached,
                 "attainable_flops_per_s": found.roof.attainable(found.work.intensity) if found.roof else None,
-                "speedups": {one.cause: one.speedup for one in found.causes},
+                "speedups": {one.cause: one.speedup if isfinite(one.speedup) else None for one in found.causes},
             }
         )
         return
@@ -69,7 +71,7 @@ def described(found: RunRoofline) -> list[str]:
     if abs(step.unaccounted) > CLOSE:
         lines.append(f"  the clock on the wall has {step.wall_s:.4g} s: {step.unaccounted:+.1%} in no part")
     if found.roof is None or found.device is None:
-        lines.append("  no roof: the run's machine was not measured; run this command there")
+        lines.append("  no roof: the run's machine was not measured; while it is idle, run this there with --measure")
     else:
         roof, intensity = found.roof, found.work.intensity
         lines.append(

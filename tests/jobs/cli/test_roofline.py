@@ -81,6 +81,26 @@ def test_small_matrices_are_told_from_large_ones(
     assert "helps: " in said
 
 
+def test_a_machine_at_work_is_not_measured(plinth: Any, tmp_path: Path) -> None:
+    trained(tmp_path, TINY, forward=1.0)
+    kept = next((tmp_path / machine_speed.FOLDER).glob("*.json"))
+    kept.unlink()
+    assert "no roof" in plinth("-w", tmp_path, "roofline", "latest").out
+    assert not kept.exists()
+
+
+@pytest.mark.slow
+def test_a_machine_is_measured_once_its_run_has_ended(plinth: Any, tmp_path: Path) -> None:
+    run = trained(tmp_path, TINY, forward=1.0)
+    kept = next((tmp_path / machine_speed.FOLDER).glob("*.json"))
+    kept.unlink()
+    run.directory.result.write_text("{}")
+    ridge = found(plinth, tmp_path)["ridge"]
+    measured = kept.stat().st_mtime_ns
+    assert found(plinth, tmp_path)["ridge"] == ridge
+    assert kept.stat().st_mtime_ns == measured
+
+
 def test_a_run_without_steps_has_no_answer(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path, TINY, steps=1, forward=1.0)
     refused = plinth("-w", tmp_path, "roofline", "latest")
