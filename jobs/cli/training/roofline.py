@@ -61,6 +61,8 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
 
 def described(found: RunRoofline) -> list[str]:
     """The answer in words: the first cause, the parts of a step, the roof."""
+    from plinth.report import style
+
     step, first = found.step, found.causes[0]
     lines = [
         f"{found.run}: {first.cause}-bound; mean of {len(step.steps):,} steps {step.seconds_together:.4g} s",
@@ -75,12 +77,12 @@ def described(found: RunRoofline) -> list[str]:
     else:
         roof, intensity = found.roof, found.work.intensity
         lines.append(
-            f"  ridge {roof.ridge:.3g} FLOPs a byte ({roof.flops_per_s / 1e9:,.0f} GFLOP/s, "
-            f"{roof.bytes_per_s / 1e9:,.1f} GB/s of a rank, measured: {found.device.name}); "
+            f"  ridge {roof.ridge:.3g} FLOPs a byte ({style.count(roof.flops_per_s)}FLOP/s, "
+            f"{style.size(roof.bytes_per_s)}/s of a rank, measured: {found.device.name}); "
             f"the model's step has {intensity:.3g}"
         )
         lines.append(
-            f"  reached {found.reached / 1e9:,.1f} GFLOP/s while computing, "
+            f"  reached {style.count(found.reached)}FLOP/s while computing, "
             f"{found.reached / roof.attainable(intensity):.0%} of what the roof permits"
         )
     if first.cause == "communication" and step.slow_ranks:

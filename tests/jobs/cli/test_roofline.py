@@ -14,10 +14,12 @@ from plinth.model.parameters import Model
 from plinth.model.traffic import attention_bytes, product_bytes, update_bytes
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
+from plinth.training.attempts import statement
 from plinth.training.config import RunConfig
 from plinth.training.roofline import machine_speed
 from plinth.training.roofline.machine_speed import DeviceSpeed, MachineSpeed
 from tests.plinth.training.conftest import TINY, tiny
+from tests.training_host import HOST
 
 #: Of two ranks together: 10 GFLOP/s and 1 GB/s each.
 CPU = DeviceSpeed(kind="cpu", name="two processors", flops={"fp32": 2e10}, bytes_per_s=2e9)
@@ -87,6 +89,18 @@ def test_a_machine_at_work_is_not_measured(plinth: Any, tmp_path: Path) -> None:
     kept.unlink()
     assert "no roof" in plinth("-w", tmp_path, "roofline", "latest").out
     assert not kept.exists()
+
+
+def test_a_run_of_another_machine_is_compared_with_that_one(plinth: Any, tmp_path: Path) -> None:
+    run = trained(tmp_path, TINY, forward=1.0)
+    statement.state(run.directory, b"{}", "key", ranks=2, nodes=1, hosts=[HOST], audit=False)
+    run.directory.result.write_text("{}")  # it has ended, but this machine is not the one to measure
+    assert "no roof" in plinth("-w", tmp_path, "roofline", "latest").out
+    faster = CPU.model_copy(update={"flops": {"fp32": 6e10}, "name": "other processors"})
+    made = MachineSpeed(machine=machine_speed.machine_of(HOST), devices=(faster,))
+    objects = Workspace(tmp_path).objects(machine_speed.FOLDER)
+    objects.put(f"{made.machine}.json", made.model_dump_json().encode(), None)
+    assert found(plinth, tmp_path)["ridge"] == 30
 
 
 @pytest.mark.slow
