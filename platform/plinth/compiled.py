@@ -7,24 +7,36 @@ module imports, directly or through others.
 
 What is cached is unpickled, which runs code: so all kernels, also those of other packages, are kept in a folder that is
 its user's alone (`plinth.private`), never beside the source. `NUMBA_CACHE_DIR` may name one.
+
+Workers start together and meet the same kernels, so one of them compiles a kernel and the others wait and load it
+(`_compiled_once`). numba itself has each of them compile it, and the last one's index forgets what the others added.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Callable
-from functools import lru_cache
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 from numba.core.caching import InTreeCacheLocator
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 
 from plinth import private
 
 ROOT = Path(__file__).parent
+
+#: A process waits no longer for another to compile: that one may be suspended.
+WAIT_S = 60.0
+POLL_S = 0.05
 
 _IMPORT = re.compile(r"^\s*from (plinth[\w.]*) import (?:\(([^)]*)\)|([^\n]*))|^\s*import (plinth[\w.]*)", re.MULTILINE)
 
@@ -110,6 +122,65 @@ def _folder() -> Path:
     return private.required(Path(given)) if given else private.folder("numba")
 
 
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, or go on without it where it cannot be had: twice compiled is no mistake."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # a cache that cannot be written
+        yield
+        return
+    try:
+        until = time.monotonic() + WAIT_S
+        while not _locked(fd) and time.monotonic() < until:
+            time.sleep(POLL_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    """Whether there is nothing to wait for: the lock is ours, or its file system has none."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+_compiling = False
+
+
+def _compiled_once(made: Any) -> Any:
+    """A kernel that one process at a time looks up in its cache, and compiles where it is not there."""
+    if not isinstance(made, Dispatcher):  # numba is switched off, or given a signature it returns a decorator
+        return made
+    kernel: Any = made
+    if kernel._cache.cache_path is None:
+        return kernel
+    name = re.sub(r"\W", "_", f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}")
+    lock, compile_for = Path(kernel._cache.cache_path) / f"{name}.lock", kernel.compile
+
+    @wraps(compile_for)
+    def compile_once(signature: Any) -> Any:
+        global _compiling
+        # numba's own lock first, in every thread: who compiles holds it, and what a kernel calls is compiled under it
+        with global_compiler_lock:
+            if _compiling:  # who holds one lock waits for no other, so no two processes wait for each other
+                return compile_for(signature)
+            _compiling = True
+            try:
+                with _alone(lock):
+                    return compile_for(signature)
+            finally:
+                _compiling = False
+
+    kernel.compile = compile_once
+    return kernel
+
+
 _LOCATORS = ",".join(f"{__name__}.{each.__name__}" for each in (OwnKernels, Private))
 
 if TYPE_CHECKING:
@@ -124,7 +195,8 @@ else:
         """`numba.njit`; names the locators each time, since numba forgets them when its environment changes."""
         if not numba.config.CACHE_LOCATOR_CLASSES:
             numba.config.CACHE_LOCATOR_CLASSES = _LOCATORS
-        return numba.njit(*args, **options)  # noqa: TID251
+        made = numba.njit(*args, **options)  # noqa: TID251
+        return _compiled_once(made) if args else lambda function: _compiled_once(made(function))
 
     #: For kernels that allocate nothing: numba counts no references to their arrays. Counting takes two atomic
     #: operations for each array of each call, which is most of the time of a kernel that is called for every word.

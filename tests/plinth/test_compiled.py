@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pickle
@@ -100,14 +101,45 @@ def _answer(package: Path) -> list[str]:
     return _run(package, script).stdout.split()
 
 
-def _run(package: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def _environment(package: Path, **variables: str) -> dict[str, str]:
     own = {"PYTHONPATH": str(package.parent), private.VARIABLE: str(package.parent / "private")}
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | own | variables
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    others = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    return others | own | variables | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _started(package: Path, script: str) -> subprocess.Popen[str]:
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", script]
+    return subprocess.Popen(command, env=_environment(package), stdin=pipe, stdout=pipe, text=True)
+
+
+def _run(package: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = _environment(package, **variables)
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     if not variables:
         assert done.returncode == 0, done.stderr
     return done
+
+
+def test_processes_that_start_together_compile_a_kernel_once(package: Path) -> None:
+    """All hold the same module before the first of them calls its kernel."""
+    script = "from plinth.caller import answer; print(0, flush=True); input()"
+    script += "; print(answer(40), *answer.stats.cache_hits)"
+    children = [_started(package, script) for _ in range(4)]
+    assert [child.stdout.readline() for child in children] == ["0\n"] * 4
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    said = sorted(child.communicate(timeout=600)[0] for child in children)
+    assert said == ["41\n"] + ["41 (int64,)\n"] * 3  # the signature that came from the cache
+
+
+def test_a_process_that_is_suspended_while_it_compiles_stops_no_other(package: Path) -> None:
+    assert _answer(package) == ["41", "0"]
+    (lock,) = (package.parent / "private").rglob("*answer.lock")
+    with lock.open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        impatient = "from plinth import compiled; compiled.WAIT_S = 0.2"
+        assert _run(package, f"{impatient}; from plinth.caller import answer; print(answer(1))").stdout == "2\n"
 
 
 #: Runs a kernel and reports every compiled or pickled file that was opened, and every class that was unpickled.
