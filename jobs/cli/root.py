@@ -69,6 +69,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "job": ("job", "Submit, inspect or cancel the job of a run."),
             "timeline": ("timeline", "Write the page of a run: metrics, events, cost."),
             "goodput": ("goodput", "Show where every rank-second of a run went."),
+            "sli": ("sli", "Show service-level indicators and error budgets of all runs."),
             "roofline": ("roofline", "Name what bounds a run's steps, and what would help."),
             "batch": ("batch", "List the documents of a training step."),
             "replay": ("forensics", "Score a step's batch again, document by document."),

@@ -3,6 +3,7 @@
 job           `plinth job`: status, logs, cancel, submit, manifest; the same for every launcher
 timeline      `plinth timeline`: the page of one run
 goodput       `plinth goodput`: every rank-second of a run by its cause
+sli           `plinth sli`: service-level indicators of all runs, error budgets
 roofline      `plinth roofline`: what the steps of a run are bound by
 profile       a trace of chosen steps of a run under way
 batch         `plinth batch`: the documents of one training step

@@ -1,6 +1,8 @@
-"""Running the platform: planning, spending, goodput.
+"""Running the platform: planning, spending, goodput, service levels.
 
 planning/  the cost of a recipe before it runs
 spending/  budgets: what runs may cost, and have cost
+indicators  good seconds of all seconds, error budgets, their gate
+objectives  objectives of a workspace, over all of its runs
 goodput   every rank-second of a run by its cause, with the state of its job
 """

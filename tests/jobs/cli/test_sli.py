@@ -1,0 +1,46 @@
+"""`plinth sli`: all runs of a workspace, its own objectives, the gate's exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from tests.plinth.operation.test_indicators import healthy, restarted
+from tests.plinth.training.conftest import tiny
+
+DAY = ("--at", "1970-01-02")
+
+
+def trained(root: Path) -> None:
+    """Two runs whose timelines were written by hand."""
+    Workspace(root).ensure()
+    for number, events in enumerate((healthy(), restarted())):
+        run = tiny(root, run_id=f"run-{number}")
+        configuration.write(run)
+        numbered = ({"seq": seq, **line} for seq, line in enumerate(events, 1))
+        run.directory.events.write_text("".join(json.dumps(line) + "\n" for line in numbered))
+
+
+def test_runs_add_up_and_the_gate_refuses(plinth: Any, tmp_path: Path) -> None:
+    trained(tmp_path)
+    done = plinth("-w", tmp_path, "sli", *DAY, "--json")
+    assert done.code == 0, done.err
+    made = {one["indicator"]: one for one in json.loads(done.out)["indicators"]}
+    assert (made["job success"]["total_s"], made["job success"]["value"]) == (16 + 22, 1)
+    assert made["restore time"]["total_s"] == 10
+    refused = plinth("-w", tmp_path, "sli", *DAY, "--gate")
+    assert (refused.code, "error budget spent: goodput" in refused.err) == (6, True)
+    assert "budget spent 0%" in refused.out
+    (tmp_path / "objectives.yaml").write_text("goodput: 0.2\n")
+    assert plinth("-w", tmp_path, "sli", *DAY, "--gate").code == 0
+    (tmp_path / "objectives.yaml").write_text("goodput: 95\n")
+    assert plinth("-w", tmp_path, "sli", *DAY).code == 2
+
+
+def test_nothing_measured_is_said_and_is_no_pass(plinth: Any, tmp_path: Path) -> None:
+    Workspace(tmp_path).ensure()
+    assert plinth("-w", tmp_path, "sli").out.count("nothing measured") == 4
+    assert plinth("-w", tmp_path, "sli", "--gate").code == 3
