@@ -39,6 +39,7 @@ class Objectives(Frozen):
     job_success: float = Field(
         0.95, gt=0, lt=1, description="Of rank-seconds held: by jobs that did not fail and were not killed."
     )
+    silence_s: float = Field(7200.0, gt=0, description="Seconds without an event after which a job has been killed.")
     goodput: float = Field(0.90, gt=0, lt=1, description="Of rank-seconds held: by steps that count.")
     checkpoint_age: float = Field(
         0.99, gt=0, lt=1, description="Of rank-seconds since a first step: within the bound."
@@ -104,7 +105,8 @@ def of_run(events: Iterable[Event], ranks: int, objectives: Objectives, until: f
     for event in seen:  # the next job's queue begins when the last has ended: that event is the earlier attempt's
         if attempts:
             inside[max(0, bisect_left(begins, float(event["time"])) - 1)].append(event)
-    failed = _failed_jobs(attempts, inside)
+    silent = bool(seen) and until - float(seen[-1]["time"]) > objectives.silence_s
+    failed = _failed_jobs(attempts, inside, silent)
     return [
         tally
         for one, its in zip(attempts, inside, strict=True)
@@ -113,12 +115,12 @@ def of_run(events: Iterable[Event], ranks: int, objectives: Objectives, until: f
     ]
 
 
-def _failed_jobs(attempts: Sequence[AttemptTime], inside: Sequence[Sequence[Event]]) -> set[int]:
-    """Numbers of the jobs that failed, lost a node for good, or left no end before the next began: killed."""
+def _failed_jobs(attempts: Sequence[AttemptTime], inside: Sequence[Sequence[Event]], silent: bool) -> set[int]:
+    """Numbers of the jobs that failed, lost work for good, or were killed: no end before the next began, or silence."""
     kinds: dict[int, set[str]] = {}
     for one, its in zip(attempts, inside, strict=True):
         kinds.setdefault(one.job, set()).update(str(event["event"]) for event in its)
-    last = max(kinds, default=0)
+    last = 0 if silent else max(kinds, default=0)
     return {job for job, had in kinds.items() if had & {"failed", "lost"} or (job != last and not had & JOB_ENDS)}
 
 

@@ -82,9 +82,14 @@ def test_a_job_that_fails_or_is_killed_is_bad_whole(bad: str | None) -> None:
 
 
 def test_a_job_under_way_is_no_failure_and_a_preempted_one_none() -> None:
-    assert found(healthy()[:-1])["job success"].value == 1
+    assert found(healthy()[:-1], until=1007 + 7200)["job success"].value == 1
     preempted = [*healthy()[:-1], event(1008, "signal", signal="SIGTERM", step=5), event(1009, "stopped")]
     assert found([*preempted, *healthy(2000)[1:]])["job success"].value == 1
+
+
+def test_a_job_that_falls_silent_was_killed_and_one_that_ended_is_not_silent() -> None:
+    assert found(healthy()[:-1], until=1007 + 7201)["job success"].value == 0
+    assert found(healthy(), until=LATE)["job success"].value == 1
 
 
 def test_an_end_at_which_the_next_queue_begins_belongs_to_the_job_before() -> None:
@@ -96,7 +101,7 @@ def test_an_end_at_which_the_next_queue_begins_belongs_to_the_job_before() -> No
 def test_the_past_is_computed_again_and_a_window_forgets() -> None:
     events = [*healthy(), *healthy(1008 + 86400 * 30)]
     assert found(events, until=1008) == found(healthy())
-    assert found(events, until=1005) == found([one for one in events if one["time"] <= 1005])
+    assert found(events, until=1005) == found([one for one in events if one["time"] <= 1005], until=1006)
     assert found(events, until=1008 + 86400 * 28)["job success"].total_s == 0
     assert found(events, until=LATE * 3)["job success"].total_s == 16
 
