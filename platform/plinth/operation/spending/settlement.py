@@ -16,7 +16,7 @@ from plinth.operation.spending.ledger import JobCost, Ledger, Reservation
 from plinth.training import config as configuration
 from plinth.training import job
 from plinth.training.config import RunConfig
-from plinth.training.telemetry.job_spans import JOB_ENDS, job_spans
+from plinth.training.telemetry.goodput import JOB_ENDS, account
 from plinth.training.telemetry.timeline import read_events
 
 #: A submission whose job cannot be found is not given up before: its scheduler may still be busy with it.
@@ -25,7 +25,7 @@ SUBMITTING_S = 600.0
 
 def held_s(config: RunConfig) -> float:
     """Rank-seconds that the jobs of a run have taken."""
-    return sum(one.rank_s for one in job_spans(read_events(config.directory.events)))
+    return account(read_events(config.directory.events), config.ranks).held_rank_s
 
 
 def job_cost(config: RunConfig, one: Reservation) -> JobCost:

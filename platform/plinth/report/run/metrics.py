@@ -7,14 +7,13 @@ that a resume or a rollback repeated are in it twice, as they happened: their fi
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from plinth.training.telemetry.job_spans import job_spans
 from plinth.training.telemetry.step_clock import PARTS
-from plinth.training.telemetry.timeline import host_memory_bytes, saved_s, waited_s
+from plinth.training.telemetry.timeline import host_memory_bytes, waited_s
 
 Event = Mapping[str, Any]
 
@@ -75,37 +74,20 @@ class EventMark:
 
 @dataclass(frozen=True)
 class Cost:
-    """Where the time went, in seconds of the clock, and what it bought.
+    """What a run came to. Where its time went is the goodput ledger's to say.
 
     Attributes:
-        useful_s: steps that count, without their waiting for data and the saves.
-        wait_s: waiting for data in those steps.
-        save_s: steps stood still for a checkpoint.
-        lost_s: steps that had to be done again, were undone, or whose update was not made.
-        start_s: from a job's start, or from a failure, until its ranks are up.
-        idle_s: the rest: loading, evaluation, audit.
-        queued_s: from a job's submission to its start.
-        away_s: otherwise between a job's end and the start of the next; of one that was killed, from its last event on.
+        lost_steps: had to be done again, were undone, or their update was not made.
         skipped_steps: left out by a rollback, or vetoed.
-        jobs: jobs that the run took.
+        jobs: that the run took.
     """
 
-    wall_s: float
-    useful_s: float
-    wait_s: float
-    save_s: float
-    lost_s: float
-    start_s: float
-    idle_s: float
-    queued_s: float
-    away_s: float
     lost_steps: int
     skipped_steps: int
     restarts: int
     jobs: int
     interventions: int
     tokens: int
-    rank_hours: float
 
 
 @dataclass(frozen=True)
@@ -197,59 +179,23 @@ def words(event: Event, hidden: Iterable[str] = ()) -> str:
 
 
 def cost(events: Sequence[Event]) -> Cost:
-    """Where the time of a run went."""
+    """What a run came to."""
     counted: dict[int, Event] = {}
-    lost: list[Event] = []
-    steps = [event for event in events if event["event"] == "step"]
-    for event in steps:
-        if (earlier := counted.get(int(event["step"]))) is not None:
-            lost.append(earlier)
+    for event in (event for event in events if event["event"] == "step"):
         counted[int(event["step"])] = event
-    of = {kind: [event for event in events if event["event"] == kind] for kind in _COUNTED}
-    left_out = {int(event["step"]) for event in of["skipped"]}
+    again = sum(event["event"] == "step" for event in events) - len(counted)
+    of = Counter(str(event["event"]) for event in events)
+    left_out = {int(event["step"]) for event in events if event["event"] == "skipped"}
     left_out |= {step for step, event in counted.items() if event.get("vetoed")}
-    lost += [counted.pop(step) for step in sorted(left_out & set(counted))]
-    stretches = job_spans(events)
-    held = sum(end - begin for begin, end, _ in stretches)
-    start = _between(events, ("job_started", "restart"), "run_started")
-    queued = _between(events, ("submitted",), "job_started")
-    wall = float(events[-1]["time"]) - float(events[0]["time"]) if events else 0.0
-    wait = sum(map(waited_s, counted.values()))
-    busy = sum(float(event["step_s"]) - saved_s(event) for event in counted.values())
-    saves = sum(float(event.get("stall_s", event.get("seconds", 0.0))) for event in of["checkpoint"])
-    thrown = sum(float(event["step_s"]) for event in lost)
-    useful = max(0.0, busy - wait)
+    undone = left_out & set(counted)
     return Cost(
-        wall_s=wall,
-        useful_s=useful,
-        wait_s=wait,
-        save_s=saves,
-        lost_s=thrown,
-        start_s=start,
-        idle_s=max(0.0, held - useful - wait - saves - thrown - start),
-        queued_s=queued,
-        away_s=max(0.0, wall - held - queued),
-        lost_steps=len(lost),
+        lost_steps=again + len(undone),
         skipped_steps=len(left_out),
-        restarts=len(of["restart"]),
-        jobs=len(stretches),
-        interventions=sum(event.get("action") != "warn" for event in of["intervention"]),
-        tokens=max((int(event.get("tokens", 0)) for event in counted.values()), default=0),
-        rank_hours=sum(one.rank_s for one in stretches) / 3600,
+        restarts=of["restart"],
+        jobs=of["job_started"],
+        interventions=sum(event["event"] == "intervention" and event.get("action") != "warn" for event in events),
+        tokens=max((int(event.get("tokens", 0)) for step, event in counted.items() if step not in undone), default=0),
     )
-
-
-_COUNTED = ("checkpoint", "restart", "skipped", "intervention")
-
-def _between(events: Sequence[Event], opening: Sequence[str], closing: str) -> float:
-    """Seconds from each latest event of the opening kinds to the closing one that follows it, if one does."""
-    total, since = 0.0, math.nan
-    for event in events:
-        if event["event"] in opening:
-            since = float(event["time"])
-        elif event["event"] == closing and not math.isnan(since):
-            total, since = total + max(0.0, float(event["time"]) - since), math.nan
-    return total
 
 
 def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], saved_at: float) -> None:

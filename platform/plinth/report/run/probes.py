@@ -10,6 +10,7 @@ from plinth.evaluation.probes.noise import Worth
 from plinth.report import style
 from plinth.report.run.metrics import RunMetrics
 from plinth.report.run.panels import Panel, PanelLine
+from plinth.training.telemetry.goodput import account
 from plinth.training.validation.probe_curves import curves, value
 
 #: Scores of a probe over runs that differ by the seed alone, this one's first.
@@ -46,9 +47,9 @@ def rows(measured: RunMetrics, over_seeds: OverSeeds) -> list[dict[str, Any]]:
 def share(measured: RunMetrics) -> str:
     """What the looks took of the run, in words."""
     spent = math.fsum(float(event.get("probe_seconds", 0.0)) for event in measured.events)
-    wall = measured.cost.wall_s - measured.cost.queued_s - measured.cost.away_s
+    held = account(measured.events).held_s
     looks = sum(bool(event.get("probes")) for event in measured.events)
-    return f"{looks} looks took {spent:.3g} s, {style.percent(spent / wall)} of the run's time." if wall > 0 else ""
+    return f"{looks} looks took {spent:.3g} s, {style.percent(spent / held)} of the run's time." if held > 0 else ""
 
 
 def _row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, Any]:

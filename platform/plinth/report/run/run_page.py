@@ -190,6 +190,7 @@ def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[M
 def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     cost, series, ledger = measured.cost, measured.series, account(measured.events, about.ranks)
     median, flops = _median(series.get("tokens_per_s", Series())), _median(_flops(measured, about))
+    lost_s = ledger.rank_s["redone work"] + ledger.rank_s["guard"]
     facts = [
         ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
         ("loss, smoothed", _number(_last(series.get("loss_ema", Series()))), "nats per token"),
@@ -199,13 +200,13 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         if about.peak_flops
         else ("FLOP/s of a rank", style.count(flops), "no peak was stated"),
         ("goodput", style.percent(ledger.goodput), "of the rank-seconds held, on steps that count"),
-        ("lost", _seconds(cost.lost_s), f"{counted(cost.lost_steps, 'step')} done again or undone"),
+        ("lost", _seconds(lost_s), f"of all ranks: {counted(cost.lost_steps, 'step')} done again or undone"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
         ("acts of the guard", str(cost.interventions), f"{counted(cost.skipped_steps, 'step')} left out"),
-        ("rank hours", f"{cost.rank_hours:,.2f}", "from a job's start to its end"),
+        ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", "from a job's start to its end"),
     ]
     if about.price_per_rank_hour is not None:
-        money = cost.rank_hours * about.price_per_rank_hour
+        money = ledger.held_rank_s / 3600 * about.price_per_rank_hour
         wasted = money * (1 - ledger.goodput)
         facts.append(("money", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not on steps that count"))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]

@@ -18,7 +18,7 @@ from plinth.errors import TrainingError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.training.config import RunConfig
-from plinth.training.telemetry.job_spans import job_spans
+from plinth.training.telemetry.goodput import account
 from plinth.training.telemetry.timeline import Timeline, read_events
 
 #: Shares of the grant at which the timeline says how much is spent.
@@ -77,7 +77,7 @@ class AllowanceWatch:
         granted = read(config.directory.allowance)
         if granted is None:
             return None
-        return cls(config, granted, sum(one.rank_s for one in job_spans(read_events(config.directory.events))))
+        return cls(config, granted, account(read_events(config.directory.events), config.ranks).held_rank_s)
 
     def spent(self) -> bool:
         """Whether the job must leave now; the timeline says so once, and when a mark is passed."""

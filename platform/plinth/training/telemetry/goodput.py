@@ -72,8 +72,10 @@ _NAMED_BY: dict[str, Cause] = {
     "audited": "audit",
 }
 
-#: Events with which a job ends in order, and those before which the job before is over, however it ended.
-_ENDS = frozenset({"finished", "failed", "stopped"})
+#: Events with which a job ends in order.
+JOB_ENDS = frozenset({"finished", "failed", "stopped"})
+
+#: Events before which the job before is over, however it ended.
 _BETWEEN_JOBS = frozenset({"submitted", "vanished"})
 
 Event = Mapping[str, Any]
@@ -122,6 +124,11 @@ class GoodputLedger(Frozen):
     def held_rank_s(self) -> float:
         """Rank-seconds that were held: without those in a queue."""
         return (sum(self.rank_us.values()) - self.rank_us["queue"]) / 1e6
+
+    @property
+    def held_s(self) -> float:
+        """Seconds of the clock in which ranks were held."""
+        return sum((sum(one.rank_us.values()) - one.rank_us.get("queue", 0)) / one.ranks for one in self.attempts) / 1e6
 
     @property
     def goodput(self) -> float:
@@ -256,7 +263,7 @@ class GoodputAccount:
         self._now = max(self._now, round(float(event["time"]) * 1e6))
         if kind in _BETWEEN_JOBS or (kind == "job_started" and self._job and self._job.stage != "queue"):
             self._between_jobs(kind)
-        if self._job is None and kind not in _ENDS:
+        if self._job is None and kind not in JOB_ENDS:
             self._begin(kind)
         if self._job is not None:
             self._take(self._job, kind, event)
@@ -328,7 +335,7 @@ class GoodputAccount:
             job.hung = True
         elif kind in ("restart", "lost"):
             self._failed(job, kind, event)
-        elif kind in _ENDS:
+        elif kind in JOB_ENDS:
             job.settle("start")
             self._job = None
         elif kind in _NAMED_BY and job.stage == "training":

@@ -89,7 +89,7 @@ def lived(config: RunConfig, power: float | None) -> None:
         (100, {"event": "job_started", "ranks": 2}),
         (120, {"event": "run_started", "ranks": 2}),
         (150, {"event": "step", "step": 1, "step_s": 30.0, "tokens": 512, "loss": 1.0}),
-        (150, {"event": "restart"}),
+        (150, {"event": "restart", "attempt": 1, "from_step": 0}),
         (160, {"event": "run_started", "ranks": 2}),
         (260, {"event": "step", "step": 1, "step_s": 100.0, "tokens": 512, "loss": 1.0}),
         (300, {"event": "finished"}),
@@ -114,7 +114,7 @@ def test_what_the_money_went_to_and_the_energy(ctx: Context) -> None:
     rows = [one("1", config.run_id, 1, rank_s=100.0), one("2", config.run_id, 3, rank_s=300.0)]
     rated = Spending(device="h100", grams_co2_per_kwh=400.0, power_usage_effectiveness=1.2)
     (row,) = summarise(ctx, rated, rows, "run")
-    expected = {"goodput": 2.0, "lost work": 0.6, "retries": 0.2, "start": 0.4, "rest": 0.8}
+    expected = {"goodput": 2.0, "redone work": 0.6, "start": 1.4}  # to start, to start again, and to end
     assert row.causes == pytest.approx(expected)
     assert sum(row.causes.values()) == pytest.approx(row.spent)
     assert row.queue_hours == pytest.approx(200 / 3600)
