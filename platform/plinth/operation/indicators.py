@@ -23,8 +23,7 @@ from pydantic import Field
 
 from plinth.errors import CheckFailedError, MissingError
 from plinth.records import Frozen
-from plinth.training.telemetry.goodput import AttemptTime, account
-from plinth.training.telemetry.job_spans import JOB_ENDS
+from plinth.training.telemetry.goodput import JOB_ENDS, AttemptTime, account
 
 Event = Mapping[str, Any]
 
