@@ -1,0 +1,34 @@
+"""`plinth goodput`: shares that add up, the same in words and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.cli.test_sli import trained
+
+
+def test_every_rank_second_is_shown(plinth: Any, tmp_path: Path) -> None:
+    trained(tmp_path)
+    done = plinth("-w", tmp_path, "goodput", "run-1", "--json")
+    assert done.code == 0, done.err
+    made = json.loads(done.out)
+    assert (made["run"], made["held_rank_s"]) == ("run-1", 22)
+    assert sum(made["rank_s"].values()) == pytest.approx(made["total_rank_s"])
+    assert made["goodput"] == made["rank_s"]["goodput"] / made["held_rank_s"]
+    assert sum(made["percent"].values()) == pytest.approx(100)
+    spent = sum(sum(one["rank_us"].values()) for one in made["attempts"])
+    assert spent == round(made["total_rank_s"] * 1e6)
+    shown = plinth("-w", tmp_path, "goodput", "run-1").out
+    assert f"goodput {100 * made['goodput']:.1f}% of 22.0 rank-seconds held" in shown
+    assert [name for name in made["percent"] if name not in shown] == []
+
+
+def test_an_unknown_run_is_named(plinth: Any, tmp_path: Path) -> None:
+    trained(tmp_path)
+    refused = plinth("-w", tmp_path, "goodput", "gone")
+    assert refused.code != 0
+    assert "gone" in refused.err
