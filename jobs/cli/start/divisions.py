@@ -11,26 +11,39 @@ if TYPE_CHECKING:
 
 
 def workload(recipe: Any, made: TrainingPlan) -> TrainingWork:
-    """What the ranking is of: the recipe's model and batch, in the plan's vocabulary and precision."""
+    """What the ranking is of: the recipe's training, in the plan's vocabulary and precision."""
     from plinth.operation.planning.ranking import TrainingWork
 
+    training = recipe.training
     return TrainingWork(
-        recipe.training.model,
+        training.model,
         made.vocab_size,
         made.sequence_tokens,
-        recipe.training.global_batch_sequences,
+        training.global_batch_sequences,
         made.precision,
+        training.parallel,
+        training.optimizer,
+        private=training.privacy is not None,
+        float8=training.float8 != "none",
+        distilled=training.distillation is not None,
     )
 
 
-def as_record(ranked: list[RankedDivision], fewest: int | None, steps: int) -> dict[str, Any]:
+def fewest(work: TrainingWork, device: Device) -> tuple[int | None, int | None]:
+    """The fewest devices on which the run fits: with all on them, and with states in the host's memory."""
+    from plinth.operation.planning.ranking import minimum_devices
+
+    return minimum_devices(work, device), minimum_devices(work, device, offloaded=True)
+
+
+def as_record(ranked: list[RankedDivision], least: tuple[int | None, int | None], steps: int) -> dict[str, Any]:
     """For JSON: every division."""
     rows = [
         {**one._asdict(), **{name: getattr(one, name) for name in ("division", "reason", "step_s")}}
         | {"run_s": span(one, steps)}
         for one in ranked
     ]
-    return {"minimum_devices": fewest, "divisions": rows}
+    return {"minimum_devices": least[0], "minimum_devices_offloaded": least[1], "divisions": rows}
 
 
 def span(one: RankedDivision, steps: int) -> tuple[float, float]:
@@ -44,7 +57,7 @@ def span(one: RankedDivision, steps: int) -> tuple[float, float]:
 
 def show(
     ranked: list[RankedDivision],
-    fewest: int | None,
+    least: tuple[int | None, int | None],
     steps: int,
     fleet: tuple[int, str, Device],
     spot: bool,
@@ -66,8 +79,9 @@ def show(
         for one in ranked[:shown]
     ]
     output.table(["division", "memory", "step", "held back by"], rows, right=["memory", "step"])
-    least = f"{fewest:,}" if fewest else "more than 1,024"
-    lines = {"minimum": f"{least} {name}, of powers of two, whatever the time"}
+    alone, helped = (f"{fewest:,}" if fewest else "more than 1,024" for fewest in least)
+    less = "" if helped == alone else f"; {helped} with states in the host's memory"
+    lines = {"minimum": f"{alone} {name}{less}, of powers of two, whatever the time"}
     if fitting:
         low, high = span(fitting[0], steps)
         price = (device.spot_hour if spot else device.on_demand_hour) * count / 3600
@@ -84,6 +98,6 @@ def show(
     if fp32:
         output.say("  - FP32 is counted at the peak of BF16, which it does not reach (--precision bf16)")
     output.say(f"  - matrix products reach {EFFICIENCY[0]:.0%} to {EFFICIENCY[1]:.0%} of the peak; steps at the middle")
-    output.say("  - no latency, optimizer, start-up, restarts; documents as long as rows")
+    output.say("  - no latency, start-up, restarts, update but an offloaded one's; documents as long as rows")
     output.say("  - failures as often as Llama 3's on H100; save intervals by Daly (2006)")
     output.say(f"  - {PRICES}")

@@ -106,10 +106,10 @@ def plan(
         output.emit_json(made) if as_json else _show(made)
         return
     from jobs.cli.start import divisions
-    from plinth.operation.planning.ranking import minimum_devices, rank
+    from plinth.operation.planning.ranking import rank
 
     work = divisions.workload(recipe, made)
-    ranked, fewest = rank(work, fleet[0], fleet[2]), minimum_devices(work, fleet[2])
+    ranked, fewest = rank(work, fleet[0], fleet[2]), divisions.fewest(work, fleet[2])
     if as_json:
         output.emit_json({"plan": made, **divisions.as_record(ranked, fewest, made.steps)})
     else:

@@ -33,6 +33,10 @@ class Device(Frozen):
     memory_bytes_per_s: float = Field(gt=0)
     within_bytes_per_s: float = Field(gt=0, description="To the other devices of its machine.")
     between_bytes_per_s: float = Field(gt=0, description="To other machines.")
+    host_bytes_per_s: float = Field(
+        32e9, gt=0, description="To its host's memory; PCIe 4.0 with 16 lanes where nothing is said."
+    )
+    host_memory_bytes: int = Field(128 * 10**9, gt=0, description="A device's part of its machine's memory.")
     per_machine: int = Field(8, ge=1, description="Devices that share a machine's links.")
     watts: float = Field(gt=0, description="Rated power, of the device alone.")
     on_demand_hour: float = Field(ge=0, description="Price of an hour.")
@@ -40,8 +44,9 @@ class Device(Frozen):
 
 
 def _of(
-    gigabytes: int, teraflops: float, memory: float, within: float, between: float, watts: float, price: float
-) -> Device:
+    gigabytes: int, teraflops: float, memory: float, within: float, between: float, watts: float, price: float,
+    host: float, host_gigabytes: int,
+) -> Device:  # fmt: skip
     """Bandwidths in GB/s."""
     return Device(
         memory_bytes=gigabytes * 10**9,
@@ -49,22 +54,25 @@ def _of(
         memory_bytes_per_s=memory * 1e9,
         within_bytes_per_s=within * 1e9,
         between_bytes_per_s=between * 1e9,
+        host_bytes_per_s=host * 1e9,
+        host_memory_bytes=host_gigabytes * 10**9,
         watts=watts,
         on_demand_hour=price,
         spot_hour=price / 2,
     )
 
 
-#: By name. The forms with SXM where there are several, but the A100 with 40 GB.
+#: By name. The forms with SXM where there are several, but the A100 with 40 GB. Links to the host are PCIe 4.0 or 5.0
+#: with 16 lanes; its memory is that of the usual machine, divided by its devices.
 DEVICES: dict[str, Device] = {
-    "l4": _of(24, 121, 300, 32, 1.5625, 72, 0.80),
-    "a100-40": _of(40, 312, 1555, 300, 25, 400, 1.20),
-    "l40s": _of(48, 362, 864, 32, 6.25, 350, 1.20),
-    "a100-80": _of(80, 312, 2039, 300, 25, 400, 1.50),
-    "h100": _of(80, 989, 3350, 450, 50, 700, 2.95),
-    "h200": _of(141, 989, 4800, 450, 50, 700, 3.80),
-    "b200": _of(180, 2250, 8000, 900, 50, 1000, 5.60),
-    "mi300x": _of(192, 1307, 5300, 448, 50, 750, 3.50),
+    "l4": _of(24, 121, 300, 32, 1.5625, 72, 0.80, 32, 96),
+    "a100-40": _of(40, 312, 1555, 300, 25, 400, 1.20, 32, 128),
+    "l40s": _of(48, 362, 864, 32, 6.25, 350, 1.20, 32, 192),
+    "a100-80": _of(80, 312, 2039, 300, 25, 400, 1.50, 32, 256),
+    "h100": _of(80, 989, 3350, 450, 50, 700, 2.95, 64, 256),
+    "h200": _of(141, 989, 4800, 450, 50, 700, 3.80, 64, 256),
+    "b200": _of(180, 2250, 8000, 900, 50, 1000, 5.60, 64, 256),
+    "mi300x": _of(192, 1307, 5300, 448, 50, 750, 3.50, 64, 288),
 }
 
 #: Share of a device's memory that is planned with; the rest is for the runtime, its libraries and fragmentation.

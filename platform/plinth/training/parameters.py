@@ -18,7 +18,7 @@ from plinth.training.engine.parameters import Float8, Optimizer
 from plinth.training.federated.parameters import Federated
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.initial.parameters import InitialWeights
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parallel.parameters import Parallel, not_with
 from plinth.training.privacy.parameters import Privacy
 from plinth.training.rotary_schedule import RotaryChange, TrainingChange, require_in_order
 from plinth.training.sinks.parameters import Sinks
@@ -134,7 +134,7 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _undivided_with_a_teacher(self) -> Training:
-        divided = [name for name in ("tensor", "sequence", "pipeline") if getattr(self.parallel, name) > 1]
+        divided = not_with(self.parallel, distilled=True)
         if self.distillation is not None and divided:
             raise ValueError(
                 f"distillation with parallel.{divided[0]} {getattr(self.parallel, divided[0])}: a teacher's logits are "
@@ -157,12 +157,9 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _whole_in_float8(self) -> Training:
-        """Scales are of whole matrices, and a layer keeps its weight for the backward pass."""
         if self.float8 == "none":
             return self
-        divided = [name for name in ("tensor", "sequence") if getattr(self.parallel, name) > 1]
-        if divided or self.parallel.zero_stage == 3:
-            name = divided[0] if divided else "zero_stage"
+        for name in not_with(self.parallel, float8=True)[:1]:
             found = f"parallel.{name} {getattr(self.parallel, name)}"
             raise ValueError(f"float8 {self.float8} with {found}: layers are whole; use ZeRO up to 2, or pipelines")
         if self.precision not in ("bf16", "auto"):
@@ -172,11 +169,9 @@ class Training(Frozen):
     @model_validator(mode="after")
     def _private_as_accounted(self) -> Training:
         """What would look at the text past the noise, or is not how the accountant takes steps to be."""
-        parallel, divided = self.parallel, ("tensor", "sequence", "pipeline")
+        divided = not_with(self.parallel, private=True)
         wrong = {
-            **{f"parallel.{name} {getattr(parallel, name)}": getattr(parallel, name) > 1 for name in divided},
-            f"parallel.zero_stage {parallel.zero_stage}": parallel.zero_stage > 1,
-            f"parallel.offload {parallel.offload}": parallel.offload != "none",
+            **{f"parallel.{name} {getattr(self.parallel, name)}": True for name in divided},
             "precision fp16": self.precision == "fp16",
             f"float8 {self.float8}": self.float8 != "none",
             "changes of batch or length": bool(self.batch_schedule or self.length_schedule or self.amendments),

@@ -12,7 +12,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
 from plinth.training.parallel.gradient_path import GradientPath, gradient_path
-from plinth.training.parallel.parameters import Parallel, problems
+from plinth.training.parallel.parameters import Parallel, not_with, problems
 from plinth.training.parameters import Training
 
 
@@ -140,12 +140,12 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
     training, mixture = recipe.training, recipe.required_mixture()
     ranks, micro = training.launch.ranks, training.micro_batch_sequences
     found = {}
-    for stage in range(4 if training.privacy is None else 2):
+    for stage in range(4):
         block = training.parallel.model_copy(update={"zero_stage": stage})
         refused = problems(
             block, training.model, ranks=ranks, sequence_tokens=mixture.sequence_tokens, precision=precision
         )
-        if any(refused):
+        if any(refused) or not_with(block, private=training.privacy is not None, float8=training.float8 != "none"):
             continue
         found[stage] = memory.per_device(
             training.model,

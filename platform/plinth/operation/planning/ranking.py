@@ -1,6 +1,8 @@
 """Every division of a model over so many devices that can run, quickest first, each with its reason.
 
-Legal is what `plinth.training.parallel.parameters.problems` lets pass; memory is that of `memory`; time is
+Legal is what a recipe may say (`parallel.parameters`, `engine.optimizers`): degrees, ZeRO stage, recomputation, offload
+and micro batch are tried, all else is the recipe's own, but that a block which does not go with `compile` is tried
+without. Memory is that of `memory`; time is
 
     step = compute / efficiency + bubble + exposed communication
 
@@ -11,23 +13,30 @@ Legal is what `plinth.training.parallel.parameters.problems` lets pass; memory i
     data      gradients in FP32: an all-reduce, in ZeRO-3 a reduce-scatter; each micro batch from ZeRO-2 on; parameters
               gathered once a step (ZeRO-1, ZeRO-2) or twice a micro batch (ZeRO-3). Hidden behind the backward pass
               where `gradient_path.overlaps`, ZeRO-3's gathers behind both
+    host      states that are offloaded: gradients to the host's memory (ZeRO-3: each micro batch, and those before it
+              back), what AdamW's update moves there, updated parameters back; offloaded parameters with every gather.
+              At the pace of a device's link to its host, and never hidden
 
 A ring of n sends 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of the others', at the pace of its slowest link:
 groups that fit into a machine by `parallel.topology`'s numbering use the links within, others those between. Latency,
-and the optimizer's own time, are not in it.
+and the time of an optimizer on the device, are not in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Literal, NamedTuple
 
 from plinth.launch.devices import USABLE, Device
 from plinth.model import flops
 from plinth.model.parameters import Model, repeats
-from plinth.operation.planning import activations, memory
+from plinth.model.traffic import UPDATE_BYTES
+from plinth.operation.planning import memory
+from plinth.training.engine.optimizers import problems_with_division
+from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps
-from plinth.training.parallel.parameters import Parallel, problems
+from plinth.training.parallel.parameters import Parallel, not_with, problems
 
 #: Share of a device's peak that its matrix products reach, without bubble and communication: least, most. Published
 #: runs reach 38% to 48% of it with both (docs/planning.md).
@@ -37,14 +46,22 @@ EFFICIENCY = (0.4, 0.6)
 MICRO_BATCHES = (1, 2, 4, 8)
 
 
+OFFLOADS: tuple[Literal["none", "optimizer", "parameters"], ...] = ("none", "optimizer", "parameters")
+
+
 class TrainingWork(NamedTuple):
-    """What is trained."""
+    """What is trained; `parallel` is the recipe's block, of which a division changes what it tries."""
 
     model: Model
     vocab_size: int
     sequence_tokens: int
     global_batch_sequences: int
     precision: memory.Precision = "bf16"
+    parallel: Parallel = Parallel()
+    optimizer: Optimizer = memory.ADAMW
+    private: bool = False
+    float8: bool = False
+    distilled: bool = False
 
 
 class RankedDivision(NamedTuple):
@@ -55,11 +72,14 @@ class RankedDivision(NamedTuple):
     pipeline: int
     sequence: int
     zero_stage: int
-    recomputed: bool
+    activation_checkpointing: int  # as the recipe's key: 0 none, 1 all, n every n-th
+    offload: Literal["none", "optimizer", "parameters"]
+    compile: bool
     micro_batch: int
     accumulation: int
     memory_bytes: int
-    over_bytes: int  # above what is planned with; 0: it fits
+    over_bytes: int  # above what is planned with, of the device and of its part of the host; 0: it fits
+    host_bytes: int  # in the machine's memory, of each of its devices
     compute_s: float
     bubble_s: float
     exposed_s: dict[str, float]  # by axis
@@ -70,11 +90,13 @@ class RankedDivision(NamedTuple):
 
     @property
     def division(self) -> str:
-        """Degrees, stage, micro batch and recomputation in words."""
-        kept = ", recomputed" if self.recomputed else ""
+        """Degrees, stage, micro batch, recomputation and offload in words."""
+        every = self.activation_checkpointing
+        again = ("", ", recomputed")[every] if every < 2 else f", every {every}th recomputed"
+        held = "" if self.offload == "none" else f", {self.offload} offloaded"
         return (
             f"data {self.data} x tensor {self.tensor} x pipeline {self.pipeline} x sequence {self.sequence}, "
-            f"ZeRO {self.zero_stage}, micro batch {self.micro_batch}{kept}"
+            f"ZeRO {self.zero_stage}, micro batch {self.micro_batch}{again}{held}"
         )
 
     @property
@@ -104,43 +126,66 @@ def of_block(
     return _candidate(work, block, micro, ranks, device, efficiency, _Counted(work))
 
 
-def minimum_devices(work: TrainingWork, device: Device, most: int = 1024) -> int | None:
-    """The fewest devices, of powers of two, on which some division fits; None: of none up to `most`."""
+def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, offloaded: bool = False) -> int | None:
+    """The fewest devices, of powers of two, on which some division fits; None: of none up to `most`.
+
+    Args:
+        offloaded: also with states in the host's memory.
+    """
+    tried = OFFLOADS if offloaded else OFFLOADS[:1]
     count = 1
     while count <= most:
-        if any(_over(work, block, micro, count, device)[1] == 0 for block, micro in legal(work, count)):
+        if any(_over(work, block, micro, count, device)[1] == 0 for block, micro in legal(work, count, tried)):
             return count
         count *= 2
     return None
 
 
-def legal(work: TrainingWork, ranks: int) -> Iterator[tuple[Parallel, int]]:
-    """Blocks that can run on so many ranks, with the sequences of a micro batch."""
-    model, sequences = work.model, work.global_batch_sequences
+def legal(
+    work: TrainingWork, ranks: int, offloads: Sequence[Literal["none", "optimizer", "parameters"]] = OFFLOADS
+) -> Iterator[tuple[Parallel, int]]:
+    """Blocks that can run on so many ranks, with the sequences of a micro batch: one where each is looked at alone."""
+    micros = MICRO_BATCHES[:1] if work.private else MICRO_BATCHES
+    own = work.parallel.model_dump() | {"loss_scale": work.parallel.loss_scale}
+    every = sorted({0, 1, work.parallel.activation_checkpointing})
+    compiled = (True, False) if work.parallel.compile else (False,)
+    for tensor, pipeline, sequence in _degrees(ranks):
+        data = ranks // (tensor * pipeline * sequence)
+        fitting = [micro for micro in micros if work.global_batch_sequences % (data * micro) == 0]
+        degrees = {"tensor": tensor, "pipeline": pipeline, "sequence": sequence}
+        for stage, offload, recomputed in product(range(4), offloads, every) if fitting else ():
+            tried = own | degrees | {"zero_stage": stage, "offload": offload, "activation_checkpointing": recomputed}
+            blocks = (Parallel.model_construct(**{**tried, "compile": one}) for one in compiled)
+            block = next((one for one in blocks if not _refused(work, one, ranks)), None)
+            if block is not None:
+                yield from ((block, micro) for micro in fitting)
+
+
+def _refused(work: TrainingWork, block: Parallel, ranks: int) -> bool:
+    """Whether a recipe may not say so."""
+    division = problems(
+        block, work.model, ranks=ranks, sequence_tokens=work.sequence_tokens, precision=work.precision
+    )
+    return (
+        any(True for _ in division)
+        or any(True for _ in problems_with_division(work.optimizer, block, work.model, work.precision))
+        or bool(not_with(block, private=work.private, float8=work.float8, distilled=work.distilled))
+    )
+
+
+def _degrees(ranks: int) -> Iterator[tuple[int, int, int]]:
     for tensor in _divisors(ranks):
         for pipeline in _divisors(ranks // tensor):
             for sequence in _divisors(ranks // tensor // pipeline):
-                for stage in range(4):
-                    for every in (0, 1):
-                        block = Parallel.model_construct(
-                            tensor=tensor, pipeline=pipeline, sequence=sequence,
-                            zero_stage=stage, activation_checkpointing=every,  # type: ignore[arg-type]
-                        )  # fmt: skip
-                        refused = problems(
-                            block, model, ranks=ranks, sequence_tokens=work.sequence_tokens, precision=work.precision
-                        )
-                        if any(refused):
-                            break
-                        data = block.data_ranks(ranks)
-                        yield from ((block, micro) for micro in MICRO_BATCHES if sequences % (data * micro) == 0)
+                yield tensor, pipeline, sequence
 
 
 def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device) -> tuple[int, int]:
-    """Bytes on the device that needs most, and by how much they exceed what is planned with."""
+def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device) -> tuple[memory.Memory, int]:
+    """Bytes of the device that needs most, and by how much they, and its host's, exceed what is planned with."""
     used = memory.per_device(
         work.model,
         block,
@@ -150,40 +195,49 @@ def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: D
         accumulation=work.global_batch_sequences // (block.data_ranks(ranks) * micro),
         ranks=ranks,
         precision=work.precision,
-    ).total
-    return used, max(0, used - int(USABLE * device.memory_bytes))
+        optimizer=work.optimizer,
+        private=work.private,
+    )
+    room = (used.total, device.memory_bytes), (used.host, device.host_memory_bytes)
+    return used, sum(max(0, needed - int(USABLE * there)) for needed, there in room)
 
 
 class _Counted:
-    """FLOPs of a step without and with recomputation: the same for every division."""
+    """FLOPs of a step by `activation_checkpointing`: the same for every division."""
 
     def __init__(self, work: TrainingWork) -> None:
-        keys = flops.keys_per_token([work.sequence_tokens])
-        tokens = work.global_batch_sequences * work.sequence_tokens
-        self.step = [
-            tokens * flops.flops_hardware(work.model, work.vocab_size, keys, recomputed=blocks)
-            for blocks in (0, work.model.layers)
-        ]
+        self._work, self._found = work, dict[int, float]()
+
+    def step(self, every: int) -> float:
+        if every not in self._found:
+            work, recomputed = self._work, self._work.model.layers // every if every else 0
+            keys = flops.keys_per_token([work.sequence_tokens])
+            a_token = flops.flops_hardware(work.model, work.vocab_size, keys, recomputed=recomputed)
+            self._found[every] = work.global_batch_sequences * work.sequence_tokens * a_token
+        return self._found[every]
 
 
 def _candidate(
     work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device, efficiency: float, counted: _Counted
 ) -> RankedDivision:
-    data, recomputed = block.data_ranks(ranks), activations.recomputed_blocks(work.model, block) > 0
+    data, every = block.data_ranks(ranks), block.activation_checkpointing
     accumulation = work.global_batch_sequences // (data * micro)
     used, over = _over(work, block, micro, ranks, device)
-    compute = counted.step[recomputed] / (ranks * device.bf16_flops * efficiency)
+    compute = counted.step(every) / (ranks * device.bf16_flops * efficiency)
     return RankedDivision(
         data=data,
         tensor=block.tensor,
         pipeline=block.pipeline,
         sequence=block.sequence,
         zero_stage=block.zero_stage,
-        recomputed=recomputed,
+        activation_checkpointing=every,
+        offload=block.offload,
+        compile=block.compile,
         micro_batch=micro,
         accumulation=accumulation,
-        memory_bytes=used,
+        memory_bytes=used.total,
         over_bytes=over,
+        host_bytes=used.host,
         compute_s=compute,
         bubble_s=compute * (block.pipeline - 1) / accumulation,
         exposed_s=_exposed(work, block, micro, ranks, accumulation, compute, device),
@@ -191,11 +245,11 @@ def _candidate(
 
 
 def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumulation: int) -> dict[str, float]:
-    """Bytes that a device sends in a step, by the axis of its group."""
+    """Bytes that a device sends in a step, by the axis of its group; those of its host go either way."""
     model, width = work.model, 4 if work.precision == "fp32" else 2
     layers = -(-model.layers // block.pipeline)
     stream = micro * work.sequence_tokens // block.sequence * model.dim * width
-    passes = 3 if block.activation_checkpointing else 2
+    passes = 2 + (1 / block.activation_checkpointing if block.activation_checkpointing else 0)
     heads, kv_heads = model.heads // block.tensor, model.kv_heads // block.tensor
     times = repeats(heads, kv_heads, block.sequence) if block.sequence > 1 else 1
     tokens = micro * work.sequence_tokens // block.sequence
@@ -212,7 +266,17 @@ def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumul
         "pipeline": 2.0 * stream * accumulation if block.pipeline > 1 else 0.0,
         "gradients": ring["data"] * reduced,
         "parameters": ring["data"] * gathers * width * own,
+        "host": _to_host(block, own / _sizes(block, ranks)["data"], width, passes, accumulation),
     }
+
+
+def _to_host(block: Parallel, share: float, width: int, passes: float, accumulation: int) -> float:
+    """Bytes between a device and its host, and within the host's memory; `share` is the parameters of this rank."""
+    if block.offload == "none":
+        return 0.0
+    gradients = 4 * (2 * accumulation - 1 if block.zero_stage == 3 else 1)
+    gathered = passes * accumulation * width if block.offload == "parameters" else width
+    return share * (gradients + UPDATE_BYTES + gathered)
 
 
 def _sizes(block: Parallel, ranks: int) -> dict[str, int]:
@@ -230,12 +294,12 @@ def _exposed(
     """Seconds of communication that computing does not hide, by axis."""
     reach = {"tensor": block.tensor, "sequence": block.tensor * block.sequence}
     reach |= {"pipeline": block.model_ranks, "gradients": ranks, "parameters": ranks}
+    sent = traffic(work, block, micro, ranks, accumulation)
     seconds = {
-        name: sent
-        / (device.within_bytes_per_s if reach[name] <= device.per_machine else device.between_bytes_per_s)
-        for name, sent in traffic(work, block, micro, ranks, accumulation).items()
-    }
-    if overlaps(block, gpu=True):
+        name: sent[name] / (device.within_bytes_per_s if size <= device.per_machine else device.between_bytes_per_s)
+        for name, size in reach.items()
+    } | {"host": sent["host"] / device.host_bytes_per_s}
+    if overlaps(block, gpu=True) and not work.private:  # a private sum is handed over when all sequences are done
         backward = compute * 2 / 3 / (accumulation if block.zero_stage == 1 else 1)
         seconds["gradients"] = max(0.0, seconds["gradients"] - backward)
         if block.zero_stage == 3:  # what is left of the pass, once gradients have had theirs

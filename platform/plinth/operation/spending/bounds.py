@@ -76,8 +76,9 @@ def step_s(config: RunConfig, device: Device) -> float:
     """Seconds of a step as the run is divided, at the least efficiency."""
     precision: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
     what = ranking.TrainingWork(
-        config.model, config.vocab_size, config.sequence_tokens, max(config.steps.batches), precision
-    )
+        config.model, config.vocab_size, config.sequence_tokens, max(config.steps.batches), precision,
+        config.parallel, config.optimizer, private=config.privacy is not None,
+    )  # fmt: skip
     least = ranking.of_block(what, config.parallel, config.micro_batch_sequences, config.ranks, device,
                              ranking.EFFICIENCY[0])  # fmt: skip
     return least.step_s

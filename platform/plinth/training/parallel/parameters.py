@@ -108,6 +108,24 @@ def problems(
     yield from _communication(parallel, precision)
 
 
+def not_with(parallel: Parallel, *, private: bool = False, float8: bool = False, distilled: bool = False) -> list[str]:
+    """Keys of a block whose values do not go with the rest of a run.
+
+    Args:
+        private: steps are accounted for as ones of whole models, whose sums of gradients a rank has whole.
+        float8: scales are of whole matrices, and a layer keeps its weight for the backward pass.
+        distilled: a teacher's logits are of the whole vocabulary and of whole sequences.
+    """
+    refused = {
+        "tensor": parallel.tensor > 1 and (private or float8 or distilled),
+        "sequence": parallel.sequence > 1 and (private or float8 or distilled),
+        "pipeline": parallel.pipeline > 1 and (private or distilled),
+        "zero_stage": (private and parallel.zero_stage > 1) or (float8 and parallel.zero_stage == 3),
+        "offload": private and parallel.offload != "none",
+    }
+    return [key for key, holds in refused.items() if holds]
+
+
 def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
     """Settings of the exchange of gradients that would round them, or would do nothing."""
     if precision != "auto" and parallel.communication_dtype not in ("auto", "fp32", precision):

@@ -2,51 +2,117 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from jobs.cli.start import divisions
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
 from plinth.operation.planning import interval, memory, ranking
 from plinth.operation.planning.ranking import TrainingWork
+from plinth.training.engine.optimizers import problems_with_division
 from plinth.training.parallel.parameters import Parallel, problems
+from plinth.training.parameters import Training
 
 H100 = DEVICES["h100"]
 TINY = TrainingWork(Model(layers=4, dim=64, heads=4, kv_heads=2, ffn_dim=160), 512, 64, 16)
 LLAMA = TrainingWork(Model(preset="8b"), 128_256, 8192, 1024)
 
 
-def test_legal_is_what_a_recipe_may_say() -> None:
-    """The product of all degrees, by the recipe's own rules; each micro batch divides the batch."""
-    found = {
-        (b.tensor, b.pipeline, b.sequence, b.zero_stage, b.activation_checkpointing, m)
-        for b, m in ranking.legal(TINY, 8)
-    }
-    wanted = set[tuple[int, ...]]()
-    for code in range(4**3 * 4 * 2 * 4):
-        tensor, pipeline, sequence = (2 ** (code // 4**n % 4) for n in range(3))
-        stage, every, micro = code // 64 % 4, code // 256 % 2, 2 ** (code // 512)
-        degrees = {"tensor": tensor, "pipeline": pipeline, "sequence": sequence, "zero_stage": stage}
-        block = Parallel.model_validate({**degrees, "activation_checkpointing": every})
-        if any(problems(block, TINY.model, ranks=8, sequence_tokens=64, precision="bf16")):
-            continue
-        if 16 % (block.data_ranks(8) * micro) == 0:
-            wanted.add((tensor, pipeline, sequence, stage, every, micro))
+QUIET = {"guard": {"enabled": False}, "model": TINY.model, "precision": "bf16"}
+
+#: Settings of a recipe that some divisions do not go with.
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "compiled, every other block recomputed": {"parallel": {"compile": True, "activation_checkpointing": 2}},
+    "muon": {"optimizer": {"kind": "muon"}},
+    "private": {"privacy": {"epsilon": 8, "delta": 1e-6}},
+    "float8": {"float8": "tensorwise"},
+    "distilled": {"distillation": {"teacher": "large@1"}},
+}
+
+
+def _work(training: Training) -> TrainingWork:
+    made = SimpleNamespace(vocab_size=512, sequence_tokens=64, precision="bf16")
+    return divisions.workload(SimpleNamespace(training=training), made)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_legal_is_what_a_recipe_may_say(kind: str) -> None:
+    """The product of all degrees, stages, recomputations and offloads, by the recipe's own rules."""
+    training, given = Training(**QUIET, **KINDS[kind]), KINDS[kind]
+    names = ("tensor", "pipeline", "sequence", "zero_stage", "activation_checkpointing", "offload", "compile")
+    found = {(*(getattr(b, n) for n in names), m) for b, m in ranking.legal(_work(training), 4)}
+    own = given.get("parallel", {})
+    every, compiled = {0, 1, own.get("activation_checkpointing", 0)}, own.get("compile", False)
+    wanted = set[tuple[Any, ...]]()
+    for values in itertools.product(*[(1, 2, 4)] * 3, range(4), every, ranking.OFFLOADS):
+        for compile_ in (True, False) if compiled else (False,):
+            block = dict(zip(names, (*values, compile_), strict=True))
+            try:
+                said = Training(**{**QUIET, **given, "parallel": block})
+            except ValidationError:
+                continue
+            if any(problems(said.parallel, TINY.model, ranks=4, sequence_tokens=64, precision="bf16")):
+                continue
+            if any(problems_with_division(said.optimizer, said.parallel, TINY.model, "bf16")):
+                continue
+            micros = (1,) if said.privacy else (1, 2, 4, 8)
+            data = said.parallel.data_ranks(4)
+            wanted |= {(*block.values(), micro) for micro in micros if 16 % (data * micro) == 0}
+            break  # compiled, if it may be
     assert found == wanted
-    assert len(found) > 50
+    offloads = {"muon": 1, "private": 1, "float8": 2}.get(kind, 3)  # parameters leave the device in ZeRO-3 alone
+    assert len({one[5] for one in found}) == offloads
 
 
-def test_memory_is_the_planners() -> None:
-    one = ranking.rank(TINY, 8, H100)[0]
-    given = {name: getattr(one, name) for name in ("tensor", "pipeline", "sequence", "zero_stage")}
-    block = Parallel.model_validate({**given, "activation_checkpointing": int(one.recomputed)})
-    assert one.memory_bytes == memory.per_device(
-        TINY.model, block, vocab_size=512, sequence_tokens=64, micro_batch=one.micro_batch,
-        accumulation=one.accumulation, ranks=8, precision="bf16",
-    ).total  # fmt: skip
+@pytest.mark.parametrize(
+    "kind", [*KINDS.values(), {"optimizer": {"kind": "muon", "ema_decay": 0.9}}], ids=[*KINDS, "muon, a mean"]
+)
+def test_memory_is_the_planners(kind: dict[str, Any]) -> None:
+    """Of every division: with its optimizer, its mean of weights, its offload, its privacy."""
+    training = Training(**QUIET, **kind)
+    for one in ranking.rank(_work(training), 4, H100):
+        names = ("tensor", "pipeline", "sequence", "zero_stage", "activation_checkpointing", "offload", "compile")
+        block = training.parallel.model_copy(update={name: getattr(one, name) for name in names})
+        used = memory.per_device(
+            TINY.model, block, vocab_size=512, sequence_tokens=64, micro_batch=one.micro_batch,
+            accumulation=one.accumulation, ranks=4, precision="bf16", optimizer=training.optimizer,
+            private=training.privacy is not None,
+        )  # fmt: skip
+        assert (one.memory_bytes, one.host_bytes) == (used.total, used.host)
+
+
+def test_states_by_hand() -> None:
+    """On one rank without ZeRO, in BF16: Adam's two moments and masters are 12 bytes a parameter, Muon's momentum of
+    a matrix spares 4 of them, a mean takes 4."""
+    def used(**optimizer: Any) -> int:
+        training = Training(**QUIET, optimizer=optimizer)
+        return min(one.memory_bytes for one in ranking.rank(_work(training), 1, H100) if one.zero_stage == 0)
+
+    matrices = 4 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160)
+    parameters = 512 * 64 + matrices + 4 * 2 * 64 + 64
+    assert memory.parameters_of_rank(TINY.model, 512, Parallel()) == parameters
+    assert used(ema_decay=0.9) - used() == 4 * parameters
+    assert used() - used(kind="muon") == 4 * matrices
+
+
+def test_a_host_without_room_is_no_help() -> None:
+    """An 8B's states take 16 bytes a parameter: one H100 and 256 GB of its machine hold them, 64 GB do not."""
+    assert ranking.minimum_devices(LLAMA, H100) == 4
+    assert ranking.minimum_devices(LLAMA, H100, offloaded=True) == 1
+    poor = H100.model_copy(update={"host_memory_bytes": 64 * 10**9})
+    assert ranking.minimum_devices(LLAMA, poor, offloaded=True) == 4
+    least = min(one.host_bytes for one in ranking.rank(LLAMA, 2, poor) if one.offload != "none")
+    without = min(one.memory_bytes for one in ranking.rank(LLAMA, 2, poor) if one.offload == "none")
+    assert least > 0.9 * 64e9
+    assert without > 0.9 * 80e9
 
 
 def _sent(ranks: int, accumulation: int = 1, micro: int = 2, **block: Any) -> dict[str, float]:
@@ -66,6 +132,27 @@ def test_traffic_by_hand() -> None:
     assert _sent(2, tensor=2, activation_checkpointing=1)["tensor"] == 2 * 1 / 2 * 6 * 4 * stream
     assert _sent(2, sequence=2)["sequence"] == 1 / 2 * 2 * 4 * (2 * 32) * (2 * 4 + 2 * 2) * 16 * 2
     assert _sent(2, 3, pipeline=2) == {"pipeline": 2 * stream * 3}
+    assert _sent(2, tensor=2, activation_checkpointing=2)["tensor"] == 2 * 1 / 2 * 5 * 4 * stream
+
+
+def test_traffic_with_the_host_by_hand() -> None:
+    """Of half the parameters: FP32 gradients down, seven numbers for AdamW's update, BF16 parameters up."""
+    half = memory.parameters_of_rank(TINY.model, 512, Parallel()) / 2
+    assert _sent(2, 3, zero_stage=1, offload="optimizer")["host"] == half * (4 + 28 + 2)
+    assert _sent(2, 3, zero_stage=3, offload="optimizer")["host"] == half * (5 * 4 + 28 + 2)
+    assert _sent(2, 3, zero_stage=3, offload="parameters")["host"] == half * (5 * 4 + 28 + 2 * 3 * 2)
+    one = next(one for one in ranking.rank(TINY, 2, H100) if one.offload == "optimizer" and one.zero_stage == 1)
+    own = memory.parameters_of_rank(TINY.model, 512, Parallel(tensor=one.tensor, pipeline=one.pipeline))
+    divided = one.data * one.sequence
+    assert one.exposed_s["host"] == pytest.approx(own / divided * 34 / H100.host_bytes_per_s)
+
+
+def test_a_private_sum_is_reduced_when_all_sequences_are_done() -> None:
+    block, kinds = Parallel(zero_stage=1), (TINY, TINY._replace(private=True))
+    hidden, exposed = (ranking.of_block(work, block, 1, 4, H100, 0.5).exposed_s["gradients"] for work in kinds)
+    own = memory.parameters_of_rank(TINY.model, 512, block)
+    assert exposed == pytest.approx(2 * 4 * own * 3 / 4 / H100.within_bytes_per_s)
+    assert 0 <= hidden < exposed
 
 
 def test_time_by_hand() -> None:
@@ -99,7 +186,7 @@ def test_minimum_devices() -> None:
     assert few is not None
     assert 2 <= few <= 8
     assert ranking.rank(LLAMA, few, H100)[0].over_bytes == 0
-    assert ranking.rank(LLAMA, few // 2, H100)[0].over_bytes > 0
+    assert all(one.over_bytes > 0 for one in ranking.rank(LLAMA, few // 2, H100) if one.offload == "none")
     assert ranking.minimum_devices(LLAMA, H100, most=few // 2) is None
 
 
