@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from plinth.launch.devices import Device
+    from plinth.operation.planning.efficiency import Efficiency
+    from plinth.operation.planning.machine import PlannedDevice
     from plinth.operation.planning.plan import TrainingPlan
     from plinth.operation.planning.ranking import RankedDivision, TrainingWork
+    from plinth.operation.planning.recorded import Pauses, RecordedRun
 
 
 def workload(recipe: Any, made: TrainingPlan) -> TrainingWork:
@@ -36,23 +42,75 @@ def fewest(work: TrainingWork, device: Device) -> tuple[int | None, int | None]:
     return minimum_devices(work, device), minimum_devices(work, device, offloaded=True)
 
 
-def as_record(ranked: list[RankedDivision], least: tuple[int | None, int | None], steps: int) -> dict[str, Any]:
-    """For JSON: every division."""
+def fleet(
+    text: str, table: Mapping[str, Device], workspace: Path, precision: Literal["fp32", "bf16"] | None
+) -> tuple[int, PlannedDevice]:
+    """`512xH100`, or `2xcpu`: this machine's measured processors, divided among so many ranks.
+
+    Raises:
+        RequestError: it is not of that form, or the device is not known.
+    """
+    from plinth.launch import devices
+    from plinth.operation.planning import machine
+    from plinth.storage.workspace import Workspace
+
+    count, name = devices.counted(text)
+    if name.lower() == machine.CPU and machine.CPU not in table:
+        return count, machine.processors(Workspace(workspace), precision or "fp32", count)
+    return count, machine.of_table(name, table)
+
+
+def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
+    """The runs of a workspace, which need not exist, and those that cannot be read."""
+    from plinth.operation.planning.recorded import known
+    from plinth.storage.workspace import Workspace
+
+    return known(Workspace(workspace)) if workspace.is_dir() else ([], [])
+
+
+class Measured(NamedTuple):
+    """What recorded runs say to a plan."""
+
+    efficiency: Efficiency
+    pauses: Pauses
+    runs: list[RecordedRun]
+    broken: list[str]
+
+
+def measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> Measured:
+    """From the runs of a workspace, which need not exist."""
+    from plinth.operation.planning import recorded
+
+    runs, broken = recorded_runs(workspace)
+    return Measured(
+        recorded.efficiency(runs, on, work), recorded.pauses(runs, on.name, work, stall_s), runs, broken
+    )
+
+
+def as_record(
+    ranked: list[RankedDivision], least: tuple[int | None, int | None], steps: int, said: Measured
+) -> dict[str, Any]:
+    """For JSON: every division, and what recorded runs say."""
+    from plinth.operation.planning.ranking import span
+
     rows = [
         {**one._asdict(), **{name: getattr(one, name) for name in ("division", "reason", "step_s")}}
-        | {"run_s": span(one, steps)}
+        | {"run_s": tuple(steps * seconds for seconds in span(one, said.efficiency))}
         for one in ranked
     ]
-    return {"minimum_devices": least[0], "minimum_devices_offloaded": least[1], "divisions": rows}
-
-
-def span(one: RankedDivision, steps: int) -> tuple[float, float]:
-    """Seconds of a run at the best and the worst efficiency."""
-    from plinth.operation.planning.ranking import EFFICIENCY
-
-    middle, exposed = sum(EFFICIENCY) / 2, sum(one.exposed_s.values())
-    least, most = ((one.compute_s + one.bubble_s) * middle / share + exposed for share in reversed(EFFICIENCY))
-    return steps * least, steps * most
+    compared = [
+        {"run": run.run, "foretold_s": run.foretold.step_s, "measured_s": run.step_s, "error": run.error}
+        for run in said.runs
+        if run.foretold is not None and run.error is not None
+    ]
+    return {
+        "minimum_devices": least[0],
+        "minimum_devices_offloaded": least[1],
+        "efficiency": said.efficiency.model_dump(),
+        "pauses": said.pauses._asdict(),
+        "foretold": compared,
+        "divisions": rows,
+    }
 
 
 def show(
@@ -62,14 +120,13 @@ def show(
     fleet: tuple[int, str, Device],
     spot: bool,
     fp32: bool,
-    stall_s: float,
+    said: Measured,
     shown: int,
 ) -> None:
     """A table of the quickest, what the quickest costs, and how often to save."""
     from jobs.cli import output
     from plinth.launch.devices import PRICES
-    from plinth.operation.planning import interval
-    from plinth.operation.planning.ranking import EFFICIENCY
+    from plinth.operation.planning.ranking import span
 
     count, name, device = fleet
     fitting = [one for one in ranked if not one.over_bytes]
@@ -83,21 +140,46 @@ def show(
     less = "" if helped == alone else f"; {helped} with states in the host's memory"
     lines = {"minimum": f"{alone} {name}{less}, of powers of two, whatever the time"}
     if fitting:
-        low, high = span(fitting[0], steps)
+        low, high = (steps * seconds for seconds in span(fitting[0], said.efficiency))
         price = (device.spot_hour if spot else device.on_demand_hour) * count / 3600
         watts = count * device.watts
-        failure = interval.between_failures_s(count)
-        lines |= {
-            "wall clock": f"{output.duration(low)} to {output.duration(high)}, {steps:,} steps of the first",
-            "money": f"{low * price:,.0f} to {high * price:,.0f} dollars, {'spot' if spot else 'on demand'}",
-            "energy": f"{low * watts / 3.6e6:,.3g} to {high * watts / 3.6e6:,.3g} kWh at the devices' rated power",
-            "save every": f"{output.duration(interval.daly(stall_s, failure))}: a failure each "
-            f"{output.duration(failure)}, {stall_s:g} s of stall a save",
-        }
+        lines |= {"wall clock": f"{output.duration(low)} to {output.duration(high)}, {steps:,} steps of the first"}
+        if price:
+            kind = "spot" if spot else "on demand"
+            lines |= {"money": f"{low * price:,.0f} to {high * price:,.0f} dollars, {kind}"}
+        if watts:
+            power = f"{low * watts / 3.6e6:,.3g} to {high * watts / 3.6e6:,.3g} kWh"
+            lines |= {"energy": f"{power} at the devices' rated power"}
+        lines |= {"save every": _save_every(count, said.pauses)}
     output.facts(lines)
     if fp32:
         output.say("  - FP32 is counted at the peak of BF16, which it does not reach (--precision bf16)")
-    output.say(f"  - matrix products reach {EFFICIENCY[0]:.0%} to {EFFICIENCY[1]:.0%} of the peak; steps at the middle")
+    output.say(f"  - {said.efficiency.words()}; steps at the middle")
     output.say("  - no latency, start-up, restarts, update but an offloaded one's; documents as long as rows")
-    output.say("  - failures as often as Llama 3's on H100; save intervals by Daly (2006)")
+    for name_, source in zip(("a save's stall", "a restore", "failures"), said.pauses.sources, strict=True):
+        output.say(f"  - {name_}: {source}")
+    output.say("  - save intervals by Daly (2006)")
     output.say(f"  - {PRICES}")
+    show_errors(said.runs, said.broken)
+
+
+def _save_every(count: int, pauses: Pauses) -> str:
+    from jobs.cli import output
+    from plinth.operation.planning import interval
+
+    failure = interval.between_failures_s(count, pauses.failures_per_device_hour)
+    every = interval.daly(pauses.stall_s, failure)
+    lost = interval.waste(every, pauses.stall_s, pauses.restore_s, failure)
+    return (
+        f"{output.duration(every)}: a failure each {output.duration(failure)}, {pauses.stall_s:.3g} s of stall a save, "
+        f"{pauses.restore_s:.3g} s to restore; they cost {lost:.2%} of the time"
+    )
+
+
+def show_errors(runs: list[RecordedRun], broken: list[str]) -> None:
+    """How far the planner was off in the runs of this workspace."""
+    from jobs.cli import output
+    from plinth.operation.planning.recorded import errors
+
+    for line in (*errors(runs), *(f"left out, {reason}" for reason in broken)):
+        output.say(f"  - {line}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "plinth plan -r jobs/recipes/demo.yaml", "plinth plan --tokens-per-second 47000 --precision bf16 --device h200",
         "plinth plan -r jobs/recipes/demo.yaml --devices 64xH100 --precision bf16",
+        "plinth plan -r jobs/recipes/demo.yaml --devices 2xcpu",
         "plinth plan --devices 512xH100 --budget 2M --tokens 1T --runs ladder.csv",
     )
 )
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--devices", metavar="NxNAME", help="Rank every division of the run over so many: 512xH100.")
 @click.option("--spot", is_flag=True, help="At the price of devices that may be taken away.")
-@click.option("--stall", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+@click.option("--stall", type=click.FloatRange(min=0, min_open=True), show_default="as recorded, else 1",
               help="Seconds that a save holds training up, for the interval between saves.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Divisions to show.")
 @click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="What the best model is that so much money buys "
@@ -55,7 +56,7 @@ def plan(
     device_table: Path | None,
     devices: str | None,
     spot: bool,
-    stall: float,
+    stall: float | None,
     top: int,
     budget: float | None,
     tokens: float | None,
@@ -71,15 +72,16 @@ def plan(
     the best model that the money buys, and how sure that is.
     """
     from jobs.cli import output
-    from jobs.cli.start import purchases
+    from jobs.cli.start import divisions, purchases
     from plinth.launch import devices as known
     from plinth.operation.planning.plan import plan as make
 
     table = known.read(device_table)
-    fleet = None if devices is None else known.fleet(devices, table)
+    on = None if devices is None else divisions.fleet(devices, table, settings.workspace, precision)
+    fleet = None if on is None else (on[0], on[1].name, on[1].device)
     if budget is not None:
-        if fleet is None:
-            raise click.UsageError("--budget needs --devices, such as 512xH100")
+        if on is None or fleet is None or on[1].machine:
+            raise click.UsageError("--budget needs --devices that have a price, such as 512xH100")
         found = purchases.made(
             budget, fleet, spot=spot, tokens=tokens, inference_tokens=inference_tokens or 0.0,
             unique_tokens=unique_tokens, runs=runs,
@@ -87,8 +89,8 @@ def plan(
         output.emit_json(found) if as_json else purchases.show(found, fleet[1], runs)
         return
     recipe, vocabulary = settings.load_recipe(), None
-    if fleet is not None:
-        precision = precision or "bf16"  # which every device of the table has
+    if on is not None:
+        precision = precision or ("fp32" if on[1].machine else "bf16")  # which every device of the table has
     if (model := recipe.kept_vocabulary) is not None:
         from assets.initial import vocabulary as of_weights
 
@@ -99,21 +101,26 @@ def plan(
         vocab_size=vocabulary,
         precision=precision,
         device=device if fleet is None else fleet[1],
-        table=table,
+        table=table if fleet is None else {**table, fleet[1]: fleet[2]},
         document_tokens=document_tokens,
     )
-    if fleet is None:
-        output.emit_json(made) if as_json else _show(made)
+    if on is None or fleet is None:
+        if as_json:
+            output.emit_json(made)
+            return
+        _show(made)
+        divisions.show_errors(*divisions.recorded_runs(settings.workspace))
         return
-    from jobs.cli.start import divisions
     from plinth.operation.planning.ranking import rank
 
     work = divisions.workload(recipe, made)
-    ranked, fewest = rank(work, fleet[0], fleet[2]), divisions.fewest(work, fleet[2])
+    said = divisions.measured(settings.workspace, on[1], work, stall)
+    ranked, fewest = rank(work, fleet[0], fleet[2], said.efficiency), divisions.fewest(work, fleet[2])
     if as_json:
-        output.emit_json({"plan": made, **divisions.as_record(ranked, fewest, made.steps)})
+        output.emit_json({"plan": made, **divisions.as_record(ranked, fewest, made.steps, said)})
     else:
-        divisions.show(ranked, fewest, made.steps, fleet, spot, made.precision == "fp32", stall, top)
+        fp32 = made.precision == "fp32" and not on[1].machine
+        divisions.show(ranked, fewest, made.steps, fleet, spot, fp32, said, top)
 
 
 def _show(made: TrainingPlan) -> None:

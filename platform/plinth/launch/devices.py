@@ -38,7 +38,7 @@ class Device(Frozen):
     )
     host_memory_bytes: int = Field(128 * 10**9, gt=0, description="A device's part of its machine's memory.")
     per_machine: int = Field(8, ge=1, description="Devices that share a machine's links.")
-    watts: float = Field(gt=0, description="Rated power, of the device alone.")
+    watts: float = Field(ge=0, description="Rated power, of the device alone; 0: not known.")
     on_demand_hour: float = Field(ge=0, description="Price of an hour.")
     spot_hour: float = Field(ge=0, description="Price of an hour in which it may be taken away.")
 
@@ -119,15 +119,22 @@ def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
     )
 
 
-def fleet(text: str, table: Mapping[str, Device]) -> tuple[int, str, Device]:
-    """`512xH100` to 512, the name and the device.
+def called(name: str, table: Mapping[str, Device] = DEVICES) -> str | None:
+    """The device that a driver names, such as `NVIDIA H100 80GB HBM3`; None: the table has none like it."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    fits = [key for key in table if all({part, f"{part}gb"} & set(words) for part in key.lower().split("-"))]
+    return max(fits, key=len, default=None)
+
+
+def counted(text: str) -> tuple[int, str]:
+    """`512xH100` to 512 and the name.
 
     Raises:
-        RequestError: it is not of that form, or the table has no such device.
+        RequestError: it is not of that form.
     """
     match = re.fullmatch(r"([1-9]\d*)\s*[xX×*]\s*(\S+)", text.strip())
     if match is None:
         raise RequestError(
             f"cannot read the devices {text!r}", found=text, expected="a number, x, a device", remedy="say 512xH100"
         )
-    return int(match[1]), *find(match[2], table)
+    return int(match[1]), match[2]

@@ -11,6 +11,8 @@ class RunDirectory:
     config.json     the resolved configuration
     handle.json     the submitted job: how to find it again
     allowance.json  the rank-seconds that the ledger grants the run's jobs, where a limit applies
+    forecast.json   what the planner foretold of a step, before the first job
+    measured.json   what the timeline of the ended run says to plans of the next
     lock            held by the supervisor and its ranks for as long as any of them lives
     job.log         standard output and error of supervisor and ranks
     events.jsonl    the timeline
@@ -35,6 +37,8 @@ class RunDirectory:
         self.config = self.root / "config.json"
         self.handle = self.root / "handle.json"
         self.allowance = self.root / "allowance.json"
+        self.forecast = self.root / "forecast.json"
+        self.measured = self.root / "measured.json"
         self.lock = self.root / "lock"
         self.log = self.root / "job.log"
         self.events = self.root / "events.jsonl"

@@ -24,22 +24,24 @@ trainium2:
 
 
 def test_fleets() -> None:
-    assert devices.fleet("512xH100", devices.DEVICES) == (512, "h100", devices.DEVICES["h100"])
-    assert devices.fleet("8 x a100", devices.DEVICES)[:2] == (8, "a100-80")
-    assert devices.fleet("2xMI300X", devices.DEVICES)[:2] == (2, "mi300x")
-    for text in ("H100", "0xH100", "-1xH100", "8xH300", "xH100", ""):
+    assert devices.counted("512xH100") == (512, "H100")
+    assert devices.counted("8 x a100") == (8, "a100")
+    assert devices.find("a100", devices.DEVICES) == ("a100-80", devices.DEVICES["a100-80"])
+    for text in ("H100", "0xH100", "-1xH100", "xH100", ""):
         with pytest.raises(RequestError):
-            devices.fleet(text, devices.DEVICES)
+            devices.counted(text)
+    with pytest.raises(RequestError, match="unknown device"):
+        devices.find("H300", devices.DEVICES)
 
 
 def test_devices_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "devices.yaml"
     file.write_text(OWN, encoding="utf-8")
     table = devices.read(file)
-    count, name, device = devices.fleet("64xTrainium2", table)
-    assert (count, name, device.per_machine, device.bf16_flops) == (64, "trainium2", 16, 667e12)
+    name, device = devices.find("Trainium2", table)
+    assert (name, device.per_machine, device.bf16_flops) == ("trainium2", 16, 667e12)
     assert set(table) == {"trainium2", *devices.DEVICES}
-    for damaged in (OWN.replace("watts: 500", "watts: 0"), OWN.replace("watts", "wats"), "- h100", "{", ""):
+    for damaged in (OWN.replace("watts: 500", "watts: -1"), OWN.replace("watts", "wats"), "- h100", "{", ""):
         file.write_text(damaged, encoding="utf-8")
         with pytest.raises(RequestError, match="is no table of devices"):
             devices.read(file)

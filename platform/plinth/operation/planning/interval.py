@@ -7,6 +7,9 @@ import math
 #: Unplanned interruptions per device and hour: Llama 3's 419 in 54 days on 16,384 H100 (arXiv:2407.21783).
 FAILURES_PER_DEVICE_HOUR = 419 / (54 * 24 * 16_384)
 
+#: Seconds that a save holds training up, where neither recorded nor stated.
+STALL_S = 1.0
+
 
 def young(stall_s: float, between_failures_s: float) -> float:
     """Seconds between saves to first order (Young 1974)."""

@@ -33,14 +33,11 @@ from plinth.model import flops
 from plinth.model.parameters import Model, repeats
 from plinth.model.traffic import UPDATE_BYTES
 from plinth.operation.planning import memory
+from plinth.operation.planning.efficiency import STATED, Efficiency
 from plinth.training.engine.optimizers import problems_with_division
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps
 from plinth.training.parallel.parameters import Parallel, not_with, problems
-
-#: Share of a device's peak that its matrix products reach, without bubble and communication: least, most. Published
-#: runs reach 38% to 48% of it with both (docs/planning.md).
-EFFICIENCY = (0.4, 0.6)
 
 #: Sequences of a micro batch that are tried.
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -109,10 +106,11 @@ class RankedDivision(NamedTuple):
         return ", ".join(shown) or "computing alone"
 
 
-def rank(work: TrainingWork, ranks: int, device: Device) -> list[RankedDivision]:
+def rank(
+    work: TrainingWork, ranks: int, device: Device, efficiency: Efficiency = STATED
+) -> list[RankedDivision]:
     """All legal divisions: those that fit by time of a step, then the others by what they lack."""
-    middle = sum(EFFICIENCY) / 2
-    counted = _Counted(work)
+    middle, counted = efficiency.middle, _Counted(work)
     found = [
         _candidate(work, block, micro, ranks, device, middle, counted) for block, micro in legal(work, ranks)
     ]
@@ -124,6 +122,20 @@ def of_block(
 ) -> RankedDivision:
     """One division that can run, at an efficiency."""
     return _candidate(work, block, micro, ranks, device, efficiency, _Counted(work))
+
+
+def span(one: RankedDivision, efficiency: Efficiency) -> tuple[float, float]:
+    """Seconds of a step at the best and the worst efficiency, of a division that was ranked at the middle."""
+    exposed = sum(one.exposed_s.values())
+    computing = (one.compute_s + one.bubble_s) * efficiency.middle
+    return computing / efficiency.high + exposed, computing / efficiency.low + exposed
+
+
+def rank_flops(work: TrainingWork, block: Parallel, micro: int, ranks: int) -> float:
+    """FLOPs of a rank in a step; a pipeline's bubble counts as work, as it does in a rank's time of computation."""
+    accumulation = max(1, work.global_batch_sequences // (block.data_ranks(ranks) * micro))
+    whole = _Counted(work).step(block.activation_checkpointing)
+    return whole / ranks * (1 + (block.pipeline - 1) / accumulation)
 
 
 def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, offloaded: bool = False) -> int | None:

@@ -13,7 +13,11 @@ import time
 import uuid
 
 from plinth.compute.context import Context
+from plinth.launch import devices
 from plinth.launch.base import Handle
+from plinth.operation.planning import forecast, machine, recorded
+from plinth.operation.planning.efficiency import STATED
+from plinth.operation.planning.forecast import work_of
 from plinth.operation.spending import parameters
 from plinth.operation.spending.bounds import bound, work
 from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
@@ -46,8 +50,12 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     ledger = Ledger(parameters.ledger_place(ctx.workspace, settings))
     price = settings.price(config.stopping.price_per_rank_hour)
     place, now = parameters.workspace_name(ctx.workspace), time.time()
+    on = _planned_on(ctx, config, settings)
+    reached = STATED if on is None else recorded.efficiency(recorded.known(ctx.workspace)[0], on, work_of(config))
+    if on is not None:
+        forecast.keep(config, forecast.foretell(config, on, reached))
     most, reason = bound(
-        config, settings.rated, settings.margin, settings.start_s, ledger.find(work=work(config))
+        config, settings.rated, settings.margin, settings.start_s, ledger.find(work=work(config)), reached
     )
     if not price:
         most, reason = None, "no price: neither budget/settings.yaml nor the recipe states one"
@@ -79,3 +87,13 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
         )
     allowance.write(config.directory.allowance, grant)
     return granted
+
+
+def _planned_on(ctx: Context, config: RunConfig, settings: parameters.Spending) -> machine.PlannedDevice | None:
+    """The device of the settings; without one, that of this machine, where the ranks are started here."""
+    if settings.device:
+        return machine.of_table(settings.device, devices.read(settings.device_table))
+    if config.launch.kind != "local":
+        return None
+    precision = "fp32" if config.precision == "auto" else config.precision
+    return machine.this_machine(ctx.workspace, precision, config.ranks)

@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from plinth import fingerprint
 from plinth.launch.devices import Device
 from plinth.operation.planning import ranking
+from plinth.operation.planning.efficiency import STATED, Efficiency
+from plinth.operation.planning.forecast import work_of
 from plinth.operation.spending.ledger import Reservation
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
@@ -37,7 +39,12 @@ def work(config: RunConfig) -> str:
 
 
 def bound(
-    config: RunConfig, device: Device | None, margin: float, start_s: float, known: Sequence[Reservation]
+    config: RunConfig,
+    device: Device | None,
+    margin: float,
+    start_s: float,
+    known: Sequence[Reservation],
+    efficiency: Efficiency = STATED,
 ) -> Bound:
     """The least of what is known, for the steps after the last commit; the times to start and to leave are in it.
 
@@ -46,8 +53,9 @@ def bound(
         margin: share added to what is predicted.
         start_s: seconds until ranks train.
         known: submissions of the ledger that did the same work.
+        efficiency: of the device, of which the least counts.
     """
-    found = list(_bounds(config, device, 1 + margin, known))
+    found = list(_bounds(config, device, 1 + margin, known, efficiency))
     if not found:
         return Bound(None, "no device is named in budget/settings.yaml, no like run is in the ledger, and "
                      "training.stopping bounds neither time nor money")  # fmt: skip
@@ -56,15 +64,16 @@ def bound(
 
 
 def _bounds(
-    config: RunConfig, device: Device | None, factor: float, known: Sequence[Reservation]
+    config: RunConfig, device: Device | None, factor: float, known: Sequence[Reservation], efficiency: Efficiency
 ) -> Iterator[tuple[float, str]]:
     done = max(checkpoint.committed(config.directory), default=0)
     total, behind = config.tokens_through(config.total_steps), config.tokens_through(done)
     if like := _a_token(known, total * LEAST):
         yield like * (total - behind) * factor, "like runs in the ledger"
     elif device is not None:
-        seconds = step_s(config, device) * (config.total_steps - done + config.checkpoints.audit_steps)
-        yield seconds * config.ranks * factor, f"the planner, at {ranking.EFFICIENCY[0]:.0%} of the device's peak"
+        seconds = step_s(config, device, efficiency.low) * (config.total_steps - done + config.checkpoints.audit_steps)
+        source = "" if efficiency == STATED else f", the least of {efficiency.source}"
+        yield seconds * config.ranks * factor, f"the planner, at {efficiency.low:.0%} of the device's peak{source}"
     rules = config.stopping
     if rules.seconds is not None:
         yield rules.seconds * config.ranks * factor, "training.stopping.seconds"
@@ -72,16 +81,10 @@ def _bounds(
         yield rules.money / rules.price_per_rank_hour * 3600 * factor, "training.stopping.money"
 
 
-def step_s(config: RunConfig, device: Device) -> float:
-    """Seconds of a step as the run is divided, at the least efficiency."""
-    precision: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
-    what = ranking.TrainingWork(
-        config.model, config.vocab_size, config.sequence_tokens, max(config.steps.batches), precision,
-        config.parallel, config.optimizer, private=config.privacy is not None,
-    )  # fmt: skip
-    least = ranking.of_block(what, config.parallel, config.micro_batch_sequences, config.ranks, device,
-                             ranking.EFFICIENCY[0])  # fmt: skip
-    return least.step_s
+def step_s(config: RunConfig, device: Device, efficiency: float = STATED.low) -> float:
+    """Seconds of a step as the run is divided."""
+    micro, ranks = config.micro_batch_sequences, config.ranks
+    return ranking.of_block(work_of(config), config.parallel, micro, ranks, device, efficiency).step_s
 
 
 def _a_token(known: Sequence[Reservation], least: float) -> float:

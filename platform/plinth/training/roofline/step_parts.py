@@ -8,8 +8,8 @@ compiles. Parts of steps that follow each other add up to the time between their
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, get_args
 
 from plinth.errors import MissingError
 from plinth.records import Frozen
@@ -60,32 +60,53 @@ class MeanStep(Frozen):
         return 1 - self.seconds_together / self.wall_s if self.wall_s > 0 else 0.0
 
 
+class StepSeconds(NamedTuple):
+    """One step by part, and the time between its event and that of the step before, without what is no part of it."""
+
+    number: int
+    seconds: Counter[StepPart]
+    wall_s: float
+
+
+def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds]:
+    """The steps that follow another and state their parts, each as often as it was taken."""
+    before: float | None = None  # when the step before was written
+    for event in events:
+        if event["event"] in _BREAKS:
+            before = None
+        elif event["event"] == "step" and "parts" in event:
+            if before is not None:
+                besides, parts = event.get("besides", {}), Counter[StepPart]()
+                for name, seconds in (*event["parts"].items(), *besides.items()):
+                    if (part := _OF_PART.get(name)) is not None:
+                        parts[part] += seconds
+                wall = event["time"] - before - sum(s for name, s in besides.items() if name not in _OF_PART)
+                yield StepSeconds(int(event["step"]), parts, wall)
+            before = float(event["time"])
+
+
 def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
     """The mean step of a timeline, or of the beginning of one.
 
     Raises:
         MissingError: no two steps that state their parts follow each other.
     """
-    parts, wall, steps = Counter[StepPart](), 0.0, list[int]()
-    before: float | None = None  # when the step before was written
     device, precision, slow = "", "", tuple[int, ...]()
-    for event in events:
-        kind = event["event"]
-        if kind in _BREAKS:
-            before = None
-        if kind == "run_started":
-            device, precision = str(event.get("device", device)), str(event.get("precision", precision))
-        elif kind == "stragglers":
-            slow = tuple(int(one["rank"]) for one in event["ranks"])
-        elif kind == "step" and "parts" in event:
-            if before is not None:
-                besides = event.get("besides", {})
-                for name, seconds in (*event["parts"].items(), *besides.items()):
-                    if (part := _OF_PART.get(name)) is not None:
-                        parts[part] += seconds
-                wall += event["time"] - before - sum(s for name, s in besides.items() if name not in _OF_PART)
-                steps.append(int(event["step"]))
-            before = float(event["time"])
+
+    def seen() -> Iterator[Mapping[str, Any]]:
+        nonlocal device, precision, slow
+        for event in events:
+            if event["event"] == "run_started":
+                device, precision = str(event.get("device", device)), str(event.get("precision", precision))
+            elif event["event"] == "stragglers":
+                slow = tuple(int(one["rank"]) for one in event["ranks"])
+            yield event
+
+    parts, wall, steps = Counter[StepPart](), 0.0, list[int]()
+    for step in following_steps(seen()):
+        parts.update(step.seconds)
+        wall += step.wall_s
+        steps.append(step.number)
     if not steps:
         raise MissingError(
             "the timeline has no two steps that follow each other and state their parts",
