@@ -68,7 +68,7 @@ def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
     return known(Workspace(workspace)) if workspace.is_dir() else ([], [])
 
 
-class Measured(NamedTuple):
+class RecordedPlan(NamedTuple):
     """What recorded runs say to a plan."""
 
     efficiency: Efficiency
@@ -77,18 +77,18 @@ class Measured(NamedTuple):
     broken: list[str]
 
 
-def measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> Measured:
+def measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> RecordedPlan:
     """From the runs of a workspace, which need not exist."""
     from plinth.operation.planning import recorded
 
     runs, broken = recorded_runs(workspace)
-    return Measured(
+    return RecordedPlan(
         recorded.efficiency(runs, on, work), recorded.pauses(runs, on.name, work, stall_s), runs, broken
     )
 
 
 def as_record(
-    ranked: list[RankedDivision], least: tuple[int | None, int | None], steps: int, said: Measured
+    ranked: list[RankedDivision], least: tuple[int | None, int | None], steps: int, said: RecordedPlan
 ) -> dict[str, Any]:
     """For JSON: every division, and what recorded runs say."""
     from plinth.operation.planning.ranking import span
@@ -120,7 +120,7 @@ def show(
     fleet: tuple[int, str, Device],
     spot: bool,
     fp32: bool,
-    said: Measured,
+    said: RecordedPlan,
     shown: int,
 ) -> None:
     """A table of the quickest, what the quickest costs, and how often to save."""

@@ -20,7 +20,7 @@ from plinth.model import flops
 from plinth.operation.planning import forecast, interval, machine, ranking, recorded
 from plinth.operation.planning.efficiency import STATED, Efficiency
 from plinth.operation.spending import admission, parameters
-from plinth.operation.spending.bounds import step_s
+from plinth.operation.spending.bounds import bound, step_s
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
@@ -212,6 +212,11 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
     steps = later.total_steps + later.checkpoints.audit_steps
     seconds = step_s(later, DEVICES["h100"], 0.01) * steps * 1.25 + later.supervision.grace_s
     assert granted.reserved == pytest.approx(seconds * 2 * 36 / 3600 * 1e6, rel=1e-5)
+    slow = Efficiency(low=1e-7, high=1.0, source="slow")
+    bounded = bound(later, DEVICES["h100"], 0.0, 0.0, (), slow).rank_s
+    waiting = later.supervision.grace_s * 2
+    assert bounded == pytest.approx(step_s(later, DEVICES["h100"], 1e-7) * steps * 2 + waiting, rel=1e-9)
+    assert bounded > 2 * waiting
     found = forecast.read(later)
     assert found is not None
     assert found.efficiency.high == pytest.approx(0.02)
