@@ -216,7 +216,6 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
     bounded = bound(later, DEVICES["h100"], 0.0, 0.0, (), slow).rank_s
     waiting = later.supervision.grace_s * 2
     assert bounded == pytest.approx(step_s(later, DEVICES["h100"], 1e-7) * steps * 2 + waiting, rel=1e-9)
-    assert bounded > 2 * waiting
     found = forecast.read(later)
     assert found is not None
     assert found.efficiency.high == pytest.approx(0.02)
