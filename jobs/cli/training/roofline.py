@@ -85,7 +85,6 @@ def described(found: RunRoofline) -> list[str]:
             f"  reached {style.count(found.reached)}FLOP/s while computing, "
             f"{found.reached / roof.attainable(intensity):.0%} of what the roof permits"
         )
-    if first.cause == "communication" and step.slow_ranks:
-        lines.append(f"  ranks that others wait for: {', '.join(map(str, step.slow_ranks))}")
+    lines += [f"  {slow.words()}" for slow in step.slow_ranks]
     lines.append(f"  helps: {first.help}")
     return lines

@@ -46,6 +46,7 @@ def _words(found: RunRoofline) -> str:
     step = found.step
     words = f"Mean of {len(step.steps):,} steps of the leading rank: {step.seconds_together:.4g} s, "
     words += f"by the clock on the wall {step.wall_s:.4g} s."
+    words += "".join(f" Found: {slow.words()}." for slow in step.slow_ranks)
     if found.roof is None or found.device is None:
         return f"{words} The run's machine was not measured: give plinth roofline {found.run} on it."
     attainable = found.roof.attainable(found.work.intensity)

@@ -4,7 +4,8 @@ The part with the most time comes first (ties: in the order of `STEP_PARTS`). Co
 one of two roofs (Williams, Waterman and Patterson 2009): with fewer FLOPs for a byte than the ridge point, at which the
 device can just feed its arithmetic, by `memory`, otherwise by `compute`. What is counted as moved is a lower bound
 (model.traffic), and starting a kernel takes time too: computation that reaches less than `LOW` of the measured FLOP/s
-is not bound by arithmetic either, and counts as `memory`, whatever its counted intensity.
+is not bound by arithmetic either, and counts as `memory`, whatever its counted intensity. Of communication, what is
+waiting for a slower rank is a cause of its own, `slow rank`: faster links would not shorten it.
 
 Amdahl's bound of a part: if it took no time, a step would take that of the others.
 """
@@ -18,7 +19,7 @@ from typing import Literal
 from plinth.records import Frozen
 from plinth.training.roofline.step_parts import STEP_PARTS, StepPart
 
-Cause = Literal["compute", "memory", "communication", "input", "checkpoint", "host"]
+Cause = Literal["compute", "memory", "communication", "slow rank", "input", "checkpoint", "host"]
 
 #: Share of the FLOP/s of large products below which arithmetic binds nothing. Published runs reach 0.3 to 0.6.
 LOW = 0.2
@@ -30,6 +31,7 @@ HELP: dict[Cause, str] = {
     "training.parallel.compile",
     "communication": "a larger global batch, fewer ranks that divide the model, training.parallel.communication_dtype, "
     "a lower ZeRO stage, faster links",
+    "slow rank": "what makes that rank slow: its disk, its processors, its device (`plinth timeline`), or another node",
     "input": "shards on a faster disk or cached on the node (training.reading)",
     "checkpoint": "training.checkpoints: a larger every_steps, mode async, a faster disk",
     "host": "larger steps, layers_every of training.telemetry less often, fewer other processes on the node",
@@ -89,25 +91,33 @@ class Bottleneck(Frozen):
 
 
 def bottlenecks(
-    seconds: Mapping[StepPart, float], work: StepWork | None = None, roof: Roof | None = None
+    seconds: Mapping[StepPart, float],
+    work: StepWork | None = None,
+    roof: Roof | None = None,
+    *,
+    waited_s: float = 0.0,
 ) -> tuple[Bottleneck, ...]:
     """The causes of a step's time, the first first; those without any are left out.
 
     Args:
+        waited_s: of the communication, for slower ranks.
         work, roof: None where the run's machine was never measured: computation is then `compute`.
     """
     total = sum(seconds.values())
-    ordered = sorted(STEP_PARTS, key=lambda part: (-seconds.get(part, 0.0), STEP_PARTS.index(part)))
-    found = []
-    for part in ordered:
+    spent: dict[Cause, float] = {}
+    for part in STEP_PARTS:
         own = seconds.get(part, 0.0)
-        if own <= 0:
-            continue
-        cause: Cause = _of_compute(own, work, roof) if part == "compute" else part
-        found.append(
-            Bottleneck(cause=cause, seconds=own, share=own / total, without_s=total - own, help=HELP[cause])
+        if part == "communication":
+            spent |= {"communication": own - waited_s, "slow rank": waited_s}
+        else:
+            spent[_of_compute(own, work, roof) if part == "compute" and own > 0 else part] = own
+    ordered = sorted((cause for cause in spent if spent[cause] > 0), key=lambda cause: -spent[cause])
+    return tuple(
+        Bottleneck(
+            cause=cause, seconds=own, share=own / total, without_s=total - own, help=HELP[cause]
         )
-    return tuple(found)
+        for cause, own in ((cause, spent[cause]) for cause in ordered)
+    )
 
 
 def _of_compute(seconds: float, work: StepWork | None, roof: Roof | None) -> Cause:

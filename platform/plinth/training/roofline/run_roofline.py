@@ -56,7 +56,7 @@ def of_run(config: RunConfig, speed: MachineSpeed | None) -> RunRoofline:
     work = step_work(config, step)
     found = speed.roof(step.device, precision(config, step), config.launch) if speed else None
     roof, device = found or (None, None)
-    causes = bottlenecks(step.seconds, work, roof)
+    causes = bottlenecks(step.seconds, work, roof, waited_s=step.waited_s)
     return RunRoofline(run=config.run_id, step=step, work=work, roof=roof, device=device, causes=causes)
 
 

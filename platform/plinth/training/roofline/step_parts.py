@@ -3,12 +3,15 @@
 A step states its parts, and what lay between the step before and it (telemetry.step_clock). A save is a checkpoint's;
 evaluation, loading, traces and rounds of sites are not a step's, and neither is the first step of an attempt, which
 compiles. Parts of steps that follow each other add up to the time between their events.
+
+A rank that waits for a slower one communicates, as its clock has it. Which rank that was, and by how much it was
+slower, is in the events `stragglers`, each of the steps before it: as much of their communication is waiting.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from plinth.errors import MissingError
@@ -32,6 +35,30 @@ _OF_PART: dict[str, StepPart] = {
 _BREAKS = frozenset({"job_started", "run_started", "resumed", "rolled_back", "restart", "lost", "vanished"})
 
 
+class SlowRank(Frozen):
+    """A rank that was last found slower than its like.
+
+    Attributes:
+        part: of its own time, which exceeds the leading rank's most; of the leading rank the largest.
+        own_s: seconds of a step that it spends by itself; part_s: of them in that part; leading_s: the leading rank's.
+    """
+
+    rank: int
+    host: str
+    own_s: float
+    part: StepPart | None
+    part_s: float
+    leading_s: float
+
+    def words(self) -> str:
+        """One line for people."""
+        where, why = f" on {self.host}" if self.host else "", ""
+        if self.part is not None:
+            beside = "" if self.rank == 0 else f", rank 0 {self.leading_s:.4g} s"
+            why = f": {self.part} {self.part_s:.4g} s{beside}"
+        return f"rank {self.rank}{where} is slow, {self.own_s:.4g} s a step by itself{why}"
+
+
 class MeanStep(Frozen):
     """The mean of a run's steps, of its leading rank.
 
@@ -40,7 +67,8 @@ class MeanStep(Frozen):
         seconds: by part; they add up to `seconds_together`.
         wall_s: between the events of two steps, without what is no part of a step.
         device, precision: of the last attempt.
-        slow_ranks: ranks that were last found slower than their like.
+        slow_ranks: the slowest first.
+        waited_s: of the communication, what the leading rank waited for slow ranks.
     """
 
     steps: tuple[int, ...]
@@ -48,7 +76,8 @@ class MeanStep(Frozen):
     wall_s: float
     device: str
     precision: str
-    slow_ranks: tuple[int, ...] = ()
+    slow_ranks: tuple[SlowRank, ...] = ()
+    waited_s: float = 0.0
 
     @property
     def seconds_together(self) -> float:
@@ -91,22 +120,23 @@ def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
     Raises:
         MissingError: no two steps that state their parts follow each other.
     """
-    device, precision, slow = "", "", tuple[int, ...]()
+    device, precision, compared = "", "", list[Mapping[str, Any]]()
 
     def seen() -> Iterator[Mapping[str, Any]]:
-        nonlocal device, precision, slow
+        nonlocal device, precision
         for event in events:
             if event["event"] == "run_started":
                 device, precision = str(event.get("device", device)), str(event.get("precision", precision))
             elif event["event"] == "stragglers":
-                slow = tuple(int(one["rank"]) for one in event["ranks"])
+                compared.append(event)
             yield event
 
-    parts, wall, steps = Counter[StepPart](), 0.0, list[int]()
-    for step in following_steps(seen()):
+    taken = list(following_steps(seen()))
+    parts, wall = Counter[StepPart](), 0.0
+    for step in taken:
         parts.update(step.seconds)
         wall += step.wall_s
-        steps.append(step.number)
+    steps = [step.number for step in taken]
     if not steps:
         raise MissingError(
             "the timeline has no two steps that follow each other and state their parts",
@@ -114,11 +144,38 @@ def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
             remedy="wait for the run's next steps",
         )
     count = len(steps)
+    means: dict[StepPart, float] = {part: parts[part] / count for part in STEP_PARTS}
     return MeanStep(
         steps=tuple(steps),
-        seconds={part: parts[part] / count for part in STEP_PARTS},
+        seconds=means,
         wall_s=wall / count,
         device=device,
         precision=precision,
-        slow_ranks=slow,
+        slow_ranks=tuple(_slow(one, means) for one in compared[-1]["ranks"]) if compared else (),
+        waited_s=sum(_waited(taken, compared)) / count,
+    )
+
+
+def _waited(steps: Iterable[StepSeconds], compared: Sequence[Mapping[str, Any]]) -> Iterator[float]:
+    """Seconds of each step that the leading rank waited for a slower one. An event holds from the first step that it is
+    of until the first of the next event's."""
+    since = [(int(event.get("step", 0)) - int(event.get("over_steps", 0)), event["ranks"]) for event in compared]
+    for step in steps:
+        ranks = next((ranks for begin, ranks in reversed(since) if begin < step.number), ())
+        own = step.seconds.total() - step.seconds["communication"] - step.seconds["checkpoint"]
+        slowest = max((float(one.get("own_s", 0.0)) for one in ranks), default=0.0)
+        yield min(step.seconds["communication"], max(0.0, slowest - own))
+
+
+def _slow(one: Mapping[str, Any], leading: Mapping[StepPart, float]) -> SlowRank:
+    own: dict[StepPart, float] = {part: one["parts"][part] for part in STEP_PARTS if part in one.get("parts", {})}
+    base = dict.fromkeys(own, 0.0) if int(one["rank"]) == 0 else {part: leading[part] for part in own}
+    part = max(own, key=lambda name: own[name] - base[name], default=None)
+    return SlowRank(
+        rank=int(one["rank"]),
+        host=str(one.get("host", "")),
+        own_s=float(one.get("own_s", 0.0)),
+        part=part,
+        part_s=0.0 if part is None else own[part],
+        leading_s=0.0 if part is None else leading[part],
     )

@@ -1,14 +1,15 @@
 """Ranks that are slower than their like, found from the time that each one spends by itself.
 
-    every rank: median of its own seconds over the last steps ──▶ one number of each rank, gathered on the device
+    every rank: medians of its own seconds over the last steps ──▶ four numbers of each rank, gathered on the device
                                                                        │ with the numbers of the step
     leading rank: score = seconds of the fastest rank / own  ◀─────────┘
 
 In a synchronous run all ranks take the same time, for the fast ones wait for the slow: a rank's own time is its step
 without communication and checkpoint (step_clock). The score is nvidia-resiliency-ext's relative performance score: 1 is
 the fastest rank, 0.5 twice as slow. Stages of a pipeline have different work, so a rank is compared with its stage's.
+Of what its own time consists (input, host, computation) tells why it is slow: events have the leading rank's alone.
 
-The gathering is one FP64 a rank every few steps, on the stream of the step, and is read when a step's numbers are: the
+The gathering is four FP64 a rank every few steps, on the stream of the step, and is read when a step's numbers are: the
 host waits for nothing.
 """
 
@@ -27,28 +28,35 @@ from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import place_of
 from plinth.training.telemetry.step_clock import StepTime
 
+#: What a rank's own time consists of, and the marks of its step (step_clock) that are that.
+OWN_PARTS = {"input": ("data",), "host": ("host",), "compute": ("forward", "backward", "optimizer")}
+
 
 class RankScore(NamedTuple):
-    """A rank, its own seconds a step and its score."""
+    """A rank, its own seconds a step, its score, and its own seconds by `OWN_PARTS`."""
 
     rank: int
     own_s: float
     score: float
+    parts: tuple[float, ...] = ()
 
 
-def scores(own_s: Sequence[float], like: Sequence[int]) -> list[RankScore]:
+def scores(
+    own_s: Sequence[float], like: Sequence[int], parts: Sequence[Sequence[float]] | None = None
+) -> list[RankScore]:
     """The score of each rank that has measured anything, the slowest first.
 
     Args:
         own_s: by rank; 0 where nothing was measured.
         like: by rank, a number that ranks with the same work share.
+        parts: by rank, the seconds of its own time's parts.
     """
     fastest: dict[int, float] = {}
     for seconds, kind in zip(own_s, like, strict=True):
         if seconds > 0:
             fastest[kind] = min(seconds, fastest.get(kind, seconds))
     measured = [
-        RankScore(rank, seconds, fastest[kind] / seconds)
+        RankScore(rank, seconds, fastest[kind] / seconds, () if parts is None else tuple(parts[rank]))
         for rank, (seconds, kind) in enumerate(zip(own_s, like, strict=True))
         if seconds > 0
     ]
@@ -61,7 +69,7 @@ class StragglerDetector:
     def __init__(self, config: RunConfig, rank: Any) -> None:
         self._telemetry, self._rank, self._world = config.telemetry, rank, config.ranks
         self.every = config.telemetry.stragglers_every if config.ranks > 1 else 0
-        self._own: deque[float] = deque(maxlen=max(1, self.every))
+        self._own: deque[tuple[float, ...]] = deque(maxlen=max(1, self.every))
         self._sent: deque[tuple[int, Any, Any]] = deque()
         self._slow: tuple[int, ...] = ()
         self._hosts: list[Any] = []
@@ -73,14 +81,17 @@ class StragglerDetector:
 
     def record(self, time: StepTime) -> None:
         """Add a step that was read."""
-        self._own.append(time.own_s)
+        own = (sum(time.parts.get(name, 0.0) for name in names) for names in OWN_PARTS.values())
+        self._own.append((time.own_s, *own))
 
     def send(self, step: int) -> None:
         """After launching a step: gather, if it is time. Waits for nothing on GPUs."""
         if not self.every or step % self.every:
             return
-        own = torch.tensor([statistics.median(self._own) if self._own else 0.0], dtype=torch.float64)
-        gathered = torch.empty(self._world, dtype=torch.float64, device=self._rank.device)
+        numbers = 1 + len(OWN_PARTS)
+        medians = [statistics.median(column) for column in zip(*self._own, strict=True)] or [0.0] * numbers
+        own = torch.tensor(medians, dtype=torch.float64)
+        gathered = torch.empty(self._world * numbers, dtype=torch.float64, device=self._rank.device)
         dist.all_gather_into_tensor(gathered, own.to(self._rank.device, non_blocking=True))
         arrived = None
         if gathered.is_cuda:
@@ -104,7 +115,8 @@ class StragglerDetector:
         _, gathered, arrived = self._sent.popleft()
         if arrived is not None:
             arrived.synchronize()
-        return scores(gathered.tolist(), self._like)
+        rows = gathered.view(self._world, -1).tolist()
+        return scores([row[0] for row in rows], self._like, [row[1:] for row in rows])
 
     def changed(self, found: Sequence[RankScore]) -> dict[str, Any] | None:
         """Fields of an event when other ranks are slow than when last asked, None otherwise; to be called where the
@@ -122,6 +134,7 @@ class StragglerDetector:
                     "host": self._hosts[one.rank],
                     "score": round(one.score, 4),
                     "own_s": round(one.own_s, 6),
+                    "parts": {part: round(s, 6) for part, s in zip(OWN_PARTS, one.parts, strict=False)},
                 }
                 for one in slow
             ],

@@ -14,7 +14,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
                  a resume or a rollback, `vetoed` when the guard kept its update from being made, the `slowest` rank and
                  its score where ranks were compared
     stragglers   other ranks are slower than their like than before, or none any more (step, ranks: rank, node, host,
-                 score, own_s; fastest_s, median_s, over_steps; stragglers.py)
+                 score, own_s, parts; fastest_s, median_s, over_steps; stragglers.py)
     skipped      a step that a rollback leaves out: its batch is not trained (step, rule, window)
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)

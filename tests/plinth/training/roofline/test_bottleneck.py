@@ -78,6 +78,14 @@ def test_the_bound_is_amdahls() -> None:
     assert bottlenecks({"host": 2.0})[0].speedup == float("inf")
 
 
+def test_waiting_for_a_slower_rank_is_a_cause_of_its_own() -> None:
+    found = bottlenecks({"compute": 1.0, "communication": 4.0}, waited_s=2.5)
+    assert [(one.cause, one.seconds, one.without_s) for one in found] == [
+        ("slow rank", 2.5, 2.5), ("communication", 1.5, 3.5), ("compute", 1.0, 4.0),
+    ]  # fmt: skip
+    assert [one.cause for one in bottlenecks({"communication": 4.0}, waited_s=4.0)] == ["slow rank"]
+
+
 @given(st.dictionaries(st.sampled_from(STEP_PARTS), st.floats(1e-6, 1e3), min_size=1))
 def test_shares_add_up_and_no_bound_is_better_than_the_first(seconds: dict[Any, float]) -> None:
     found = bottlenecks(seconds, LARGE, ROOF)

@@ -43,7 +43,9 @@ def test_only_steps_that_follow_each_other_count() -> None:
     )
     assert found.wall_s == pytest.approx((1 + 3 + 1) / 3)
     assert found.unaccounted == pytest.approx(0, abs=1e-12)
-    assert (found.device, found.precision, found.slow_ranks) == ("cuda", "bf16", (3,))
+    assert (found.device, found.precision) == ("cuda", "bf16")
+    assert [one.words() for one in found.slow_ranks] == ["rank 3 is slow, 0 s a step by itself"]
+    assert found.waited_s == 0  # an earlier version said by how little
 
 
 def test_time_that_no_part_has_is_said() -> None:
@@ -58,6 +60,37 @@ def test_time_that_no_part_has_is_said() -> None:
 def test_without_two_steps_there_is_none(events: list[dict[str, Any]]) -> None:
     with pytest.raises(MissingError):
         mean_step(events)
+
+
+def straggling(number: int, time: float, over: int, **own: dict[str, float]) -> dict[str, Any]:
+    """Ranks by `r1` and so on, with the parts of their own time."""
+    ranks = [
+        {"rank": int(name[1:]), "host": "node-a", "own_s": sum(parts.values()), "parts": parts}
+        for name, parts in own.items()
+    ]
+    return {"event": "stragglers", "time": time, "step": number, "ranks": ranks, "over_steps": over}
+
+
+def test_waiting_for_a_slower_rank_is_told_from_communication() -> None:
+    """Steps 3 to 6 wait for rank 1, which takes 2 s by itself where rank 0 takes 0.5; 7 and 8 do not any more."""
+    quick, waiting = {"forward": 0.5, "communication": 0.25}, {"data": 0.1, "forward": 0.4, "communication": 2.0}
+    slow = {"input": 1.6, "host": 0.0, "compute": 0.4}
+    events = [step(1, 1.0, quick), step(2, 2.0, quick)]
+    events += [step(number, number * 3.0, waiting) for number in (3, 4, 5, 6)]
+    events.insert(4, straggling(4, 12.0, 2, r1=slow))
+    found = mean_step(events)
+    assert found.seconds["communication"] == pytest.approx((0.25 + 4 * 2.0) / 5)
+    assert found.waited_s == pytest.approx(4 * 1.5 / 5)  # 0.5 of each 2.0 is not the other rank's
+    (one,) = found.slow_ranks
+    assert one.words() == (
+        f"rank 1 on node-a is slow, 2 s a step by itself: input 1.6 s, rank 0 {found.seconds['input']:.4g} s"
+    )
+    later = [*events, straggling(8, 24.0, 2), step(7, 20.0, waiting), step(8, 23.0, waiting)]
+    again = mean_step(later)
+    assert again.slow_ranks == ()
+    assert again.waited_s == pytest.approx(4 * 1.5 / 7)
+    own = mean_step([*events, straggling(7, 20.0, 1, r0={"input": 0.1, "host": 0.0, "compute": 0.4})])
+    assert own.slow_ranks[0].words() == "rank 0 on node-a is slow, 0.5 s a step by itself: compute 0.4 s"
 
 
 @given(

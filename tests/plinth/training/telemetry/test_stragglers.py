@@ -41,7 +41,7 @@ def slowed(config: RunConfig, slow: int, until: int) -> int:
     gather = dist.all_gather_into_tensor
 
     def counted(output: Any, *rest: Any, **more: Any) -> Any:
-        gathers[0] += output.numel() == config.ranks
+        gathers[0] += output.numel() == 4 * config.ranks
         return gather(output, *rest, **more)
 
     dist.all_gather_into_tensor = counted
@@ -78,5 +78,7 @@ def test_a_slowed_rank_is_named_until_it_is_as_fast_as_the_others(make: Any) -> 
     assert (named["rank"], named["node"], named["host"]) == (1, 0, socket.gethostname())
     assert named["own_s"] >= SLOW_S
     assert named["score"] < 0.2
+    assert max(named["parts"], key=named["parts"].get) == "compute"  # where it sleeps
+    assert sum(named["parts"].values()) == pytest.approx(named["own_s"], rel=0.5)  # each a median of its own
     assert [step for step, event in history.steps.items() if "slowest" in event] == [2, 4, 6, 8]
     assert history.steps[4]["slowest"]["rank"] == 1
