@@ -13,7 +13,7 @@ from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 
 #: Seconds that a batch takes to be read, or a forward pass more than it takes; that a disk needs to flush a file.
-READ_S, COMPUTE_S, FLUSH_S = 0.2, 0.06, 0.06
+READ_S, COMPUTE_S, FLUSH_S = 0.4, 0.06, 0.06
 
 #: Bytes a second of a link that is too slow.
 LINK = 250_000.0
