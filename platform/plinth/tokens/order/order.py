@@ -81,6 +81,21 @@ class Order:
         """Whether the run sees some sequence more than once."""
         return any(needed > held for needed, held in zip(self._needed, self.available, strict=True))
 
+    def epochs(self, position: int) -> dict[str, float]:
+        """Times that each stream has been read before a position; within a block, where it is read evenly.
+
+        Raises:
+            MissingError: it is not inside the run.
+        """
+        if not 0 <= position <= self.sequences:
+            raise MissingError(f"position {position}", expected=f"one from 0 to {self.sequences}")
+        phase = next(one for one in reversed(self._phases) if one.first <= position)
+        block = min((position - phase.first) // self.block_sequences, phase.full.blocks)
+        read, counts = self._before(phase, block), self._counts(phase, block)
+        share = (position - phase.first - block * self.block_sequences) / max(1, sum(counts))
+        rows = zip(self.streams, read, counts, self.available, strict=True)
+        return {name: (before + share * count) / held for name, before, count, held in rows if held}
+
     def steps(self, batches: int | Steps) -> Steps:
         """The steps of a run: as given, or of one constant global batch."""
         if isinstance(batches, Steps):

@@ -22,7 +22,9 @@ class Plateau(OneValue):
         "confidence bound.",
     )
     confidence: float = internal(0.95, gt=0.5, lt=1, description="One-sided, of the slope.")
-    slices: tuple[str, ...] = internal((), description="Evaluated slices that must all be flat too; empty: loss alone.")
+    slices: tuple[str, ...] = internal(
+        (), description="Evaluated slices that must all be flat too; empty: of all that can be judged, none may fall."
+    )
 
 
 class Regression(OneValue):
@@ -42,6 +44,13 @@ class Stopping(Frozen):
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
     money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
     price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda given: given is None,
+        description="Times that any bucket may have been read: the run ends where the most repeated one reaches it. "
+        "Up to four times text is worth nearly what new text is (Muennighoff et al., arXiv:2305.16264).",
+    )
     plateau: Plateau | None = Field(None, description="Losses have stopped falling.")
     regression: Regression | None = Field(None, description="A probe has become worse.")
     # Rules of 0.3 that no recipe can set: in the dump, so that runs which were begun before go on.
@@ -59,5 +68,5 @@ class Stopping(Frozen):
     @property
     def asked(self) -> bool:
         """Whether any rule is set."""
-        rules = (self.tokens, self.seconds, self.money, self.plateau, self.regression)
+        rules = (self.tokens, self.seconds, self.money, self.epochs, self.plateau, self.regression)
         return any(rule is not None for rule in rules)

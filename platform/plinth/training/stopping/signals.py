@@ -25,7 +25,8 @@ class Point(NamedTuple):
 
 @dataclass
 class Signals:
-    """The numbers that the rules judge. `tokens` is the place in the run, `spent_tokens` counts repeated steps too."""
+    """The numbers that the rules judge. `tokens` is the place in the run, `spent_tokens` counts repeated steps too;
+    `epochs` are times that each bucket was read on the way there, of which the timeline says nothing."""
 
     tokens: int = 0
     spent_tokens: int = 0
@@ -34,6 +35,7 @@ class Signals:
     losses: list[Point] = field(default_factory=list)
     slices: dict[str, list[Point]] = field(default_factory=dict)
     probes: dict[str, list[ProbeLook]] = field(default_factory=dict)
+    epochs: dict[str, float] = field(default_factory=dict)
 
 
 class Gatherer:

@@ -1,6 +1,7 @@
 """The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state.
 
     budgets      tokens trained, seconds, money
+    epochs       a bucket has been read as often as it may be
     plateau      training loss and slices no longer fall, and no probe is known to
     regression   a probe has become worse
 
@@ -16,10 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from plinth import fingerprint
 from plinth.evaluation.statistics import slope
+from plinth.storage.refs import Refs
+from plinth.storage.workspace import Workspace
+from plinth.tokens.order.order import Order
 from plinth.training.config import RunConfig
 from plinth.training.stopping import probes
 from plinth.training.stopping.parameters import Plateau, Stopping
@@ -51,6 +56,8 @@ class Verdict:
 def judge(rules: Stopping, signals: Signals) -> Verdict:
     """The verdict. Deterministic, of its arguments alone."""
     alone, flat = tuple(_budgets(rules, signals)), tuple(_plateaus(rules.plateau, signals) if rules.plateau else ())
+    if rules.epochs is not None:
+        alone += (_reuse(rules.epochs, signals),)
     if rules.regression is not None:
         alone += tuple(probes.regression(rules.regression, name, looks) for name, looks in signals.probes.items())
     stop = any(state.holds for state in alone) or (bool(flat) and all(state.holds for state in flat))
@@ -68,16 +75,26 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
             yield RuleState(name, spent >= budget, spent, budget, f"{name}: {spent:,.6g} spent of {budget:,.6g}")
 
 
+def _reuse(bound: float, signals: Signals) -> RuleState:
+    """Of the bucket that was repeated most."""
+    name, epochs = max(signals.epochs.items(), key=lambda one: one[1], default=("no bucket", 0.0))
+    return RuleState("epochs", epochs >= bound, epochs, bound, f"epochs: {name} read {epochs:.4g} times of {bound:g}")
+
+
 def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
-    """Of the loss, of every slice that is named, and of every probe; all must hold."""
+    """Of the loss, of every slice, and of every probe; all must hold. A probe, and a slice that nobody named, keeps a
+    run going only where it can be judged."""
     yield plateau("plateau", rule, _blocks(signals.losses, rule.window_tokens), BLOCKS)
-    for name in rule.slices:
-        yield plateau(f"plateau of {name}", rule, signals.slices.get(name, ()), MIN_EVALUATIONS)
+    for name in rule.slices or sorted(signals.slices):
+        points = signals.slices.get(name, ())
+        state = plateau(f"plateau of {name}", rule, points, MIN_EVALUATIONS, "bits per byte")
+        if rule.slices or state.value is not None:
+            yield state
     found = (probes.no_improvement(rule, name, looks) for name, looks in signals.probes.items())
     yield from (state for state in found if state is not None)
 
 
-def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> RuleState:
+def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit: str = "nats") -> RuleState:
     """Flat when even the upper confidence bound of the improvement over another window is too small.
 
     Ordinary least squares over the last window of tokens, Student's t for the bound of the slope.
@@ -90,8 +107,9 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> Ru
         return RuleState(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")
     fit = slope([p.tokens for p in window], [p.value for p in window], level=2 * rule.confidence - 1)
     hopeful = -fit.low * rule.window_tokens
-    reason = f"{name}: at most {hopeful:.3g} nats more in {rule.window_tokens:,} tokens, asked {rule.min_improvement:g}"
-    return RuleState(name, hopeful < rule.min_improvement, hopeful, rule.min_improvement, reason)
+    bound = rule.min_improvement
+    reason = f"{name}: at most {hopeful:.3g} {unit} more in {rule.window_tokens:,} tokens, asked {bound:g}"
+    return RuleState(name, hopeful < bound, hopeful, bound, reason)
 
 
 def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
@@ -111,7 +129,7 @@ class Watch:
     """The rules of one run over its growing timeline, on the leading rank."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.rules = config.stopping
+        self.config, self.rules = config, config.stopping
         self._gatherer = Gatherer(self.rules.plateau.window_tokens if self.rules.plateau else 0)
         self._reader = TimelineReader(config.directory.events)
 
@@ -121,8 +139,18 @@ class Watch:
             return None
         for event in self._reader.poll():
             self._gatherer.add(event)
+        if self.rules.epochs is not None:
+            self._gatherer.signals.epochs = self._order.epochs(self._sequences(step))
         verdict = judge(self.rules, self._gatherer.signals)
         return verdict if verdict.stop else None
+
+    @cached_property
+    def _order(self) -> Order:
+        return Order(Refs(Workspace(self.config.workspace)).load(self.config.mixture))
+
+    def _sequences(self, step: int) -> int:
+        """Sequences of the mixture that a run has taken after a step; of a private run, about so many."""
+        return self.config.tokens_through(step) // self.config.sequence_tokens
 
 
 def stopped_event(rules: Stopping, step: int, verdict: Verdict) -> dict[str, Any]:

@@ -5,21 +5,32 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
+from tiny_mixture import made_mixture
 
+from plinth.compute.context import Context
+from plinth.errors import MissingError
 from plinth.launch.parameters import Launch
+from plinth.storage.workspace import Workspace
+from plinth.tokens.order.order import Order
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.stopping.parameters import Plateau, Stopping
 from plinth.training.stopping.signals import Gatherer, Point, Signals
-from plinth.training.stopping.stopping import judge, last_step
+from plinth.training.stopping.stopping import Watch, judge, last_step, stopped_event
 from plinth.training.telemetry.timeline import timeline
+from tests.plinth.training.conftest import tiny
 from tests.ranks import run_ranks
+
+#: Of a run over a mixture of two buckets: three whole blocks of the order and a rest.
+STEPS = 200
 
 
 def curve(slope: float, noise: float = 0.02, steps: int = 400) -> list[Point]:
@@ -53,6 +64,58 @@ def test_slices_must_be_flat_too() -> None:
     assert not judge(rules, flat).stop  # nobody has evaluated it
     assert judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.0, 0.001)[::20]})).stop
     assert not judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.1, 0.001)[::20]})).stop
+
+
+def test_a_slice_that_still_falls_keeps_a_run_going_though_nobody_named_it() -> None:
+    rules = Stopping(plateau=FLAT)
+    few = curve(0.1, 0.001)[::200]
+    assert judge(rules, Signals(losses=curve(0.0), slices={"code": few})).stop  # two looks judge nothing
+    falling = judge(rules, Signals(losses=curve(0.0), slices={"web": few, "code": curve(0.1, 0.001)[::20]}))
+    assert not falling.stop
+    assert [state.rule for state in falling.states] == ["plateau", "plateau of code"]
+    assert "bits per byte more in 20,000 tokens" in falling.states[1].reason
+    assert judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.0, 0.001)[::20]})).stop
+
+
+def test_text_that_was_read_as_often_as_it_may_be_ends_a_run() -> None:
+    read = {"web": 0.4, "code": 3.99}
+    assert not judge(Stopping(epochs=4.0), Signals(epochs=read)).stop
+    verdict = judge(Stopping(epochs=4.0), Signals(epochs=read | {"code": 4.0}))
+    assert verdict.stop
+    assert verdict.reasons == ["epochs: code read 4 times of 4"]
+    assert not judge(Stopping(epochs=4.0), Signals()).stop
+    assert "epochs" not in Stopping().model_dump()  # rules that stopped a run before are the same rules
+
+
+def test_the_order_says_how_often_text_was_read(tmp_path: Path) -> None:
+    """As counted sequence by sequence; and the rule ends a run at the first step where a bucket has had its epochs."""
+    ctx = Context(Workspace(tmp_path).ensure())
+    mixed, _, _ = made_mixture(ctx, steps=STEPS)
+    ctx.refs.save(mixed)
+    order = Order(mixed)
+    assert set(order.epochs(0).values()) == {0.0}
+    streams, _, _ = order.drawn(np.arange(order.sequences))
+    for position in (0, order.block_sequences, 3 * order.block_sequences, order.sequences):
+        counted = np.bincount(streams[:position], minlength=len(order.streams))
+        wanted = {name: n / held for name, n, held in zip(order.streams, counted, order.available, strict=True)}
+        assert order.epochs(position) == pytest.approx(wanted)
+    within = [max(order.epochs(position).values()) for position in range(order.sequences + 1)]
+    assert within == sorted(within)
+    with pytest.raises(MissingError):
+        order.epochs(order.sequences + 1)
+    most = max(order.epochs(order.sequences).values())
+    rules = Stopping(epochs=most * 0.5, every_steps=1)
+    run = tiny(tmp_path, total_steps=STEPS, global_batch_sequences=4, mixture=mixed.digest, stopping=rules)
+    run.directory.root.mkdir(parents=True)
+    run.directory.events.touch()
+    watch = Watch(run)
+    ends = next(step for step in range(1, STEPS + 1) if watch.verdict_at(step) is not None)
+    assert max(order.epochs(4 * ends).values()) >= rules.epochs > max(order.epochs(4 * (ends - 1)).values())
+    verdict = watch.verdict_at(ends)
+    assert verdict is not None
+    event = stopped_event(rules, ends, verdict)
+    assert event["reasons"][0].startswith("epochs: ")
+    assert event["signals"][0]["value"] == max(order.epochs(4 * ends).values())
 
 
 def test_budgets_are_spent_by_steps_done_again_too() -> None:
