@@ -23,12 +23,16 @@ from assets.framework.up_to_date import up_to_date
 from plinth.compute import costs
 from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, PlinthError
+from plinth.operation.spending import corpus_admission
 from plinth.records import Manifest
 
 CHECK = "expectations"
 PRIORITY = "dagster/priority"
 #: Tag of a Dagster run: the person who asked for it. Two-person approval counts nobody who did.
 REQUESTED_BY = "plinth/requested_by"
+
+#: Groups whose stages are no corpus: what they cost is ranks, which their jobs reserve, or next to nothing.
+NOT_CORPUS = frozenset({"training", "evaluation", "report", "registry", "release"})
 
 #: Request a run when the data version of an input changed and its blocking checks passed; latched, so that an update
 #: which arrives during a run is not lost. Whether the run has work to do is decided by `up_to_date`.
@@ -149,11 +153,19 @@ def _digests(inputs: Inputs) -> dict[str, str]:
 
 
 def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    """The work, with a record of what it cost."""
+    """The work, within the budget, with a record of what it cost. A job's ranks are reserved when it is submitted."""
+    read = corpus_admission.input_bytes(inputs.values())
+    held = None if stage.group in NOT_CORPUS else corpus_admission.reserve(ctx, stage.asset, read)
     wall_s, cpu_s = time.monotonic(), time.process_time()
-    manifest = stage.make(ctx, inputs, say)
-    own, wall = time.process_time() - cpu_s, time.monotonic() - wall_s
-    costs.save(ctx.workspace, costs.AssetCost(asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall))
+    try:
+        manifest = stage.make(ctx, inputs, say)
+    finally:
+        own, wall = time.process_time() - cpu_s, time.monotonic() - wall_s
+        cost = costs.AssetCost(
+            asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read
+        )
+        corpus_admission.settle(ctx, held, cost)
+    costs.save(ctx.workspace, cost)
     return manifest
 
 

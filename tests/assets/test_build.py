@@ -13,8 +13,10 @@ from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide, up_to_date
 from plinth.compute.context import Context
+from plinth.compute.costs import load
 from plinth.compute.stage import manifest
 from plinth.errors import CheckFailedError
+from plinth.operation.spending.ledger import Ledger, Limit
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 from registry import taint
@@ -178,3 +180,46 @@ def test_what_is_made_after_a_mark_shows_whether_it_is_concerned(tmp_path):
     taint.lift(ctx, marked.target, "dpo", "another one")
     _, instance = _run(stages, tmp_path)
     assert _marks(instance, stages) == [True, True, True, True]
+
+
+def _ledger(workspace: Path) -> Ledger:
+    path = workspace / "budget" / "settings.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("team: web\nprices: {core_hour: 3600000}\n")  # a thousand for a millisecond
+    return Ledger(str(path.parent / "ledger.sqlite"))
+
+
+def test_a_stage_of_the_corpus_is_made_within_the_budget(tmp_path: Path) -> None:
+    """The first making is bounded by nothing and settled; a limit that it has spent refuses the next, by name."""
+    workspace = Workspace(tmp_path / "workspace").ensure().root
+    ledger = _ledger(workspace)
+    assert _run([_stage("probe/one"), replace(_stage("report"), group="report")], workspace)[0].success
+    (first,) = ledger.find()
+    assert (first.run, first.team, first.reserved) == ("corpus:probe/one", "web", 1)
+    recorded = load(Workspace(workspace), "probe/one")
+    assert recorded is not None
+    assert first.spent == round(recorded.driver_cpu_s * 1000 * 1e6)
+    given = {"scope": "team", "name": "web", "period": "total", "person": "bo", "made": 1.0}
+    ledger.limit(Limit(amount=first.spent, **given))  # spent to the last millionth
+    done, _ = _run([_stage("probe/one", value=2)], workspace)
+    assert not done.success
+    (failure,) = [event for event in done.all_events if event.is_step_failure]
+    assert "probe/one is not made: it could exceed the budget" in str(failure.step_failure_data.error)
+    refused = ledger.find()[-1]
+    assert refused.refused
+    assert (workspace / "made.txt").read_text().splitlines().count("probe/one") == 1
+    ledger.limit(Limit(amount=10**12, **given))
+    assert _run([_stage("probe/one", value=2)], workspace)[0].success
+    assert [one.spent is not None for one in ledger.find()] == [True] * 3
+
+
+def test_a_stage_that_fails_is_settled_too(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "workspace").ensure().root
+    ledger = _ledger(workspace)
+
+    def fails(ctx, inputs, say):
+        raise CheckFailedError("no")
+
+    assert not _run([replace(_stage("probe/one"), make=fails)], workspace)[0].success
+    (one,) = ledger.find()
+    assert one.ended is not None

@@ -48,6 +48,7 @@ class AssetCost(Frozen):
     steps: dict[str, StepCost]
     driver_cpu_s: float
     wall_s: float
+    input_bytes: int = 0  # of the parts that it was made from; 0: not recorded
 
     @property
     def tasks(self) -> StepCost:

@@ -3,6 +3,7 @@
 parameters   settings of a workspace: team, prices, where the ledger lies
 ledger       reservations and limits, in SQLite or PostgreSQL
 bounds       the most that the rest of a run may take
+corpus_admission  the same for stages of the corpus: cores and requests
 admission    reserve before a job is submitted, or refuse
 settlement   what a job cost, by its timeline
 use          what the rank-seconds of a run went to

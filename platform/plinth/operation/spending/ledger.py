@@ -2,9 +2,9 @@
 
     reserve (an upper bound, within every limit)  ->  the job runs  ->  settle (what it really cost)
 
-One row for each submission of a run's job. Until it is settled it counts as the bound. Limits stand in the ledger too,
-apart from recipes; they are only ever added to, and the newest of a name holds. Money is whole millionths, so that
-sums are exact.
+One row for each submission of a run's job, and for each making of a stage of the corpus. Until it is settled it counts
+as the bound. Limits stand in the ledger too, apart from recipes; they are only ever added to, and the newest of a name
+holds. Money is whole millionths, so that sums are exact.
 
 Does not belong here: how large a bound is (admission), what a job cost (settlement).
 """
@@ -22,6 +22,9 @@ from plinth.storage.database import Database, Execute
 
 #: Of a unit of money.
 MICROS = 1_000_000
+
+#: What the run of a row is called that is no run's but a stage's of the corpus.
+CORPUS = "corpus:"
 
 #: What the reason of a refused submission begins with.
 REFUSED = "refused: "
@@ -225,6 +228,12 @@ def _counted(execute: Execute, limit: Limit, now: float) -> int:
     return int(execute(total, [*values, since])[0][0])
 
 
+def _subject(wanted: Reservation) -> str:
+    if wanted.run.startswith(CORPUS):
+        return f"{wanted.run.removeprefix(CORPUS)} is not made"
+    return f"run {wanted.run} is not submitted"
+
+
 def month(now: float) -> float:
     """When the calendar month of a time began, in UTC."""
     then = datetime.datetime.fromtimestamp(now, datetime.UTC)
@@ -235,14 +244,14 @@ def _require(limit: Limit, counted: int, wanted: Reservation) -> None:
     assert limit.amount is not None
     if wanted.reserved is None:
         raise BudgetError(
-            f"run {wanted.run} is not submitted: its cost has no upper bound",
+            f"{_subject(wanted)}: its cost has no upper bound",
             found=f"{wanted.reason}; {limit.text}",
             expected="a bound that the limit can be held against",
             remedy="see docs/costs.md: a device and its price in budget/settings.yaml, or a time in training.stopping",
         )
     if counted + wanted.reserved > limit.amount:
         raise BudgetError(
-            f"run {wanted.run} is not submitted: it could exceed the budget",
+            f"{_subject(wanted)}: it could exceed the budget",
             found=f"{limit.text}; {counted / MICROS:,.2f} spent or reserved, {wanted.reserved / MICROS:,.2f} wanted "
             f"({wanted.reason})",
             expected=f"at most {max(0, limit.amount - counted) / MICROS:,.2f}",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.operation.spending.energy import Energy
-from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
+from plinth.operation.spending.ledger import CORPUS, MICROS, Ledger, Reservation
 from plinth.operation.spending.parameters import Spending, ledger_place, load, workspace_name
 from plinth.operation.spending.use import RunUse, use
 from plinth.records import Frozen, bucket_of
@@ -69,6 +69,7 @@ def _added(
     found = []
     for name, parts in groups.items():
         spent = sum(share * (one.spent or 0) for share, one in parts) / MICROS
+        of_ranks = sum(share * (one.spent or 0) for share, one in parts if one.rank_s) / MICROS
         hours = sum(share * (one.rank_s or 0.0) for share, one in parts) / 3600
         refused = sum(one.refused for _, one in parts)
         causes, queue_s, energy = _used(parts, known)
@@ -80,7 +81,7 @@ def _added(
                 reserved=sum(share * (one.reserved or 0) for share, one in parts if one.ended is None) / MICROS,
                 spent=spent,
                 rank_hours=hours,
-                price_per_rank_hour=spent / hours if hours else 0.0,
+                price_per_rank_hour=of_ranks / hours if hours else 0.0,
                 causes=causes,
                 queue_hours=queue_s / 3600,
                 kwh=energy.kwh,
@@ -115,9 +116,15 @@ def _used(
 
 
 def _by_bucket(ctx: Context, rows: Sequence[Reservation]) -> Iterable[tuple[str, float, Reservation]]:
-    """Every submission by the share of each bucket in the tokens that its run had seen when it was settled."""
-    mixtures = {run: _mixture(ctx, run) for run in {one.run for one in rows}}
+    """Every submission by the share of each bucket in the tokens that its run had seen when it was settled; a stage of
+    the corpus by its asset."""
+    mixtures = {run: _mixture(ctx, run) for run in {one.run for one in rows if not one.run.startswith(CORPUS)}}
+    buckets = {bucket_of(ref.asset) for ref in ctx.refs.all() if ref.asset.endswith("/documents")}
     for one in rows:
+        if one.run.startswith(CORPUS):
+            bucket = bucket_of(one.run.removeprefix(CORPUS))
+            yield bucket if bucket in buckets else UNKNOWN, 1.0, one
+            continue
         known = mixtures[one.run]
         found = bucket_shares(*known, one.tokens or 0) if known else {UNKNOWN: 1.0}
         yield from ((bucket, share, one) for bucket, share in found.items())
