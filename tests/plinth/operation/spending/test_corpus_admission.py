@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,14 @@ from plinth.compute import costs
 from plinth.compute.context import Context
 from plinth.compute.costs import AssetCost, StepCost
 from plinth.compute.share import TaskShare
+from plinth.compute.stage import manifest
 from plinth.errors import BudgetError
 from plinth.operation.planning.prices import CorpusPrices
 from plinth.operation.spending import corpus_admission, parameters, settlement
-from plinth.operation.spending.ledger import MICROS, Ledger, Limit
+from plinth.operation.spending.ledger import MICROS, JobCost, Ledger, Limit, Reservation
 from plinth.operation.spending.parameters import Spending
 from plinth.operation.spending.summary import summarise
+from plinth.records import Step
 from plinth.storage.workspace import Workspace
 
 PRICES = CorpusPrices(core_hour=36.0, million_requests=1e6)
@@ -68,3 +71,23 @@ def test_a_limit_alone_keeps_an_account(tmp_path: Path) -> None:
     ledger.limit(Limit(scope="all", name="", amount=0, period="total", person="bo", made=1.0))
     with pytest.raises(BudgetError, match="is not made"):
         corpus_admission.reserve(ctx, "web/curated", 1)
+
+
+def test_stages_of_the_corpus_beside_runs(tmp_path: Path) -> None:
+    """A stage has no rank hours, and does not make those of runs dearer; of a bucket it is its asset's."""
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    made = manifest("web/documents", Step(name="d", version="1", params={}), {}, [])
+    ctx.refs.save(made)
+    ctx.refs.publish(made, "0" * 64)
+    ledger = Ledger(parameters.ledger_place(ctx.workspace, Spending()))
+    common: dict[str, Any] = {"workspace": "w", "recipe": "", "team": "t", "experiment": "", "person": "", "ranks": 1}
+    common |= {"price": 1, "spot": False, "reserved": 1, "reason": "", "work": "", "before_s": 0.0, "made": 1.0}
+    rows = [("1", "corpus:web/curated", 4, 0.0), ("2", "corpus:dedup/minhash", 2, 0.0), ("3", "run-a", 36, 3600.0)]
+    for name, run, money, rank_s in rows:
+        ledger.reserve(Reservation(id=name, run=run, **common))
+        ledger.settle(name, JobCost(spent=money * MICROS, rank_s=rank_s, tokens=0), 2.0)
+    (team,) = summarise(ctx, Spending(), ledger.find(), "team")
+    assert (team.spent, team.rank_hours, team.price_per_rank_hour) == (42.0, 1.0, 36.0)
+    assert {one.name: one.spent for one in summarise(ctx, Spending(), ledger.find(), "bucket")} == {
+        "web": 4.0, "-": 38.0,
+    }  # fmt: skip
