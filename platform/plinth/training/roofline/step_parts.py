@@ -157,9 +157,9 @@ def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
 
 
 def _waited(steps: Iterable[StepSeconds], compared: Sequence[Mapping[str, Any]]) -> Iterator[float]:
-    """Seconds of each step that the leading rank waited for a slower one. An event holds from the first step that it is
-    of until the first of the next event's."""
-    since = [(int(event.get("step", 0)) - int(event.get("over_steps", 0)), event["ranks"]) for event in compared]
+    """Seconds of each step that the leading rank waited for a slower one. An event is of the steps before it, and holds
+    from the first of them until the first of the next event's."""
+    since = [(int(event.get("step", 0)) - int(event.get("over_steps", 0)) - 1, event["ranks"]) for event in compared]
     for step in steps:
         ranks = next((ranks for begin, ranks in reversed(since) if begin < step.number), ())
         own = step.seconds.total() - step.seconds["communication"] - step.seconds["checkpoint"]

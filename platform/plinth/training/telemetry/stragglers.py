@@ -70,6 +70,7 @@ class StragglerDetector:
         self._telemetry, self._rank, self._world = config.telemetry, rank, config.ranks
         self.every = config.telemetry.stragglers_every if config.ranks > 1 else 0
         self._own: deque[tuple[float, ...]] = deque(maxlen=max(1, self.every))
+        self._read = 0
         self._sent: deque[tuple[int, Any, Any]] = deque()
         self._slow: tuple[int, ...] = ()
         self._hosts: list[Any] = []
@@ -80,7 +81,10 @@ class StragglerDetector:
             self._per_node = config.launch.ranks_per_node
 
     def record(self, time: StepTime) -> None:
-        """Add a step that was read."""
+        """Add a step that was read; not the first of an attempt, in which kernels are chosen and compiled."""
+        self._read += 1
+        if self._read == 1:
+            return
         own = (sum(time.parts.get(name, 0.0) for name in names) for names in OWN_PARTS.values())
         self._own.append((time.own_s, *own))
 

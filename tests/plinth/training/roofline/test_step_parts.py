@@ -77,7 +77,7 @@ def test_waiting_for_a_slower_rank_is_told_from_communication() -> None:
     slow = {"input": 1.6, "host": 0.0, "compute": 0.4}
     events = [step(1, 1.0, quick), step(2, 2.0, quick)]
     events += [step(number, number * 3.0, waiting) for number in (3, 4, 5, 6)]
-    events.insert(4, straggling(4, 12.0, 2, r1=slow))
+    events.insert(4, straggling(5, 12.0, 2, r1=slow))
     found = mean_step(events)
     assert found.seconds["communication"] == pytest.approx((0.25 + 4 * 2.0) / 5)
     assert found.waited_s == pytest.approx(4 * 1.5 / 5)  # 0.5 of each 2.0 is not the other rank's
@@ -85,7 +85,7 @@ def test_waiting_for_a_slower_rank_is_told_from_communication() -> None:
     assert one.words() == (
         f"rank 1 on node-a is slow, 2 s a step by itself: input 1.6 s, rank 0 {found.seconds['input']:.4g} s"
     )
-    later = [*events, straggling(8, 24.0, 2), step(7, 20.0, waiting), step(8, 23.0, waiting)]
+    later = [*events, straggling(9, 24.0, 2), step(7, 20.0, waiting), step(8, 23.0, waiting)]
     again = mean_step(later)
     assert again.slow_ranks == ()
     assert again.waited_s == pytest.approx(4 * 1.5 / 7)

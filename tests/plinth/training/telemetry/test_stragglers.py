@@ -72,7 +72,7 @@ def test_a_slowed_rank_is_named_until_it_is_as_fast_as_the_others(make: Any) -> 
     assert gathers == [4, 4, 4]  # once every two steps on every rank
     history = timeline(config.directory.events)
     first, last = history.of("stragglers")
-    assert first["step"] in (2, 4)  # the first step of all ranks is slow: kernels are chosen
+    assert first["step"] == 4  # the first step of all ranks is slow, kernels are chosen: it is not compared
     assert (last["step"] in (6, 8), last["ranks"]) == (True, [])
     (named,) = first["ranks"]
     assert (named["rank"], named["node"], named["host"]) == (1, 0, socket.gethostname())
@@ -80,5 +80,5 @@ def test_a_slowed_rank_is_named_until_it_is_as_fast_as_the_others(make: Any) -> 
     assert named["score"] < 0.2
     assert max(named["parts"], key=named["parts"].get) == "compute"  # where it sleeps
     assert sum(named["parts"].values()) == pytest.approx(named["own_s"], rel=0.5)  # each a median of its own
-    assert [step for step, event in history.steps.items() if "slowest" in event] == [2, 4, 6, 8]
+    assert [step for step, event in history.steps.items() if "slowest" in event] == [4, 6, 8]
     assert history.steps[4]["slowest"]["rank"] == 1
