@@ -62,7 +62,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
     return {
         "run": config.run_id,
         "step": step,
-        "tokens": config.step_tokens(step),
+        "tokens": len(sequences) * config.sequence_tokens,
         "sequences": [
             {
                 "row": each.row,

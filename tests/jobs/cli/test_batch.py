@@ -151,7 +151,9 @@ def test_a_private_run_is_listed_as_it_is_drawn(
     readers = {b: ShardReader(ctx.store, cut[b]) for b in cut}
     seen = []
     for step, micro in enumerate(loaded, 1):
-        listed = json.loads(plinth("batch", run.run_id, step, "--json").out)["sequences"]
+        told = json.loads(plinth("batch", run.run_id, step, "--json").out)
+        listed = told["sequences"]
+        assert told["tokens"] == len(listed) * SEQUENCE
         tokens = [readers[one["bucket"]].read(one["sequence"] * SEQUENCE, SEQUENCE + 1).tolist() for one in listed]
         assert [rows.tokens[0].tolist() for rows in micro] == tokens
         seen.append({document["id"] for one in listed for document in one["documents"]})

@@ -55,6 +55,12 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
         SignatureError: this machine has no key as trainer.
     """
     _require(steps, weights)
+    if ema and config.optimizer.ema_decay is None:
+        raise CheckpointError(
+            f"run {config.run_id} kept no mean of its weights",
+            expected="a run whose recipe sets training.optimizer.ema_decay",
+            remedy="average the weights themselves, without ema",
+        )
     parents = {f"{PARENT}{step}": committed_manifest(ctx, config, step) for step in steps}
     for parent in parents.values():
         ctx.refs.save(parent)
@@ -120,7 +126,9 @@ def _require(steps: Sequence[int], weights: Sequence[float]) -> None:
         raise CheckpointError("the checkpoints to average", found=list(steps), expected="steps, each once")
     if len(weights) != len(steps) or not all(0 < weight < float("inf") for weight in weights):
         raise CheckpointError(
-            "the weights of the checkpoints", found=list(weights), expected=f"{len(steps)} numbers above 0"
+            f"the mean of {len(steps)} checkpoints needs a weight for each",
+            found=list(weights),
+            expected=f"{len(steps)} numbers above 0",
         )
 
 
@@ -130,9 +138,7 @@ def _write(path: Path, states: Sequence[ShardedState], weights: Sequence[float],
         lacking = [name for name in names if kind not in state.kinds_of(name)] or sorted(state.names ^ set(names))
         if lacking:
             raise CheckpointError(
-                f"{state.folder} has no {kind} of {lacking[0]}",
-                expected="the same parameters in every checkpoint",
-                remedy="a run keeps a mean where training.optimizer.ema_decay is set" if kind == EMA else None,
+                f"{state.folder} has no {kind} of {lacking[0]}", expected="the same parameters in every checkpoint"
             )
     shapes = {name: states[0].shape_of(name) for name in names}
     sizes = {hf_name(name): ("F32", shape, 4 * torch.Size(shape).numel()) for name, shape in shapes.items()}

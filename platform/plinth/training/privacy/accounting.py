@@ -40,7 +40,12 @@ def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]
         try:
             noise = float(get_noise_multiplier(**given, steps=steps, accountant="rdp"))
         except ValueError as error:
-            raise RecipeError("training.privacy.epsilon is too low for this run", found=error) from error
+            raise RecipeError(
+                "training.privacy.epsilon is too low for this run",
+                found=f"epsilon {params.epsilon:g}, {steps} steps, a sampling rate of {sample_rate:.4g}: {error}",
+                expected="a budget that some noise keeps to",
+                remedy="raise epsilon, take fewer steps, or train on more sequences, which lowers the rate of each",
+            ) from error
     spent = epsilon(noise, sample_rate, steps, params.delta)
     if spent > params.epsilon:
         raise RecipeError(
