@@ -9,6 +9,7 @@ into a byte only on the device that will compute with them, so an int4 file is n
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,7 +38,7 @@ def write(plain: Path, folder: Path, form: str) -> list[str]:
         CheckpointError: a matrix has rows that do not divide into groups.
         IntegrityError: the file, read back, is not what was quantised.
     """
-    support = require("torchao.prototype.safetensors.safetensors_support", "quantised")
+    support = _library("torchao.prototype.safetensors.safetensors_support")
     scheme = _scheme(form)
     with SavedWeights(plain) as saved:
         tensors = {name: _made(saved.tensor(name), name, scheme, form) for name in saved}
@@ -53,7 +54,7 @@ def write(plain: Path, folder: Path, form: str) -> list[str]:
 
 def read(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
     """The tensors of the file by published name, quantised ones as the numbers that they stand for."""
-    support = require("torchao.prototype.safetensors.safetensors_support", "quantised")
+    support = _library("torchao.prototype.safetensors.safetensors_support")
     tensors, described = _file(folder)
     found, left = support.unflatten_tensor_state_dict(tensors, described)
     if left:
@@ -67,8 +68,19 @@ def is_quantised(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and name.startswith("model.layers.")
 
 
+def _library(module: str) -> Any:
+    """A module of torchao without its warnings of kernels for devices that are not here: a file needs none of them.
+
+    Raises:
+        MissingError: torchao is not installed.
+    """
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return require(module, "quantised")
+
+
 def _scheme(form: str) -> Any:
-    quantization = require("torchao.quantization", "quantised")
+    quantization = _library("torchao.quantization")
     if form == "int8":
         return quantization.Int8WeightOnlyConfig(set_inductor_config=False)
     int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
@@ -85,14 +97,14 @@ def _made(tensor: Tensor, name: str, scheme: Any, form: str) -> Tensor:
         )
     linear = nn.Linear(tensor.shape[1], tensor.shape[0], bias=False, device="meta")
     linear.weight = nn.Parameter(tensor, requires_grad=False)
-    require("torchao.quantization", "quantised").quantize_(linear, scheme)
+    _library("torchao.quantization").quantize_(linear, scheme)
     return linear.weight.data
 
 
 def _write_config(plain: Path, folder: Path, scheme: Any) -> None:
     described = {
         "quant_method": "torchao",
-        "quant_type": {"default": require("torchao.core.config", "quantised").config_to_dict(scheme)},
+        "quant_type": {"default": _library("torchao.core.config").config_to_dict(scheme)},
         "include_input_output_embeddings": False,
         "modules_to_not_convert": ["lm_head"],
     }

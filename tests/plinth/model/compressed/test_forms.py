@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +237,11 @@ def test_rows_that_are_no_multiple_of_a_block_are_half_precision(tmp_path: Path)
     assert kinds["blk.0.ffn_up.weight"] == "Q4_0"
     with torch.no_grad():
         assert torch.isfinite(load_model(made.back)(made.tokens)).all()
+
+
+@pytest.mark.slow
+def test_torchao_is_silent_about_kernels_of_other_devices() -> None:
+    """In a process of its own, since it speaks when it is first imported."""
+    quiet = "from plinth.model.compressed.torchao_file import _scheme; _scheme('int8')"
+    done = subprocess.run([sys.executable, "-c", quiet], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
