@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import betaincinv
 
 from plinth.records import Frozen
 
@@ -52,5 +52,5 @@ def lower_bound(right: int, total: int, level: float = 0.95) -> float:
     """Largest epsilon that so many right guesses rule out: the logit of the exact lower bound on their probability."""
     if not right:
         return 0.0
-    share = float(stats.beta.ppf(1 - level, right, total - right + 1))
+    share = float(betaincinv(right, total - right + 1, 1 - level))
     return max(0.0, math.log(share / (1 - share)))

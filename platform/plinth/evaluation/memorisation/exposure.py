@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import gammaincc
 
 Floats = NDArray[np.float64]
 
@@ -46,6 +46,8 @@ def extended(bits: Floats, references: Floats) -> Floats:
     found = exposures(ranks(bits, references), len(references))
     below = bits < references.min()
     if below.any():
+        from scipy import stats  # half a second, which every command that loads the pipeline would pay
+
         fitted = stats.skewnorm.fit(references)
         tail = np.array([-_log_cdf(float(one), *fitted) / math.log(2) for one in bits[below]])
         found[below] = np.maximum(found[below], tail)
@@ -54,12 +56,14 @@ def extended(bits: Floats, references: Floats) -> Floats:
 
 def p_value(found: Floats) -> float:
     """Probability of exposures at least so large in sum, had the model seen none of the canaries; 1 without any."""
-    return float(stats.gamma.sf(math.log(2) * found.sum(), len(found))) if len(found) else 1.0
+    return float(gammaincc(len(found), math.log(2) * found.sum())) if len(found) else 1.0
 
 
 def _log_cdf(value: float, shape: float, location: float, scale: float) -> float:
     """Logarithm of a skew-normal CDF far below its mode, where the CDF itself underflows: the density falls at least
     geometrically from `value` down, so an integral over the few nats below it is all."""
+    from scipy import stats
+
     at = stats.skewnorm.logpdf(value, shape, location, scale)
     below = stats.skewnorm.logpdf(value - 1e-6 * scale, shape, location, scale)
     slope = (at - below) / 1e-6  # nats for each `scale`
