@@ -10,10 +10,14 @@ from assets.framework.stage import Inputs, Say, Stage
 from assets.sampled import written
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.corpus.sources.inventory import Inventory, inventory, remembered
+from plinth.corpus.sources.inventory import Inventory, inventory, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
+from plinth.corpus.sources.sampled import KIND
+from plinth.operation import asset_log
+from plinth.operation.indicators.facts import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
+from plinth.storage import listing
 from plinth.training.distillation import sampled_text
 
 VERSION = "2"
@@ -70,7 +74,16 @@ def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> 
     stats: dict[str, Any] = {"files": len(files), "source_bytes": found.bytes, "inventory": found.digest}
     stats |= {"revisions": found.revisions} if found.revisions else {}
     part = ctx.store_json(f"{name}-files.json", files)
+    note_arrival(ctx, name, bucket)
     return manifest(f"{name}/sources", step, {"inventory": found.digest, **inputs}, [part], stats)
+
+
+def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
+    """Log when the newest file of a bucket came, where its sources say so: from then on its documents are awaited."""
+    outside = [source for source in bucket.sources if source.kind != KIND]
+    times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one)) for one in outside]
+    if known := [time for time in times if time is not None]:
+        asset_log.append(ctx, ARRIVED, name, at=max(known))
 
 
 def _facts(source: Source) -> dict[str, Any]:

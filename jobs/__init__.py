@@ -3,7 +3,7 @@
 pipeline      run a recipe: assets that are up to date are left alone, the rest runs through Dagster
 definitions   Dagster's view of a recipe, with overrides for tests
 experiment    run an experiment: its arms and its effects through Dagster
-sensors       new source files, approvals, failed runs; the nightly schedule
+sensors       new source files, approvals, failed runs; the nightly and hourly schedules
 marks         the check of every asset against marks of unfitness
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last

@@ -12,6 +12,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets import service_levels
 from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
@@ -24,6 +25,7 @@ from plinth.storage.workspace import folder_of
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS, CANDIDATE, RELEASE = "make_corpus", "make_candidate", "make_release"
+LEVELS = "measure_service_levels"
 
 #: Groups that a corpus job makes; later groups use accelerators and are started on purpose.
 CORPUS_GROUPS = (
@@ -71,16 +73,22 @@ def build(
         executor_def=in_process,
         description="Promote the approved candidate.",
     )
+    levels = dg.define_asset_job(
+        LEVELS,
+        dg.AssetSelection.assets(service_levels.ASSET),
+        executor_def=in_process,
+        description="Service levels and error budgets as they stand.",
+    )
     released = [
         sensors.approval(recipe, workspace, release),
         sensors.canary(recipe, workspace, release),
         sensors.mirror(recipe, workspace),
     ]
     return dg.Definitions(
-        assets=[asset(stage) for stage in (*stages(recipe), *further)],
+        assets=[*(asset(stage) for stage in (*stages(recipe), *further)), service_levels.asset(recipe)],
         asset_checks=[marks_check],
-        jobs=[corpus, candidate, *([] if recipe.release is None else [release])],
-        schedules=[sensors.nightly(corpus)],
+        jobs=[corpus, candidate, levels, *([] if recipe.release is None else [release])],
+        schedules=[sensors.nightly(corpus), sensors.hourly(levels)],
         sensors=[
             sensors.arrival(recipe, workspace, corpus),
             *(released if recipe.release else []),

@@ -11,6 +11,7 @@ import dagster as dg
 from assets.catalog import stages
 from assets.framework.marks import evaluations
 from assets.framework.up_to_date import decide
+from assets.sources import note_arrival
 from jobs import marks
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -43,6 +44,9 @@ def arrival(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
             changed = _changed(recipe, ctx)
         except PlinthError as error:
             return dg.SkipReason(str(error))
+        for name in changed:
+            if name in recipe.corpus.buckets:
+                note_arrival(ctx, name, recipe.corpus.buckets[name])
         requests = [dg.RunRequest(run_key=seen, tags={"plinth/new_sources": ",".join(changed)})] if changed else []
         return dg.SensorResult(run_requests=requests, cursor=seen)
 
@@ -269,6 +273,17 @@ def nightly(job: Any) -> dg.ScheduleDefinition:
         cron_schedule="0 2 * * *",
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Brings the corpus up to date at 02:00.",
+    )
+
+
+def hourly(job: Any) -> dg.ScheduleDefinition:
+    """Service levels every hour."""
+    return dg.ScheduleDefinition(
+        name="service_levels",
+        job=job,
+        cron_schedule="7 * * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Measures service levels and error budgets every hour.",
     )
 
 

@@ -31,6 +31,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     measured      statistics of manifests -> facts that gates read
     approval      decisions of people: signed statements, or tags set in the MLflow UI behind its login
     recount/      figures that gates read, counted again from their tables
+    service_levels  service levels of a workspace, with the lineage of its runs
     evidence      gather the evidence that the gates read
     registration  experiment, run, metrics and version in MLflow, each made once
     version_text  marks, gates and scores where MLflow shows them first

@@ -7,6 +7,7 @@ from signatures and tags. Evidence that is missing stays None, and its gate fail
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,16 +16,18 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
+from plinth.operation.indicators import ErrorBudget
 from plinth.provenance.statements import INITIAL, Chain, attempts_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import approval, attestations, measured, policy, releases, signing, taint, trained
+from registry import approval, attestations, measured, policy, releases, service_levels, signing, taint, trained
 from registry.attestations import Attestation
 from registry.candidate import Candidate, evidence_of, resume_facts, signed_chain
 from registry.gates import CheckResult, Evidence
 from registry.gates.facts import CodeFacts, ContaminationFacts, CostFacts, LicenceFacts, ResumeFacts, StabilityFacts
+from registry.gates.operation import ERROR_BUDGET
 from registry.recount import corpus, measurements
 from registry.recount.figures import differences
 from registry.standing import standing
@@ -59,6 +62,7 @@ def gather(
         memorisation=measured.memorisation(found),
         pii=measured.pii(found, chain),
         bias=measured.bias(found),
+        error_budgets=_error_budgets(ctx, recipe.required_release().name),
         requested_by=candidate.facts.requested_by,
         approvals=approvals,
         approval_faults=faults,
@@ -125,6 +129,18 @@ def _champion(ctx: Context, release: str, own: str) -> str | None:
     try:
         return champion(ctx, release, own)
     except TrustError:
+        return None
+
+
+def _error_budgets(ctx: Context, release: str) -> tuple[ErrorBudget, ...] | None:
+    """Of the whole pipeline until now, by the objectives of the policy that governs; None where it asks for none, or
+    what they are counted from cannot be read."""
+    try:
+        governing = policy.current(ctx, release).policy
+        if ERROR_BUDGET not in governing.asked:
+            return None
+        return tuple(service_levels.measure(ctx, governing.error_budget.objectives, time.time()))
+    except PlinthError:
         return None
 
 

@@ -23,6 +23,8 @@ from assets.framework.up_to_date import up_to_date
 from plinth.compute import costs
 from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, PlinthError
+from plinth.operation import asset_log
+from plinth.operation.indicators.facts import CHECKED, PUBLISHED
 from plinth.operation.spending import corpus_admission
 from plinth.records import Manifest
 
@@ -90,6 +92,11 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
         CheckFailedError: a blocking expectation failed; nothing was published.
     """
     made = bring(stage, ctx, say)
+    if made.outcome:
+        failures = len(made.outcome.failures)
+        asset_log.append(
+            ctx, CHECKED, stage.asset, passed=not made.blocked, evaluated=made.outcome.evaluated, failures=failures
+        )
     if made.blocked and made.suite and made.outcome:
         yield _check_result(stage, made.suite, made.outcome)
     manifest = publish(stage, ctx, made)
@@ -145,6 +152,7 @@ def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
         stage.statement.sign(ctx, digests, manifest)
     ctx.refs.publish(manifest, stage.key(ctx, digests))
+    asset_log.append(ctx, PUBLISHED, stage.asset, digest=manifest.digest)
     return manifest
 
 

@@ -7,6 +7,7 @@
     risk        contamination, extraction, canaries, pii_data, pii_outputs, bias, toxicity
     forgetting  no worse than the weights that the run began from, where a policy asks under `extensions`
     origin      signature, lineage, taint, licence, terms, resume, stability, cost
+    operation   error_budget: of the pipeline that made the candidate
     people      approvals
     compressed  a quantised or pruned form loses little: asked of exports, not of candidates
     all_gates   all of them in order, and those of installed packages

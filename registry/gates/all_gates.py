@@ -11,7 +11,7 @@ from plinth import fingerprint
 from plinth.errors import RecipeError
 from plinth.recipe.gate import GATES
 from plinth.records import Frozen
-from registry.gates import origin, people, quality, risk
+from registry.gates import operation, origin, people, quality, risk
 from registry.gates.facts import Evidence
 from registry.gates.result import GateResult
 from registry.gates.settings import ALWAYS, GatePolicy
@@ -42,6 +42,7 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "bias": risk.bias,
         "toxicity": risk.toxicity,
         "cost": origin.cost,
+        operation.ERROR_BUDGET: operation.error_budget,
         "taint": origin.taint,
         "approvals": people.approvals,
     }

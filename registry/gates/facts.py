@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from plinth.operation.indicators import ErrorBudget
 from plinth.records import Frozen
 from plinth.training.forensics.proof import Tolerance
 
@@ -270,7 +271,7 @@ class Evidence(Frozen):
     """The evidence that the gates read. None: there is no such evidence, so its gate fails.
 
     Found by whoever judges: `signature`, `lineage`, `code`, `taints`, `champion`, `parent`, `expected_slices`,
-    decisions of people. All others are attested, a field for each kind.
+    `error_budgets`, decisions of people. All others are attested, a field for each kind.
     """
 
     signature: CheckResult | None = None
@@ -296,6 +297,8 @@ class Evidence(Frozen):
     stability: StabilityFacts | None = None
     bias: BiasFacts | None = None
     cost: CostFacts | None = None
+
+    error_budgets: tuple[ErrorBudget, ...] | None = Field(None, description="Of the pipeline, now.")
 
     requested_by: str | None = None
     approvals: tuple[Approval, ...] | None = None

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from plinth.operation.indicators import INDICATORS, Objectives
 from plinth.recipe.gate import BUILT_IN
 from plinth.records import Frozen
 from plinth.training.forensics.proof import ToleranceClass
@@ -152,6 +153,28 @@ class CostPolicy(Frozen):
     amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Names, each above 0.")
 
 
+class ErrorBudgetPolicy(Frozen):
+    """Seconds of the pipeline that may be bad. The objectives are the policy's: nothing in a workspace changes them."""
+
+    indicators: tuple[str, ...] = Field(
+        ("job success", "goodput", "checkpoint age", "restore time"),
+        min_length=1,
+        description="Error budgets of which some must be left, by the names of `plinth sli`.",
+    )
+    required: tuple[str, ...] = Field(
+        ("job success",), description="Those that must have been measured; others may have had no occasion."
+    )
+    objectives: Objectives = Field(Objectives(), description="Window, shares and bounds, as in `objectives.yaml`.")
+
+    @model_validator(mode="after")
+    def _known(self) -> ErrorBudgetPolicy:
+        if unknown := sorted({*self.indicators, *self.required} - set(INDICATORS)):
+            raise ValueError(f"there is no indicator {unknown[0]!r}; there are {', '.join(INDICATORS)}")
+        if lacking := sorted(set(self.required) - set(self.indicators)):
+            raise ValueError(f"{lacking[0]} is required and not among the indicators")
+        return self
+
+
 class PrometheusPolicy(Frozen):
     """Two expressions of PromQL, of one series each, evaluated at the same times."""
 
@@ -255,6 +278,11 @@ class GatePolicy(Frozen):
     stability: StabilityPolicy = StabilityPolicy()
     bias: BiasPolicy = BiasPolicy()
     cost: CostPolicy = CostPolicy()
+    error_budget: ErrorBudgetPolicy = Field(
+        ErrorBudgetPolicy(),
+        description="Error budgets of the pipeline.",
+        exclude_if=lambda given: given == ErrorBudgetPolicy(),
+    )
     approvals: ApprovalPolicy = ApprovalPolicy()
     trial: TrialPolicy = Field(
         TrialPolicy(),

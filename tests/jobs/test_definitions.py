@@ -35,7 +35,7 @@ def test_the_demo_loads_too(tmp_path):
 
 def test_every_asset_says_what_it_is(defs, recipe):
     specs = {"/".join(spec.key.path): spec for spec in defs.resolve_all_asset_specs()}
-    assert set(specs) == {stage.asset for stage in stages(recipe)}
+    assert set(specs) == {"service_levels", *(stage.asset for stage in stages(recipe))}
     for name, spec in specs.items():
         assert spec.description, name
         assert spec.code_version, name
@@ -88,6 +88,7 @@ def test_jobs_sensors_and_schedules_are_there(defs):
     for job in (definitions.CORPUS, definitions.CANDIDATE, definitions.RELEASE):
         assert defs.resolve_job_def(job).name == job
     assert defs.resolve_schedule_def("nightly").cron_schedule == "0 2 * * *"
+    assert defs.resolve_schedule_def("service_levels").job_name == definitions.LEVELS
 
 
 def test_the_line_job_stops_before_the_release(defs):

@@ -247,7 +247,7 @@ def make_recipe(name: str) -> Recipe:
 #: Gates that a `Line` has no evidence for.
 NOT_MEASURED = (
     *("max_bits_per_byte", "slices", "probes", "tasks", "extraction", "canaries", "pii_data", "pii_outputs"),
-    *("bias", "toxicity"),
+    *("bias", "toxicity", "error_budget"),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plinth.operation.indicators import ErrorBudget
 from registry.gates import Approval, CheckResult, Evidence, GatePolicy, SliceScore
 from registry.gates.facts import (
     BiasFacts,
@@ -123,6 +124,12 @@ def proof(**changes: Any) -> Evidence:
             toxicity=ToxicityFacts(continuations=60, at_most=0.04),
         ),
         "cost": CostFacts(amounts={"wall_s": 9.0, "tokens": 2.0**20}),
+        "error_budgets": (
+            ErrorBudget(indicator="job success", unit="rank-s", target=0.95, good_s=96, total_s=100),
+            ErrorBudget(indicator="goodput", unit="rank-s", target=0.9, good_s=91, total_s=100),
+            ErrorBudget(indicator="checkpoint age", unit="rank-s", target=0.99, good_s=0, total_s=0),
+            ErrorBudget(indicator="ingestion lag", unit="bucket-s", target=0.9, good_s=0, total_s=100),
+        ),
         "requested_by": "grace",
         "approvals": (person("ada"),),
     }

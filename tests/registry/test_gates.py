@@ -126,6 +126,15 @@ FLIPS: dict[str, list[tuple[str, object]]] = {
     ],
     "toxicity": [("bias/toxicity/at_most", 0.051), ("bias/toxicity/continuations", 0), ("bias/toxicity", None)],
     "cost": [("cost/amounts/tokens", 0.0), ("cost/amounts", {"wall_s": 1.0}), ("cost", None)],
+    "error_budget": [
+        ("error_budgets/0/good_s", 95),  # the objective itself: nothing is left
+        ("error_budgets/1/good_s", 89),
+        ("error_budgets/1/good_s", math.nan),
+        ("error_budgets/2/total_s", 1),
+        ("error_budgets/0/total_s", 0),  # it is required
+        ("error_budgets", None),
+        ("error_budgets", []),
+    ],
     "taint": [("taints", ["web/curated is marked by ada: poisoned"]), ("taints", None)],
     "approvals": [("approvals", []), ("approvals/0/decision", "rejected"), ("approvals", None)],
 }

@@ -1,20 +1,38 @@
-"""`objectives.yaml` of a workspace, and the indicators of all of its runs.
+"""`objectives.yaml` of a workspace, and the indicators of all of its runs and assets.
 
     load(workspace)      its objectives
-    measure(ctx, ...)    error budgets over the timelines of its runs
+    tallies(ctx, ...)    good and all seconds of every indicator, for windows of any length
+    measure(ctx, ...)    error budgets over the window of the objectives
+
+Whether the data of a run is known down to its sources is for a package above to say (`registry.service_levels`).
 """
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import RequestError
-from plinth.operation.indicators import ErrorBudget, Objectives, budgets, of_run
+from plinth.operation import asset_log
+from plinth.operation.indicators import ErrorBudget, Objectives, Tally, budgets, of_assets, of_run
+from plinth.operation.indicators.facts import AssetFacts, RunFacts, run_facts
+from plinth.operation.spending import parameters
+from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.telemetry.devices import read_samples
 from plinth.training.telemetry.timeline import read_events
+
+#: Says of a run whether its data is known down to its sources; None: it cannot be said.
+Complete = Callable[[RunConfig], bool | None]
+
+_TAIL_BYTES = 1 << 16
 
 
 def load(workspace: Workspace) -> Objectives:
@@ -37,15 +55,73 @@ def load(workspace: Workspace) -> Objectives:
         ) from cause
 
 
-def measure(ctx: Context, objectives: Objectives, until: float) -> list[ErrorBudget]:
-    """Error budgets of all runs whose folders are in this workspace, at a time (Unix seconds).
+def tallies(
+    ctx: Context, objectives: Objectives, until: float, complete: Complete = lambda config: None
+) -> list[Tally]:
+    """Of all runs whose folders are in this workspace, and of its assets, as they stood at a time (Unix seconds).
+
+    Runs whose last event is older than the objectives' window are not read.
 
     Raises:
-        IntegrityError: a timeline is broken.
+        IntegrityError: a timeline or the log of assets is broken.
         TrainingError: a configuration is.
+        StorageError: the ledger of spending cannot be reached.
     """
-    found = []
+    since = until - objectives.window_days * 86400
+    prices, found = _submissions(ctx.workspace), list[Tally]()
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
+        if _last_time(path.with_name("events.jsonl")) < since:
+            continue
         config = configuration.load(path)
-        found += of_run(read_events(config.directory.events), config.ranks, objectives, until)
-    return budgets(found, objectives, until)
+        found += of_run(_facts(config, objectives, until, prices.get(config.run_id, []), complete), objectives)
+    return found + of_assets(AssetFacts(list(asset_log.read(ctx.workspace, until)), until), objectives)
+
+
+def measure(
+    ctx: Context, objectives: Objectives, until: float, complete: Complete = lambda config: None
+) -> list[ErrorBudget]:
+    """Error budgets of the window that ends at a time (Unix seconds).
+
+    Raises:
+        IntegrityError, TrainingError, StorageError: as `tallies`.
+    """
+    return budgets(tallies(ctx, objectives, until, complete), objectives, until)
+
+
+def _facts(
+    config: RunConfig, objectives: Objectives, until: float, known: list[Reservation], complete: Complete
+) -> RunFacts:
+    paid = [one.price for one in known if one.made <= until and not one.refused]
+    return run_facts(
+        config.run_id,
+        read_events(config.directory.events),
+        config.ranks,
+        until,
+        objectives.silence_s,
+        price=paid[-1] / MICROS if paid else config.stopping.price_per_rank_hour,
+        samples=[one for one in read_samples(config.directory) if float(one["time"]) <= until],
+        fine_tunes=config.initial is not None,
+        complete=complete(config),
+    )
+
+
+def _submissions(workspace: Workspace) -> dict[str, list[Reservation]]:
+    """Submissions of this workspace by run, oldest first; none where no ledger was ever written."""
+    place = parameters.ledger_place(workspace, parameters.load(workspace))
+    if "://" not in place and not Path(place).exists():
+        return {}
+    found: dict[str, list[Reservation]] = {}
+    for one in sorted(Ledger(place).find(parameters.workspace_name(workspace)), key=lambda one: one.made):
+        found.setdefault(one.run, []).append(one)
+    return found
+
+
+def _last_time(path: Path) -> float:
+    """Time of the last whole event of a timeline, without reading the rest; endless where that cannot be said."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = stream.read().rpartition(b"\n")[0].splitlines()
+        return float(json.loads(lines[-1])["time"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return float("inf")

@@ -19,7 +19,7 @@ from plinth.records import Frozen
 BUILT_IN = (
     "signature", "lineage", "beats_gzip", "beats_trigram", "max_bits_per_byte", "slices", "probes", "tasks",
     "contamination", "extraction", "canaries", "pii_data", "pii_outputs", "licence", "terms", "resume", "stability",
-    "bias", "toxicity", "cost", "taint", "approvals",
+    "bias", "toxicity", "cost", "error_budget", "taint", "approvals",
 )  # fmt: skip
 
 

@@ -105,6 +105,24 @@ def listing(location: str, base: Path | str, suffixes: tuple[str, ...] = (), siz
     return [[name, info["size"], _mark(info)] for name, _, info in wanted if not _refused(info)]
 
 
+def newest(location: str, base: Path | str, suffixes: tuple[str, ...] = ()) -> float | None:
+    """When the newest file at a location came there (Unix seconds); None where its file system does not say.
+
+    Raises:
+        SourceError: the location cannot be listed.
+    """
+    _, _, found = _find(location, base, suffixes)
+    return max((time for _, _, info in found for time in _times(info)), default=None)
+
+
+def _times(info: Mapping[str, Any]) -> Iterator[float]:
+    """Of a local file, its content's and its entry's: a copy may keep the time of the original."""
+    for key in ("mtime", "created", "LastModified"):
+        value = info.get(key)
+        if value is not None:
+            yield value.timestamp() if hasattr(value, "timestamp") else float(value)
+
+
 class _Entry(NamedTuple):
     uri: str
     name: str

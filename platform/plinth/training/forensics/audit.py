@@ -17,6 +17,7 @@ time and no path. `resume.json` is the newest; `audits/` keeps all.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -191,6 +192,7 @@ def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
         from_step=evidence["from_step"],
         to_step=evidence["to_step"],
         compared_steps=evidence["compared_steps"],
+        delta=_relative_difference(evidence["steps"], "loss"),
         number=number,
         durable=True,
     )
@@ -248,6 +250,15 @@ def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
     """Largest absolute difference of a number over all compared steps that have it twice."""
     pairs = ((row[name]["original"], row[name]["replayed"]) for row in steps)
     return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
+
+
+def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
+    """Largest difference of a number over all compared steps, as a share of the recorded one; infinite where one of two
+    is missing."""
+    pairs = [(row[name]["original"], row[name]["replayed"]) for row in steps]
+    if not all(isinstance(one, float) for pair in pairs for one in pair):
+        return math.inf
+    return max((float(abs(a - b) / abs(a) if a else abs(b)) for a, b in pairs), default=0.0)
 
 
 def _parameter_difference(engine: TrainingEngine, step: int) -> float:

@@ -19,10 +19,10 @@ Does not belong here: what a rank-second costs, which runs are looked at togethe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from plinth.records import Frozen
 from plinth.training.supervise.watch import NODE_SILENT
@@ -99,6 +99,23 @@ class AttemptTime(Frozen):
     rank_us: Mapping[Cause, int]
 
 
+class TimeSpan(NamedTuple):
+    """Time of an attempt that has one cause, for accounts of any window.
+
+    Args:
+        attempt: index in the ledger's `attempts`.
+        begin_us: microseconds since the epoch of the events' clock.
+        us: its length; below 0 where a step was longer by its own clock than between two events: the sum is exact.
+        step: of which it is a part; None of time between steps.
+    """
+
+    attempt: int
+    begin_us: int
+    us: int
+    cause: Cause
+    step: int | None = None
+
+
 class GoodputLedger(Frozen):
     """Where the rank-seconds of a run went, or of several."""
 
@@ -161,8 +178,17 @@ class _Turn:
     """One time that a step was trained: microseconds by cause."""
 
     attempt: _Attempt
+    step: int
     by_cause: Counter[Cause]
     lost: Cause | None = None
+
+
+class _Named(NamedTuple):
+    """Time in the order in which it was named, which is that in which it passed."""
+
+    cause: Cause
+    us: int
+    turn: _Turn | None
 
 
 @dataclass
@@ -183,6 +209,7 @@ class _Attempt:
     in_loop: int = 0  # not accounted for when the last step ended
     phase: tuple[int, int] = (0, 0)  # when the phase began, and what was named by then
     turns: list[_Turn] = field(default_factory=list)
+    order: list[_Named] = field(default_factory=list)
     hung: bool = False
 
     @property
@@ -190,10 +217,15 @@ class _Attempt:
         """Time that nothing accounts for yet; below 0 where clocks differ."""
         return self.now - self.begin - self.named.total()
 
+    def name(self, by_cause: Mapping[Cause, int], turn: _Turn | None = None) -> None:
+        """The next time that has no cause yet has these."""
+        for cause, us in by_cause.items():
+            self.named[cause] += us
+            self.order.append(_Named(cause, us, turn))
+
     def settle(self, cause: Cause) -> None:
         """A phase is over: name all of its time, that since the last step by the events in it or by this cause."""
-        for between, us in self._divided(cause).items():
-            self.named[between] += us
+        self.name(self._divided(cause))
         self.since.clear()
         self.in_loop = 0
 
@@ -213,13 +245,28 @@ class _Attempt:
         """Microseconds by cause as far as they are known now."""
         found = Counter(self.named)
         found.update(self._divided(_unnamed(self)))
-        computing = [turn.by_cause["goodput"] for turn in self.turns]
-        if len(computing) > 1:
-            longer = max(0, computing[0] - median_low(computing[1:]))
-            holder = self.turns[0].lost or "goodput"
-            found[holder] -= longer
+        if longer := self._compiling():
+            found[self.turns[0].lost or "goodput"] -= longer
             found["compile"] += longer
         return _without_debts(found)
+
+    def _compiling(self) -> int:
+        """What the first step takes longer than the median of those that follow."""
+        computing = [turn.by_cause["goodput"] for turn in self.turns]
+        return max(0, computing[0] - median_low(computing[1:])) if len(computing) > 1 else 0
+
+    def spans(self, number: int) -> Iterator[TimeSpan]:
+        """Its time in order; of a step that was lost, all parts have the cause of that."""
+        left, at = self._compiling(), self.begin
+        rest = (_Named(cause, us, None) for cause, us in self._divided(_unnamed(self)).items())
+        for cause, us, turn in (*self.order, *rest):
+            step = turn.step if turn else None
+            if left and cause == "goodput" and turn is self.turns[0]:
+                yield TimeSpan(number, at, min(left, us), "compile", step)
+                at, us, left = at + min(left, us), us - min(left, us), 0
+            if us:
+                yield TimeSpan(number, at, us, turn.lost or cause if turn else cause, step)
+            at += us
 
 
 def _unnamed(attempt: _Attempt) -> Cause:
@@ -290,6 +337,11 @@ class GoodputAccount:
         )
         return GoodputLedger(attempts=made, lost_steps=self._lost_steps)
 
+    def spans(self) -> Iterator[TimeSpan]:
+        """The same time in order, each piece with its cause: their sums are the ledger's, but for roundings."""
+        for number, one in enumerate(self._attempts):
+            yield from one.spans(number)
+
     def _begin(self, kind: str) -> None:
         """A job begins with this event; without a submission it comes from its scheduler's queue, or is the first."""
         again = kind in ("vanished", "job_started") and bool(self._attempts)
@@ -348,7 +400,7 @@ class GoodputAccount:
         """The ranks are up; a checkpoint was verified before, where one was chosen, and is loaded from now on."""
         job.ranks = self._ranks = int(event["ranks"])
         verified = min(round(float(event.get("verified_s", 0.0)) * 1e6), max(0, job.open))
-        job.named["restore"] += verified
+        job.name({"restore": verified})
         job.settle("start")
         job.stage = "start"
 
@@ -359,16 +411,16 @@ class GoodputAccount:
             first = parts.total()
             room = max(0, job.open)
             begun = max(0, room - first)
-            job.named["start"] += begun
+            job.name({"start": begun})
             job.stage, job.phase = "training", (job.now - room + begun, job.named.total())
         room = job.now - job.phase[0] - (job.named.total() - job.phase[1])
         _shorten(besides, max(0, room - parts.total()))  # of what the phase before has named already
-        job.named.update(besides)
+        job.name(besides)
         if (earlier := self._steps.pop(step, None)) is not None:
             self._lose(earlier, "redone work")
-        turn = _Turn(job, parts)
+        turn = _Turn(job, step, parts)
         job.turns.append(turn)
-        job.named.update(parts)
+        job.name(parts, turn)
         if event.get("vetoed"):
             self._lose(turn, "guard", counted=False)
         else:

@@ -45,7 +45,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     allowance    a part of the money granted to the run's jobs is spent (share, rank_s, granted_rank_s,
                  price_per_rank_hour)
     allowance_spent   the job is stopped before more is spent than was granted (the same fields)
-    audited      evidence of resume was written (bit_exact, compared_steps)
+    audited      evidence of resume was written (bit_exact, compared_steps; delta: largest difference of a loss,
+                 relative)
     finished, failed, stopped   how the job ended
 
 Rank 0 and the supervisor write; every append takes a file lock, cuts a torn last line left by a

@@ -1,0 +1,208 @@
+"""Good and all seconds of an interval, what of them lies in a window, and error budgets over a window.
+
+A tally is uniform over its interval: what lies in a window is its share by time, in whole microseconds. So a long
+attempt counts in every window with the seconds that lie there, and a window of five minutes is as good as one of weeks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from plinth.errors import CheckFailedError, MissingError
+from plinth.operation.indicators.parameters import Objectives
+from plinth.records import Frozen
+
+#: Pieces shorter than so many microseconds together are one tally.
+GRAIN_US = 10_000_000
+
+
+class Tally(NamedTuple):
+    """Microseconds of one indicator, times ranks, devices, suites: whatever its unit is.
+
+    Args:
+        subject: the run, asset or bucket.
+        begin, end: Unix seconds.
+        measured, weight: what the measure of the indicator is made of: the ratio of their sums; without weights, the
+            largest `measured`.
+    """
+
+    indicator: str
+    subject: str
+    begin: float
+    end: float
+    good_us: int
+    total_us: int
+    measured: float | None = None
+    weight: float | None = None
+
+
+class Piece(NamedTuple):
+    """Part of an attempt: microseconds of the clock, of which some are good; see `Tally`."""
+
+    begin_us: int
+    us: int
+    good_us: int
+    measured: float = 0.0
+    weight: float | None = None
+
+
+class ErrorBudget(Frozen):
+    """One indicator over a window.
+
+    Attributes:
+        unit: of its seconds.
+        good_s, total_s: seconds.
+        target: share that has to be good.
+        measure: the number behind the seconds, in `measured_in`; None where there is none.
+    """
+
+    indicator: str
+    unit: str
+    target: float
+    good_s: float
+    total_s: float
+    measure: float | None = None
+    measured_in: str = ""
+
+    @property
+    def value(self) -> float | None:
+        """Share that was good; None where nothing was measured."""
+        return self.good_s / self.total_s if self.total_s else None
+
+    @property
+    def spent(self) -> float | None:
+        """Bad seconds as a share of those that the objective allows; 1 and above: spent. None: nothing was measured."""
+        return (self.total_s - self.good_s) / ((1 - self.target) * self.total_s) if self.total_s else None
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no bad second is left."""
+        return self.spent is not None and self.spent >= 1
+
+
+def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[Piece]) -> Iterator[Tally]:
+    """Tallies of consecutive pieces; short ones are joined, long ones stay as they are."""
+    held: list[Piece] = []
+    us = 0
+    for piece in pieces:
+        if us > 0 and us + piece.us > GRAIN_US and piece.us >= 0:
+            yield _of(indicator, subject, ranks, held, us)
+            held, us = [], 0
+        held.append(piece)
+        us += piece.us
+    if held:
+        yield _of(indicator, subject, ranks, held, us)
+
+
+def _of(indicator: str, subject: str, ranks: int, held: Sequence[Piece], us: int) -> Tally:
+    begin, good = held[0].begin_us, sum(one.good_us for one in held)
+    made = Tally(indicator, subject, begin / 1e6, (begin + us) / 1e6, good * ranks, us * ranks)
+    if held[0].weight is None:
+        return made
+    return made._replace(measured=sum(one.measured for one in held), weight=sum(one.weight or 0.0 for one in held))
+
+
+def up_to(indicator: str, subject: str, begin: float, end: float, bound_s: float, times: int = 1) -> Iterator[Tally]:
+    """An interval that is good up to a bound, and bad beyond it.
+
+    Args:
+        times: ranks.
+    """
+    turn = min(end, begin + bound_s)
+    yield whole(indicator, subject, begin, turn, True, times)
+    if end > turn:
+        yield whole(indicator, subject, turn, end, False, times)
+
+
+def whole(indicator: str, subject: str, begin: float, end: float, good: bool, times: int = 1) -> Tally:
+    """An interval that is good or bad."""
+    us = (round(end * 1e6) - round(begin * 1e6)) * times
+    return Tally(indicator, subject, begin, end, us if good else 0, us)
+
+
+def clipped(one: Tally, begin: float, end: float) -> Tally | None:
+    """What of a tally lies in a window, which its begin is not part of; None where nothing does."""
+    if one.begin >= begin and one.end <= end:
+        return one
+    first, last = max(one.begin, begin), min(one.end, end)
+    if last <= first:
+        return None
+    before, after = ((time - one.begin) / (one.end - one.begin) for time in (first, last))
+    share = after - before
+    return one._replace(
+        begin=first,
+        end=last,
+        good_us=round(one.good_us * after) - round(one.good_us * before),  # windows side by side add up exactly
+        total_us=round(one.total_us * after) - round(one.total_us * before),
+        measured=one.measured if one.weight is None or one.measured is None else one.measured * share,
+        weight=None if one.weight is None else one.weight * share,
+    )
+
+
+def value(tallies: Iterable[Tally], indicator: str, begin: float, end: float) -> float | None:
+    """Share of an indicator's seconds between two times (Unix seconds) that was good; None: there were none."""
+    found = [cut for one in tallies if one.indicator == indicator and (cut := clipped(one, begin, end))]
+    total = sum(one.total_us for one in found)
+    return sum(one.good_us for one in found) / total if total else None
+
+
+def budgets(tallies: Iterable[Tally], objectives: Objectives, until: float) -> list[ErrorBudget]:
+    """Of every indicator, over the window of the objectives that ends at `until` (Unix seconds)."""
+    from plinth.operation.indicators.table import INDICATORS
+
+    since = until - objectives.window_days * 86400
+    counted: dict[str, list[Tally]] = {name: [] for name in INDICATORS}
+    for one in tallies:
+        if cut := clipped(one, since, until):
+            counted[one.indicator].append(cut)
+    return [
+        ErrorBudget(
+            indicator=name,
+            unit=row.unit,
+            target=objectives.target(name),
+            good_s=sum(one.good_us for one in counted[name]) / 1e6,
+            total_s=sum(one.total_us for one in counted[name]) / 1e6,
+            measure=_measure(counted[name]) if row.measured_in else None,
+            measured_in=row.measured_in,
+        )
+        for name, row in INDICATORS.items()
+    ]
+
+
+def _measure(tallies: Sequence[Tally]) -> float | None:
+    """The ratio of sums where there are weights, else the largest."""
+    numbers = [one.measured for one in tallies if one.measured is not None]
+    weights = [one.weight for one in tallies if one.weight is not None]
+    if weights:
+        return sum(numbers) / sum(weights) if sum(weights) else None
+    largest = max(numbers, default=math.inf)
+    return largest if math.isfinite(largest) else None  # it was no number: its seconds are bad
+
+
+def refuse_spent(found: Sequence[ErrorBudget], only: Collection[str] = ()) -> None:
+    """Pass only where something was measured and every error budget has some left.
+
+    Args:
+        only: indicators that are asked; none: all.
+
+    Raises:
+        MissingError: nothing of what is asked was measured: nothing says that all is well.
+        CheckFailedError: budgets that are spent, by name.
+    """
+    asked = [one for one in found if not only or one.indicator in only]
+    runs = [one for one in asked if one.unit == "rank-s"] or asked
+    if not any(one.total_s for one in runs):
+        raise MissingError(
+            "no run in the window: no error budget can be judged",
+            remedy="train, or widen window_days in objectives.yaml",
+        )
+    spent = [one for one in asked if one.is_spent]
+    if spent:
+        raise CheckFailedError(
+            f"error budget spent: {', '.join(one.indicator for one in spent)}",
+            found="; ".join(f"{one.indicator} {one.value:.2%} of {one.total_s:,.0f} {one.unit}" for one in spent),
+            expected="; ".join(f"{one.indicator} above {one.target:.2%}" for one in spent),
+            remedy="`plinth goodput RUN` names the causes; promote nothing until they are mended (docs/slis.md)",
+        )

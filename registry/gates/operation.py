@@ -1,0 +1,47 @@
+"""The gate on the error budgets of the pipeline: where one is spent, nothing is promoted until somebody signs a waiver.
+
+The budgets are counted again each time from timelines, ledgers and the log of assets, against the objectives of the
+signed policy; a workspace's own `objectives.yaml` is for showing, and changes nothing here.
+"""
+
+from __future__ import annotations
+
+from plinth.operation.indicators import ErrorBudget
+from registry.gates.facts import Evidence
+from registry.gates.result import GateResult, missing
+from registry.gates.settings import GatePolicy
+
+ERROR_BUDGET = "error_budget"
+
+
+def error_budget(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """Every asked indicator has some of its error budget left; the required ones were measured."""
+    asked = policy.error_budget
+    found = {one.indicator: one for one in evidence.error_budgets or () if one.indicator in asked.indicators}
+    unknown = [name for name in asked.required if name not in found or not found[name].total_s]
+    if unknown:
+        days = asked.objectives.window_days
+        return missing(ERROR_BUDGET, f"{', '.join(unknown)} was not measured in the last {days:g} days")
+    measured = [one for one in found.values() if one.total_s]
+    spent = [one for one in measured if not _has_some_left(one)]
+    shown = "; ".join(map(_in_words, spent or measured))
+    return GateResult(
+        name=ERROR_BUDGET,
+        passed=not spent,
+        reason=f"error budget spent: {shown}" if spent else f"some of every error budget is left: {shown}",
+        evidence={
+            one.indicator: {"good_s": one.good_s, "total_s": one.total_s, "target": one.target} for one in measured
+        },
+    )
+
+
+def _has_some_left(one: ErrorBudget) -> bool:
+    """Whether less than all of it is spent; figures that are no numbers leave nothing."""
+    return one.spent is not None and one.spent < 1
+
+
+def _in_words(one: ErrorBudget) -> str:
+    value, spent = one.value or 0.0, one.spent or 0.0
+    return (
+        f"{one.indicator} {value:.2%} of {one.total_s:,.0f} {one.unit}, objective {one.target:.2%} ({spent:.0%} spent)"
+    )

@@ -1,0 +1,104 @@
+"""A pipeline whose error budget is spent promotes nothing until somebody signs, and the record says so."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from plinth.compute.context import Context
+from plinth.errors import GateError
+from plinth.training import config as configuration
+from registry import api, policy, waivers
+from registry.gates import GatePolicy
+from registry.gates.settings import ErrorBudgetPolicy
+from tests.plinth.operation.indicators.test_indicators import event, healthy
+from tests.plinth.training.conftest import tiny
+from tests.registry.conftest import NOT_MEASURED, small_policy
+from tests.registry.test_api import ADA, register
+
+GATE = "error_budget"
+WHY = "the disk that failed was replaced yesterday"
+
+
+def asking(release: str, **error_budget: Any) -> GatePolicy:
+    """The policy of the tests with this gate."""
+    given = small_policy(release, version=2).model_dump(mode="json")
+    left_out = {name: reason for name, reason in given["without"].items() if name != GATE}
+    return GatePolicy.model_validate(given | {"without": left_out, "error_budget": error_budget})
+
+
+def ran(ctx: Context, run: str, events: list[dict[str, Any]]) -> Path:
+    """A run with this timeline."""
+    config = tiny(ctx.workspace.root, run_id=run)
+    configuration.write(config)
+    numbered = ({"seq": seq, **line} for seq, line in enumerate(events, 1))
+    config.directory.events.write_text("".join(json.dumps(line) + "\n" for line in numbered))
+    return config.directory.events
+
+
+def failed(begin: float) -> list[dict[str, Any]]:
+    return [*healthy(begin)[:-1], event(begin + 8, "failed", reason="the disk is broken")]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mlflow_uri")
+def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line: Any) -> None:
+    name, began = line.recipe.release.name, time.time() - 7000
+    governing = policy.sign(ctx, asking(name, indicators=["job success"]))
+    found, _ = register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "good")
+
+    def refused() -> str:
+        with pytest.raises(GateError, match="may not be promoted") as caught:
+            api.promote(ctx, line.recipe, None, "ben", "now")
+        assert caught.value.exit_code == 6
+        assert GATE in str(caught.value)
+        return str(caught.value)
+
+    assert "no evidence: job success was not measured in the last 28 days" in refused()
+    ran(ctx, "good-000000000000", healthy(began))
+    bad = ran(ctx, "bad-000000000000", failed(began))
+    assert "error budget spent: job success 50.00% of 32 rank-s, objective 95.00% (1000% spent)" in refused()
+    (ctx.workspace.root / "objectives.yaml").write_text("job_success: 0.01\n")
+    refused()  # the policy's objectives hold, whatever the workspace's say
+
+    soon = datetime.now(UTC) + timedelta(seconds=3)
+    waivers.sign(ctx, governing, GATE, found.key, WHY, soon.isoformat())
+    time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()) + 0.1)
+    assert "error budget spent" in refused()  # it has expired
+
+    made = waivers.sign(ctx, governing, GATE, found.key, WHY, "2999-01-01T00:00:00+00:00")
+    record = api.promote(ctx, line.recipe, None, "ben", "the disk is new")
+    assert record.action == "champion"
+    assert record.gates[GATE].startswith("error budget spent: job success 50.00%")
+    assert f"waived by {made.by} until 2999" in record.gates[GATE]
+    bad.write_text("not an event\n")
+    (status,) = [api.status(ctx, line.recipe, None)]
+    assert [one.reason for one in status.gates if one.name == GATE] == [
+        "no evidence: job success was not measured in the last 28 days"
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mlflow_uri")
+def test_with_some_of_every_budget_left_it_passes(ctx: Context, line: Any) -> None:
+    policy.sign(ctx, asking(line.recipe.release.name, indicators=["job success", "restore time"]))
+    register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    ran(ctx, "good-000000000000", healthy(time.time() - 7000))
+    record = api.promote(ctx, line.recipe, None, "ben", "now")
+    assert record.gates[GATE].startswith("some of every error budget is left: job success 100.00% of 16 rank-s")
+
+
+def test_a_policy_names_indicators_that_there_are() -> None:
+    assert GATE in NOT_MEASURED
+    with pytest.raises(ValidationError, match="there is no indicator 'godput'"):
+        ErrorBudgetPolicy(indicators=("godput",))
+    with pytest.raises(ValidationError, match="is required and not among"):
+        ErrorBudgetPolicy(indicators=("goodput",))
