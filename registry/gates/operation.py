@@ -29,9 +29,7 @@ def error_budget(policy: GatePolicy, evidence: Evidence) -> GateResult:
         name=ERROR_BUDGET,
         passed=not spent,
         reason=f"error budget spent: {shown}" if spent else f"some of every error budget is left: {shown}",
-        evidence={
-            one.indicator: {"good_s": one.good_s, "total_s": one.total_s, "target": one.target} for one in measured
-        },
+        evidence={one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured},
     )
 
 
@@ -42,6 +40,5 @@ def _has_some_left(one: ErrorBudget) -> bool:
 
 def _in_words(one: ErrorBudget) -> str:
     value, spent = one.value or 0.0, one.spent or 0.0
-    return (
-        f"{one.indicator} {value:.2%} of {one.total_s:,.0f} {one.unit}, objective {one.target:.2%} ({spent:.0%} spent)"
-    )
+    seconds = f"{value:.2%} of {one.total_s:,.0f} {one.unit}"
+    return f"{one.indicator} {seconds}, objective {one.target:.2%} ({spent:.0%} spent)"

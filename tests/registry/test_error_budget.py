@@ -57,7 +57,7 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
     def refused() -> str:
         with pytest.raises(GateError, match="may not be promoted") as caught:
             api.promote(ctx, line.recipe, None, "ben", "now")
-        assert caught.value.exit_code == 6
+        assert caught.value.exit_code == 8
         assert GATE in str(caught.value)
         return str(caught.value)
 
