@@ -23,7 +23,7 @@ def error_budget(policy: GatePolicy, evidence: Evidence) -> GateResult:
         days = asked.objectives.window_days
         return missing(ERROR_BUDGET, f"{', '.join(unknown)} was not measured in the last {days:g} days")
     measured = [one for one in found.values() if one.total_s]
-    spent = [one for one in measured if not _has_some_left(one)]
+    spent = [one for one in measured if one.is_spent]
     shown = "; ".join(map(_in_words, spent or measured))
     return GateResult(
         name=ERROR_BUDGET,
@@ -31,11 +31,6 @@ def error_budget(policy: GatePolicy, evidence: Evidence) -> GateResult:
         reason=f"error budget spent: {shown}" if spent else f"some of every error budget is left: {shown}",
         evidence={one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured},
     )
-
-
-def _has_some_left(one: ErrorBudget) -> bool:
-    """Whether less than all of it is spent; figures that are no numbers leave nothing."""
-    return one.spent is not None and one.spent < 1
 
 
 def _in_words(one: ErrorBudget) -> str:

@@ -68,7 +68,7 @@ create or replace view by_day as
 create or replace view by_subject as
     select indicator, subject, sum(good_s) as good_s, sum(total_s) as total_s,
         sum(good_s) / nullif(sum(total_s), 0) as value
-    from tallies group by all order by indicator, total_s - good_s desc;
+    from tallies group by indicator, subject order by indicator, sum(total_s) - sum(good_s) desc;
 """
 
 

@@ -10,6 +10,7 @@
     trend        slope of a straight line
     planning     Holm's correction, smallest detectable effect, number of items needed
     sequential   a test that may be looked at after every observation
+    exchangeable the same, of whether later values come from where earlier ones came from
 
 A *cluster* is what was sampled: the document of several spans, the item of several samples, the template of several
 pairs. Rows of one cluster are not independent, and their number is no evidence.
@@ -21,6 +22,7 @@ Wilson's formula itself stands in `plinth.corpus.slices.rates`, which the corpus
 
 from plinth.evaluation.statistics.crossed import DOCUMENTS_ONLY, crossed_difference
 from plinth.evaluation.statistics.estimate import DEGENERATE, FEW_CLUSTERS, MISSING, Estimate
+from plinth.evaluation.statistics.exchangeable import exchangeable_p
 from plinth.evaluation.statistics.means import difference, mean, paired_difference
 from plinth.evaluation.statistics.pairs import mcnemar
 from plinth.evaluation.statistics.planning import holm, sample_size, smallest_effect
@@ -39,6 +41,7 @@ __all__ = [
     "Sequential",
     "crossed_difference",
     "difference",
+    "exchangeable_p",
     "from_replicates",
     "holm",
     "lower_share",

@@ -78,8 +78,8 @@ class ErrorBudget(Frozen):
 
     @property
     def is_spent(self) -> bool:
-        """Whether no bad second is left."""
-        return self.spent is not None and self.spent >= 1
+        """Whether no bad second is left; seconds that are no number leave none."""
+        return bool(self.total_s) and not self.good_s > self.target * self.total_s
 
 
 def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[Piece]) -> Iterator[Tally]:
