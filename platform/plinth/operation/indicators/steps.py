@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from plinth.operation.indicators.facts import RunFacts
 from plinth.operation.indicators.parameters import Objectives
-from plinth.operation.indicators.tallies import Piece, Tally, joined
+from plinth.operation.indicators.tallies import Tally, TallyPart, joined
 from plinth.training.telemetry.goodput import TimeSpan
 
 #: Parts of a step in which a device computes (`telemetry.step_clock`).
@@ -18,7 +18,7 @@ SAMPLE_S: Final = 120.0
 
 def goodput(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
     """Seconds of steps that count are good."""
-    return _of_spans("goodput", run, lambda span: Piece(span.begin_us, span.us, _good(span)))
+    return _of_spans("goodput", run, lambda span: TallyPart(span.begin_us, span.us, _good(span)))
 
 
 def restore_time(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
@@ -29,7 +29,7 @@ def restore_time(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
             if span.cause == "restore":
                 good = min(left, span.us)
                 left -= good
-                cuts = (Piece(span.begin_us, good, good), Piece(span.begin_us + good, span.us - good, 0))
+                cuts = (TallyPart(span.begin_us, good, good), TallyPart(span.begin_us + good, span.us - good, 0))
                 for cut in cuts:
                     yield from joined("restore time", run.run, one.ranks, [cut] if cut.us else [])
 
@@ -43,7 +43,7 @@ def device_utilisation(run: RunFacts, objectives: Objectives) -> Iterator[Tally]
     yield from _of_spans(
         "device utilisation",
         run,
-        lambda span: Piece(span.begin_us, span.us, round(_good(span) * shares.get(span.step or 0, 0.0))),
+        lambda span: TallyPart(span.begin_us, span.us, round(_good(span) * shares.get(span.step or 0, 0.0))),
     )
 
 
@@ -59,13 +59,13 @@ def cost_per_token(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
     ranks = 1
     seen: set[tuple[int, int]] = set()
 
-    def piece(span: TimeSpan) -> Piece:
+    def piece(span: TimeSpan) -> TallyPart:
         new = span.cause == "goodput" and span.step is not None and (span.attempt, span.step) not in seen
         tokens = run.tokens.get(span.step, 0) if new and span.step is not None else 0
         if new and span.step is not None:
             seen.add((span.attempt, span.step))
         good = min(max(0, span.us), round(tokens * allowed / ranks))
-        return Piece(span.begin_us, span.us, good, span.us * ranks / 3600e6 * price, tokens / 1e6)
+        return TallyPart(span.begin_us, span.us, good, span.us * ranks / 3600e6 * price, tokens / 1e6)
 
     for one, spans in zip(run.attempts, run.spans, strict=True):
         ranks = one.ranks
@@ -73,7 +73,7 @@ def cost_per_token(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
             yield made if allowed else made._replace(good_us=0, total_us=0)
 
 
-def _of_spans(indicator: str, run: RunFacts, piece: Callable[[TimeSpan], Piece]) -> Iterator[Tally]:
+def _of_spans(indicator: str, run: RunFacts, piece: Callable[[TimeSpan], TallyPart]) -> Iterator[Tally]:
     for one, spans in zip(run.attempts, run.spans, strict=True):
         yield from joined(indicator, run.run, one.ranks, map(piece, spans))
 

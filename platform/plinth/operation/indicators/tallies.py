@@ -38,7 +38,7 @@ class Tally(NamedTuple):
     weight: float | None = None
 
 
-class Piece(NamedTuple):
+class TallyPart(NamedTuple):
     """Part of an attempt: microseconds of the clock, of which some are good; see `Tally`."""
 
     begin_us: int
@@ -82,9 +82,9 @@ class ErrorBudget(Frozen):
         return bool(self.total_s) and not self.good_s > self.target * self.total_s
 
 
-def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[Piece]) -> Iterator[Tally]:
+def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[TallyPart]) -> Iterator[Tally]:
     """Tallies of consecutive pieces; short ones are joined, long ones stay as they are."""
-    held: list[Piece] = []
+    held: list[TallyPart] = []
     us = 0
     for piece in pieces:
         if us > 0 and us + piece.us > GRAIN_US and piece.us >= 0:
@@ -96,7 +96,7 @@ def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[Piece]) ->
         yield _of(indicator, subject, ranks, held, us)
 
 
-def _of(indicator: str, subject: str, ranks: int, held: Sequence[Piece], us: int) -> Tally:
+def _of(indicator: str, subject: str, ranks: int, held: Sequence[TallyPart], us: int) -> Tally:
     begin, good = held[0].begin_us, sum(one.good_us for one in held)
     made = Tally(indicator, subject, begin / 1e6, (begin + us) / 1e6, good * ranks, us * ranks)
     if held[0].weight is None:
