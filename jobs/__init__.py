@@ -8,6 +8,8 @@ marks         the check of every asset against marks of unfitness
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last
 results_page  the page of results
+workspace_index/  the index of all pages: state, runs, links
+page_server   the pages over HTTP, for links from Dagster and MLflow
 targets       models by the names that people have for them
 servers       the two web servers of `plinth up`, on loopback
     running       what was started for a workspace: listed, stopped

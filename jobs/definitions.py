@@ -2,7 +2,7 @@
 
 `build` takes the recipe and the workspace and accepts overrides, so that tests swap resources without
 patching. Dagster itself loads this module and finds both in the environment: PLINTH_RECIPE and
-PLINTH_WORKSPACE, which `plinth up` sets.
+PLINTH_WORKSPACE, and PLINTH_PAGES where the pages are served, which `plinth up` sets.
 """
 
 import os
@@ -50,8 +50,13 @@ def build(
     compute: Compute = DEFAULT,
     resources: Mapping[str, Any] | None = None,
     further: Iterable[Stage] = (),
+    pages: str = "",
 ) -> dg.Definitions:
-    """All assets, checks, jobs, schedules and sensors of a recipe, and assets of `further` stages."""
+    """All assets, checks, jobs, schedules and sensors of a recipe, and assets of `further` stages.
+
+    Args:
+        pages: where the pages of the workspace are served; every asset links them.
+    """
     in_process = dg.in_process_executor
     marks_check = marks.check(recipe, workspace)
     apart = dg.AssetSelection.checks(marks_check)  # whoever marks or makes an asset has it evaluated
@@ -85,7 +90,7 @@ def build(
         sensors.mirror(recipe, workspace),
     ]
     return dg.Definitions(
-        assets=[*(asset(stage) for stage in (*stages(recipe), *further)), service_levels.asset(recipe)],
+        assets=[*(asset(stage, pages) for stage in (*stages(recipe), *further)), service_levels.asset(recipe)],
         asset_checks=[marks_check],
         jobs=[corpus, candidate, levels, *([] if recipe.release is None else [release])],
         schedules=[sensors.nightly(corpus), sensors.hourly(levels)],
@@ -93,6 +98,7 @@ def build(
             sensors.arrival(recipe, workspace, corpus),
             *(released if recipe.release else []),
             sensors.feed(recipe, workspace),
+            sensors.pages(workspace),
             sensors.failure(workspace),
             sensors.automation(),
         ],
@@ -107,4 +113,4 @@ def definitions() -> dg.Definitions:
     workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
     recipe = load(find(os.environ["PLINTH_RECIPE"]))
     compute = Compute.from_environment()
-    return build(recipe, workspace, compute=compute, further=experiments.remembered(workspace))
+    return build(recipe, workspace, compute=compute, further=experiments.remembered(workspace), pages=os.environ.get("PLINTH_PAGES", ""))

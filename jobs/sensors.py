@@ -12,7 +12,7 @@ from assets.catalog import stages
 from assets.framework.marks import evaluations
 from assets.framework.up_to_date import decide
 from assets.sources import note_arrival
-from jobs import marks
+from jobs import marks, workspace_index
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.sources.inventory import wanted_suffixes
@@ -26,6 +26,7 @@ RUNNING = dg.DefaultSensorStatus.RUNNING
 ARRIVAL_INTERVAL_S = 60
 APPROVAL_INTERVAL_S = 15
 CANARY_INTERVAL_S = 60
+PAGES_INTERVAL_S = 30
 #: Events of the feed that go to the alerts; a release is none.
 ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
@@ -243,6 +244,23 @@ def observations(entries: Iterable[Any]) -> Iterator[dg.AssetObservation]:
                 asset_key=dg.AssetKey(asset.split("/")),
                 metadata={entry.event: f"{entry.by}: {entry.reason}", "target": entry.target, "feed": entry.number},
             )
+
+
+def pages(workspace: Path) -> dg.SensorDefinition:
+    """Writes the index of the workspace's pages again when something was published."""
+
+    @dg.sensor(name="pages", minimum_interval_seconds=PAGES_INTERVAL_S, default_status=RUNNING)
+    def _pages(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Compares what the index shows with what is there."""
+        space = Workspace(workspace)
+        seen = workspace_index.seen(space)
+        if seen == context.cursor:
+            return dg.SkipReason("nothing was published")
+        workspace_index.refresh(space, context.log.warning)
+        context.update_cursor(seen)
+        return dg.SkipReason(f"wrote {workspace_index.path(space)}")
+
+    return _pages
 
 
 def failure(workspace: Path) -> dg.SensorDefinition:

@@ -1,4 +1,4 @@
-"""The two web servers of a workspace, on loopback: Dagster with its daemon, and MLflow."""
+"""The web servers of a workspace, on loopback: Dagster with its daemon, MLflow, and the pages of the workspace."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
-from jobs import policies
+from jobs import page_server, policies, workspace_index
 from jobs.instance import home
 from jobs.last_recipe import remember
 from jobs.recipes import load
@@ -18,44 +19,49 @@ from jobs.running import STOP_GRACE_S, note_pages
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
 from plinth.storage.workspace import Workspace
+from registry import api
 from registry.server import ensure_server
 
 HOST = "127.0.0.1"
 
 
-def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str) -> dict[str, str]:
-    """The environment of Dagster's processes: recipe, workspace and MLflow."""
+def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
+    """The environment of Dagster's processes: recipe, workspace, MLflow and where the pages are served."""
     return {
         **os.environ,
         "DAGSTER_HOME": str(home(workspace)),
         "PLINTH_WORKSPACE": str(workspace.root),
         "PLINTH_RECIPE": str(recipe_path.absolute()),
         "MLFLOW_TRACKING_URI": mlflow_uri,
+        "PLINTH_PAGES": pages,
         "PYTHONWARNINGS": "ignore",
     }
 
 
-def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000) -> int:
+def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port: int = 3001) -> int:
     """Serve until interrupted; schedules and sensors run meanwhile. Returns Dagster's exit status.
 
     Raises:
-        PlinthError: the port is taken, or the recipe is wrong.
+        PlinthError: a port is taken, or the recipe is wrong.
     """
     space = Workspace(workspace).ensure()
     remember(space.root, recipe_path)
-    _require_free(dagster_port)
+    _require_free(dagster_port, "Dagster pages", "--dagster-port")
+    _require_free(pages_port, "pages of the workspace", "--pages-port")
     with suppress(TrustError):  # without a root of trust the pages can be looked at
         policies.ensure(Context(space), load(recipe_path))
     mlflow_uri = ensure_server(space)
+    pages = f"http://{HOST}:{pages_port}/"
+    server = _serve_pages(space, recipe_path, pages_port, pages)
     command = [sys.executable, "-m", "dagster", "dev", "-m", "jobs.definitions", "-h", HOST, "-p", str(dagster_port)]
     process = subprocess.Popen(
         [*command, "--log-level", "warning"],
-        env=environment(space, recipe_path, mlflow_uri),
+        env=environment(space, recipe_path, mlflow_uri, pages),
         cwd=space.root,  # in the checkout Dagster would warn that it does not read the `dagster.yaml` there
         preexec_fn=_default_signals,
     )
     print(
-        f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nCtrl-C ends both views; no run is lost",
+        f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\nCtrl-C ends the views; no run is lost",
         flush=True,
     )
     noted = note_pages(space, process.pid)
@@ -63,6 +69,17 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000) -> int:
         return _wait(process)
     finally:
         noted.unlink(missing_ok=True)
+        server.shutdown()
+        server.server_close()
+
+
+def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> ThreadingHTTPServer:
+    """Write the index, serve the pages, and link them from MLflow."""
+    recipe = load(recipe_path)
+    workspace_index.refresh(space, lambda sentence: print(sentence, file=sys.stderr))
+    with suppress(PlinthError):  # without the link the pages are there all the same
+        api.link_pages(Context(space), recipe, url)
+    return page_server.serve(space, HOST, port)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
@@ -85,11 +102,11 @@ def _default_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _require_free(port: int) -> None:
+def _require_free(port: int, what: str, option: str) -> None:
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
             raise PlinthError(
                 f"port {port} on {HOST} is taken",
-                expected="a free port for the Dagster pages",
-                remedy="end the program that listens there, or give another --dagster-port",
+                expected=f"a free port for the {what}",
+                remedy=f"end the program that listens there, or give another {option}",
             )

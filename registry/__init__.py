@@ -40,6 +40,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     releases      records of every movement, with person and reason, and their signed head
     taint         marks and their lifting, signed; everything downstream of them
     standing      which version is champion, on trial or gone: a pure function of those records
+    page_links    links from MLflow to the pages of the workspace
     mirror        MLflow's aliases after them, repaired and reported
     held_models   checkpoints to candidates, releases and exports, for takedowns
     released      versions of a release, proved from the signed history

@@ -21,6 +21,7 @@ from registry import (
     materialise,
     mirror,
     mlflow_client,
+    page_links,
     promotion,
     registration,
     releases,
@@ -53,6 +54,7 @@ __all__ = [
     "history",
     "keep_files",
     "lift_taint",
+    "link_pages",
     "mark_tainted",
     "pending",
     "promote",
@@ -133,6 +135,12 @@ def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[
 def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path]) -> None:
     """Keep files, such as a run's page and its timeline, as artifacts of its MLflow run."""
     timeline.keep(mlflow_client.connect(ctx.workspace), recipe.name, run_id, paths)
+
+
+@mlflow_client.named("link the pages")
+def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
+    """Link the pages of the workspace from MLflow's experiment and models; the names of what was changed."""
+    return page_links.link(mlflow_client.connect(ctx.workspace), recipe, url)
 
 
 @mlflow_client.named("promote a candidate")

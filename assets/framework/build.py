@@ -48,8 +48,8 @@ ON_NEW_DATA = (
 )
 
 
-def asset(stage: Stage) -> dg.AssetsDefinition:
-    """The Dagster asset of a stage."""
+def asset(stage: Stage, pages: str = "") -> dg.AssetsDefinition:
+    """The Dagster asset of a stage, with a link to the pages of the workspace where they are served."""
     key = dg.AssetKey(stage.asset.split("/"))
     checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Great Expectations on the statistics.")]
 
@@ -65,7 +65,7 @@ def asset(stage: Stage) -> dg.AssetsDefinition:
         pool=stage.pool,
         tags=dict(stage.tags),
         op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
-        metadata=_code_reference(stage),
+        metadata=_code_reference(stage) | ({"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}),
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and stage.deps else None,
     )
     def definition(

@@ -96,18 +96,19 @@ def run(
         _show(summary, settings.workspace)
 
 
-@click.command(epilog=examples("plinth up", "plinth up -r jobs/recipes/demo.yaml --dagster-port 3100"))
+@click.command(epilog=examples("plinth up", "plinth up -r jobs/recipes/demo.yaml --dagster-port 3100 --pages-port 3101"))
 @shared
 @recipe_option
 @click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
-def up(settings: Settings, dagster_port: int) -> int:
-    """Serve the Dagster and MLflow pages on loopback until Ctrl-C; both addresses are printed.
+@click.option("--pages-port", type=click.IntRange(1, 65535), default=3001, show_default=True)
+def up(settings: Settings, dagster_port: int, pages_port: int) -> int:
+    """Serve Dagster, MLflow and the pages of the workspace on loopback until Ctrl-C; the addresses are printed.
 
     Schedules and sensors are active meanwhile: new source files, approvals, failures.
     """
     from jobs.servers import up as serve
 
-    return serve(settings.workspace, settings.recipe_path(), dagster_port)
+    return serve(settings.workspace, settings.recipe_path(), dagster_port, pages_port)
 
 
 @click.command(epilog=examples("plinth down"))

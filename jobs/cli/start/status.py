@@ -1,4 +1,4 @@
-"""`plinth status` and `plinth report`: the state of every asset, and the page of results."""
+"""`plinth status`, `plinth report` and `plinth pages`: the state of every asset, the page of results, and the index."""
 
 from __future__ import annotations
 
@@ -88,3 +88,27 @@ def report(settings: Settings, as_json: bool) -> None:
         output.emit_json({"page": str(page)})
     else:
         output.say(page.absolute().as_uri())
+
+
+@click.command(epilog=examples("plinth pages", "plinth pages --json | jq -r .page"))
+@shared
+@json_option
+def pages(settings: Settings, as_json: bool) -> None:
+    """Write the index of the workspace: its state on one screen, its runs, and every page that was written.
+
+    `plinth run` writes it too, and `plinth up` keeps it up to date and serves it. It opens without a server.
+    """
+    from jobs import workspace_index
+    from jobs.cli import output
+    from plinth.errors import PlinthError
+
+    ctx, recipe = settings.context(), None
+    try:
+        recipe = settings.load_recipe()
+    except PlinthError as error:
+        output.line(f"without the recipe: {error.what}", err=True)
+    written = workspace_index.write(ctx, recipe)
+    if as_json:
+        output.emit_json({"page": str(written)})
+    else:
+        output.say(written.absolute().as_uri())

@@ -1,0 +1,77 @@
+"""The index of a workspace's pages, `reports/index.html`: today's state on one screen, runs, and links to every page.
+
+    states     tiles: assets, release, candidates, canary, alerts, budgets, service levels
+    run_lines  training runs with step, loss and goodput
+    pages      every page of the workspace by kind
+
+The pages load nothing and their links are relative: the folder can be opened, copied or served as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.last_recipe import recall
+from jobs.recipes import load
+from jobs.workspace_index import pages, run_lines, states
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import PlinthError
+from plinth.recipe.recipe import Recipe
+from plinth.report.workspace_index import IndexData, page
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+
+#: Runs with a line, newest first; each has its timeline read.
+RUNS_SHOWN = 20
+#: What the index shows, in the workspace.
+WATCHED = ("reports/*.html", "releases/*", "taint/*", "refs/**/*.json", "runs/*/events.jsonl", "*.jsonl")
+
+
+def path(workspace: Workspace) -> Path:
+    """Where the index lies."""
+    return workspace.reports / pages.INDEX
+
+
+def write(ctx: Context, recipe: Recipe | None) -> Path:
+    """Write the index of the workspace; returns its path.
+
+    Raises:
+        StorageError, DiskFullError: it could not be written.
+    """
+    runs = run_lines.newest(ctx)
+    data = IndexData(
+        workspace=ctx.workspace.root.name,
+        recipe=recipe.name if recipe else "",
+        written=pages.utc(time.time()),
+        tiles=tuple(states.tiles(ctx, recipe)),
+        runs=tuple(run_lines.line(ctx, run) for run in runs[:RUNS_SHOWN]),
+        older_runs=max(0, len(runs) - RUNS_SHOWN),
+        groups=tuple(pages.groups(ctx, recipe)),
+    )
+    write_bytes(path(ctx.workspace), page(data).encode())
+    return path(ctx.workspace)
+
+
+def refresh(workspace: Workspace, warn: Callable[[str], object]) -> None:
+    """Write the index with the recipe that the workspace ran last; one that cannot be written is a warning."""
+    try:
+        recipe = load(recall(workspace.root))
+    except PlinthError:
+        recipe = None
+    try:
+        write(Context(workspace), recipe)
+    except PlinthError as error:
+        warn(f"the index of pages was not written: {error}")
+
+
+def seen(workspace: Workspace) -> str:
+    """A digest that changes when the index is to be written again; from names, sizes and times."""
+    found = []
+    for pattern in WATCHED:
+        for watched in workspace.root.glob(pattern):
+            if watched != path(workspace) and (stat := run_lines.stat_of(watched)):
+                found.append([str(watched), stat.st_size, stat.st_mtime_ns])
+    return fingerprint.digest(sorted(found))
