@@ -113,4 +113,5 @@ def definitions() -> dg.Definitions:
     workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
     recipe = load(find(os.environ["PLINTH_RECIPE"]))
     compute = Compute.from_environment()
-    return build(recipe, workspace, compute=compute, further=experiments.remembered(workspace), pages=os.environ.get("PLINTH_PAGES", ""))
+    further, pages = experiments.remembered(workspace), os.environ.get("PLINTH_PAGES", "")
+    return build(recipe, workspace, compute=compute, further=further, pages=pages)

@@ -61,7 +61,8 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
         preexec_fn=_default_signals,
     )
     print(
-        f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\nCtrl-C ends the views; no run is lost",
+        f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\n"
+        "Ctrl-C ends the views; no run is lost",
         flush=True,
     )
     noted = note_pages(space, process.pid)

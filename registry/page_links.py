@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from plinth.recipe.recipe import Recipe
-from registry.registration import model_name
+from registry.candidate import model_name
 
 NOTE = "mlflow.note.content"
 _LINK = re.compile(r"\s*\[State and pages of this workspace\]\([^)]*\)")

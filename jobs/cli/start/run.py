@@ -96,7 +96,7 @@ def run(
         _show(summary, settings.workspace)
 
 
-@click.command(epilog=examples("plinth up", "plinth up -r jobs/recipes/demo.yaml --dagster-port 3100 --pages-port 3101"))
+@click.command(epilog=examples("plinth up", "plinth up -r demo --dagster-port 3100 --pages-port 3101"))
 @shared
 @recipe_option
 @click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)

@@ -1,0 +1,114 @@
+"""The index of a workspace: what it reads, and what happens where that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs import workspace_index
+from jobs.workspace_index import pages, states
+from plinth.compute.context import Context
+from plinth.recipe.load import load
+from plinth.report.workspace_index import StateTile
+from plinth.storage.workspace import Workspace
+from tests.jobs.conftest import RECIPE
+from tests.shared import copied
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "w").ensure())
+
+
+def tiles(ctx: Context, recipe: object = None) -> dict[str, StateTile]:
+    return {tile.label: tile for tile in states.tiles(ctx, recipe)}  # type: ignore[arg-type]
+
+
+def test_an_empty_workspace_has_an_index(ctx: Context) -> None:
+    written = workspace_index.write(ctx, None)
+    assert written == ctx.workspace.reports / "index.html"
+    assert "None yet." in written.read_text()
+    assert set(tiles(ctx)) == {"Alerts, last 24 hours", "Budgets", "Service levels"}
+
+
+def test_alerts_of_today_are_counted_and_a_torn_line_too(ctx: Context) -> None:
+    rows = [{"time": time.time() - 2 * 86400, "job": "old", "message": "past"},
+            {"time": time.time(), "job": "feed", "message": "the root\nchanged"}]  # fmt: skip
+    path = ctx.workspace.root / "alerts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert (tiles(ctx)["Alerts, last 24 hours"].value, tiles(ctx)["Alerts, last 24 hours"].note) == (
+        "1",
+        "feed: the root",
+    )
+    path.write_text(path.read_text() + '{"time": 1')
+    assert tiles(ctx)["Alerts, last 24 hours"].value == "2"
+
+
+def test_a_part_that_cannot_be_read_is_unknown_and_hides_no_other(ctx: Context) -> None:
+    (ctx.workspace.root / "objectives.yaml").write_text("nonsense: [")
+    found = tiles(ctx)
+    assert found["Service levels"].standing == "unknown"
+    assert "objectives.yaml" in found["Service levels"].note
+    assert found["Alerts, last 24 hours"].standing == "good"
+
+
+def test_a_run_that_cannot_be_read_has_a_line(ctx: Context) -> None:
+    run = ctx.workspace.runs / "r1"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    (run / "events.jsonl").write_text("")
+    text = workspace_index.write(ctx, None).read_text()
+    assert ">unknown</span>" in text
+    assert ">r1</td>" in text.replace("<tr><td>r1", ">r1")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("tiny.html", "Results"), ("tiny-evaluation.html", "Evaluation"), ("comparison-ab12.html", "Comparisons"),
+     ("tiny-comparison.html", "Comparisons"), ("tiny-canary.html", "Canary"), ("experiment-f.html", "Experiments"),
+     ("impact-1.html", "Impact"), ("r1.html", "Runs"), ("whatever.html", "Other pages")],
+)  # fmt: skip
+def test_pages_are_listed_by_kind_with_their_own_title(ctx: Context, name: str, kind: str) -> None:
+    (ctx.workspace.runs / "r1").mkdir(parents=True)
+    (ctx.workspace.runs / "r1" / "config.json").write_text("{}")
+    (ctx.workspace.reports / name).write_text("<title>\n What &amp; why </title>")
+    (ctx.workspace.reports / "index.html").write_text("<title>itself</title>")
+    found = {group.name: [(line.title, line.href) for line in group.pages] for group in pages.groups(ctx, load(RECIPE))}
+    assert {group: lines for group, lines in found.items() if lines} == {kind: [("What & why", name)]}
+
+
+def test_what_is_published_changes_what_was_seen_and_the_index_does_not(ctx: Context) -> None:
+    before = workspace_index.seen(ctx.workspace)
+    workspace_index.write(ctx, None)
+    assert workspace_index.seen(ctx.workspace) == before
+    (ctx.workspace.reports / "impact-1.html").write_text("x")
+    assert workspace_index.seen(ctx.workspace) != before
+
+
+def test_an_index_that_cannot_be_written_is_a_warning(ctx: Context) -> None:
+    ctx.workspace.reports.rmdir()
+    ctx.workspace.reports.write_text("no folder")
+    said: list[str] = []
+    workspace_index.refresh(ctx.workspace, said.append)
+    assert len(said) == 1
+    assert "was not written" in said[0]
+
+
+@pytest.mark.slow
+def test_the_state_of_a_trained_workspace(trained: Path, tmp_path: Path) -> None:
+    """Every link of the index leads to a file; assets, run and service levels are what the commands say."""
+    ctx = Context(Workspace(copied(trained, tmp_path / "w")))
+    found = tiles(ctx, load(RECIPE))
+    assert found["Release"].value == "tiny: none"
+    assert re.fullmatch(r"\d+ of \d+ up to date", found["Assets"].value)
+    assert not [tile for tile in found.values() if tile.standing == "unknown"]
+    written = workspace_index.write(ctx, load(RECIPE))
+    text = written.read_text()
+    assert ">finished " in text.replace("<td>finished", ">finished")
+    links = re.findall(r'href="([^"#]+)"', text)
+    assert links
+    assert [link for link in links if not (written.parent / link).exists()] == []
