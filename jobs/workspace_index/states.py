@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.operation import indicators, objectives
+from plinth.operation import objectives
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import MICROS, Ledger
 from plinth.recipe.recipe import Recipe
@@ -148,11 +148,11 @@ def _budgets(ctx: Context) -> StateTile:
 
 def _service_levels(ctx: Context) -> StateTile:
     found = objectives.measure(ctx, objectives.load(ctx.workspace), time.time())
-    spent: dict[indicators.Indicator, float] = {one.indicator: one.spent for one in found if one.spent is not None}
+    spent = {one.indicator: one.spent for one in found if one.spent is not None}
     if not spent:
         return StateTile(label="Service levels", value="nothing measured", note="no run in the window")
     worst = max(spent, key=lambda name: spent[name])
-    over = [name for name, share in spent.items() if share >= 1]
+    over = [one.indicator for one in found if one.is_spent]
     standing: Standing = "bad" if over else "attention" if spent[worst] >= LOOK_AT else "good"
     value = f"{len(over)} of {len(spent)} error budgets spent" if over else f"{len(spent)} within their budgets"
     return StateTile(
