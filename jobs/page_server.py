@@ -35,7 +35,7 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
     allowed = (workspace.reports.resolve(), docs_index(workspace).parent.resolve())
     root, index = workspace.root.resolve(), workspace_index.path(workspace)
 
-    class Pages(BaseHTTPRequestHandler):
+    class PageHandler(BaseHTTPRequestHandler):
         """Answers GET and HEAD."""
 
         server_version = "plinth"
@@ -78,7 +78,7 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:
             """Requests are not logged."""
 
-    server = ThreadingHTTPServer((host, port), Pages)
+    server = ThreadingHTTPServer((host, port), PageHandler)
     threading.Thread(target=server.serve_forever, name="pages", daemon=True).start()
     return server
 
