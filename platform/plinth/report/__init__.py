@@ -17,6 +17,7 @@
     trial_figure  evidence about a canary, pair by pair; trial_page is the page around it
     comparison    the page of two models side by side; comparison_figure draws its differences
     evaluation/   the page of an evaluation
+    workspace_index  the index of all pages: state on one screen, runs, links
     experiment/   drawings and template of the page of an experiment
     run/          the page of one training run
 
