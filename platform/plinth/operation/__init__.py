@@ -1,4 +1,4 @@
-"""Running the platform: planning, spending, goodput, service levels.
+"""Running the platform: planning, spending, goodput, service levels, metrics, alerts.
 
 planning/  the cost of a recipe before it runs
 spending/  budgets: what runs may cost, and have cost
@@ -7,4 +7,6 @@ objectives  objectives of a workspace, over all of its runs and assets
 asset_log   when sources arrived, suites were checked, assets were published
 level_export  service levels as Parquet and views of DuckDB
 goodput   every rank-second of a run by its cause, with the state of its job
+metrics/  names and meaning of all metrics
+alerts/   the table of alerts: rules, routes, an evaluator
 """

@@ -1,0 +1,257 @@
+"""The table of alerts: every rule, runbook and route is made from it.
+
+    alerts(objectives)   all of them, with those of absent metrics
+
+A page is for what gets worse until somebody acts; a ticket for what somebody has to look at by day. What the platform
+mends itself (a restart, a rollback) is a ticket. Promised times include the reading of metrics and the evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from plinth.operation.alerts.alert import EVALUATION_S, SCRAPE_S, Alert, Severity
+from plinth.operation.alerts.conditions import (
+    Age,
+    BurnRate,
+    BurnWindow,
+    Compared,
+    Comparison,
+    Condition,
+    Level,
+    Missing,
+    Ratio,
+    Rise,
+    Selector,
+    Unanswered,
+    metrics_of,
+)
+from plinth.operation.indicators import Objectives
+from plinth.operation.metrics.table import METRICS
+
+_HOUR, _DAY = 3600.0, 86400.0
+
+#: Windows of the two burn-rate alerts, with the share of the error budget that may be spent in the long one.
+#: The usual 2% in an hour is a factor of 13.4 over 28 days, which an objective of 90% can never reach: all seconds
+#: bad is a factor of 10. 1% in an hour is 6.7.
+PAGE_WINDOWS: Final = (
+    BurnWindow(long_s=_HOUR, short_s=300.0, share=0.01),
+    BurnWindow(long_s=6 * _HOUR, short_s=1800.0, share=0.05),
+)
+TICKET_WINDOWS: Final = (
+    BurnWindow(long_s=_DAY, short_s=2 * _HOUR, share=0.10),
+    BurnWindow(long_s=3 * _DAY, short_s=6 * _HOUR, share=0.10),
+)
+
+#: Seconds for which something that happened counts.
+RECENT_S: Final = 900.0
+
+#: From the event to its sample (the exporter's refresh), its reading, and the evaluation after it.
+_SEEN_S: Final = 15.0 + SCRAPE_S + 2 * EVALUATION_S
+
+
+def alerts(objectives: Objectives | None = None) -> tuple[Alert, ...]:
+    """All alerts, for the objectives of a workspace."""
+    wanted = objectives or Objectives()
+    own = (*_runs(wanted), *_service(wanted), *_corpus(), *_release(), *_platform())
+    return (*own, *_absent(own), _escalation())
+
+
+def _alert(
+    name: str,
+    severity: Severity,
+    owner: str,
+    condition: Condition,
+    summary: str,
+    for_s: float = 0.0,
+    promised_s: float = 0.0,
+    **labels: str,
+) -> Alert:
+    waited = condition.limit if isinstance(condition, Age) and condition.comparison in (">", ">=") else 0.0
+    return Alert(
+        name=name,
+        condition=condition,
+        severity=severity,
+        owner=owner,
+        for_s=for_s,
+        promised_s=promised_s or _SEEN_S + for_s + waited,
+        summary=summary,
+        runbook=_stem(name),
+        labels=labels,
+    )
+
+
+def _stem(name: str) -> str:
+    """`JobFailed` is `job-failed`."""
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("-")
+
+
+def _level(metric: str, comparison: Comparison, limit: float, active: bool = False, **where: str) -> Compared:
+    return Level(of=Selector(metric=metric, where=where), comparison=comparison, limit=limit, active=active)
+
+
+def _age(metric: str, comparison: Comparison, limit: float, active: bool = False, **where: str) -> Compared:
+    return Age(of=Selector(metric=metric, where=where), comparison=comparison, limit=limit, active=active)
+
+
+def _recent(kind: str) -> Compared:
+    """An event of the timeline happened not long ago."""
+    return _age("plinth_event_timestamp_seconds", "<", RECENT_S, kind=kind)
+
+
+def _runs(wanted: Objectives) -> Iterator[Alert]:
+    run = "Run {{ $labels.run }}"
+    yield _alert(
+        "JobFailed", "page", "training", _level("plinth_run_failed", "==", 1),
+        f"{run}: its job has failed and nothing starts it again.",
+    )  # fmt: skip
+    yield _alert(
+        "RunSilent", "page", "training", _age("plinth_last_event_timestamp_seconds", ">", 1800, active=True),
+        f"{run} has written nothing for half an hour, and has not ended.",
+    )  # fmt: skip
+    yield _alert(
+        "CheckpointStale", "page", "training",
+        _age("plinth_checkpoint_timestamp_seconds", ">", wanted.checkpoint_age_s, active=True),
+        f"{run} has committed no checkpoint for longer than the objective allows.", for_s=60,
+    )  # fmt: skip
+    restarts = Rise(of=Selector(metric="plinth_events_total", where={"kind": "restart"}), comparison=">", limit=2.5,
+                    window_s=_HOUR)  # fmt: skip
+    yield _alert(
+        "RestartsRepeat", "page", "training", restarts, f"{run} has restarted three times within an hour."
+    )
+    happened = {
+        "RunRestarted": ("restart", "was restarted by its supervisor"),
+        "RankFailed": ("rank_failed", "lost a rank to a named failure"),
+        "RunHung": ("hang", "hung, and its ranks were ended"),
+        "GuardActed": ("intervention", "met a step that the guard acted on"),
+        "CheckpointRefused": ("refused", "found a checkpoint that differs from its record"),
+        "SaveFailed": ("save_failed", "could not write a checkpoint"),
+        "UploadFailed": ("upload_failed", "could not copy a checkpoint to its bucket"),
+        "DeviceError": ("device_error", "had an error of a GPU"),
+        "JobKilled": ("vanished", "lost a supervisor that was killed"),
+        "AllowanceSpent": ("allowance_spent", "was stopped: the money granted to it is spent"),
+    }
+    for name, (kind, what) in happened.items():
+        yield _alert(name, "ticket", "training", _recent(kind), f"{run} {what}.")
+    yield _alert(
+        "InputSlow", "ticket", "training", _level("plinth_data_wait_ratio", ">", 0.2, active=True),
+        f"{run} waits for its batches for more than a fifth of its steps.", for_s=900,
+    )  # fmt: skip
+    yield _alert(
+        "RankSlow", "ticket", "training", _level("plinth_slowest_rank_score", "<", 0.75, active=True),
+        f"{run} has a rank that is a third slower than its like.", for_s=900,
+    )  # fmt: skip
+    rising = Rise(of=Selector(metric="plinth_heldout_bits_per_byte"), comparison=">", limit=0.05, window_s=6 * _HOUR)
+    yield _alert(
+        "HeldOutRises", "ticket", "training", rising,
+        f"{run}: bits per byte of {{{{ $labels.slice }}}} rose by more than 0.05 in six hours.",
+    )  # fmt: skip
+    yield _alert(
+        "ClockAhead", "ticket", "platform", _age("plinth_last_event_timestamp_seconds", "<", -60),
+        f"{run} writes events that lie in the future: a clock has jumped.",
+    )  # fmt: skip
+
+
+def _service(wanted: Objectives) -> Iterator[Alert]:
+    period = wanted.window_days * _DAY
+    good = Selector(metric="plinth_goodput_rank_seconds", where={"cause": "goodput"})
+    total = Selector(metric="plinth_held_rank_seconds")
+    burning: tuple[tuple[str, Severity, tuple[BurnWindow, ...]], ...] = (
+        ("GoodputBurnsFast", "page", PAGE_WINDOWS),
+        ("GoodputBurnsSlowly", "ticket", TICKET_WINDOWS),
+    )
+    for name, severity, windows in burning:
+        burn = BurnRate(good=good, total=total, objective=wanted.goodput, period_s=period, windows=windows)
+        slowest = max(pair.long_s for pair in windows)
+        yield _alert(
+            name, severity, "training", burn,
+            "Ranks are held and do not train: the error budget of goodput is spent too fast.",
+            promised_s=slowest + _SEEN_S,
+        )  # fmt: skip
+    yield _alert(
+        "ErrorBudgetSpent", "ticket", "training", _level("plinth_error_budget_spent_ratio", ">=", 1),
+        "The error budget of {{ $labels.indicator }} is spent.", promised_s=900,
+    )  # fmt: skip
+    used = Ratio(of=Selector(metric="plinth_budget_used"), whole=Selector(metric="plinth_budget_limit"),
+                 on=("scope", "name", "period"), comparison=">", limit=0.9)  # fmt: skip
+    yield _alert(
+        "BudgetNearlySpent", "ticket", "finance", used,
+        "More than nine tenths of the budget of {{ $labels.scope }} {{ $labels.name }} are spent or reserved.",
+        promised_s=180,
+    )  # fmt: skip
+
+
+def _corpus() -> Iterator[Alert]:
+    yield _alert(
+        "PipelineFailed", "ticket", "corpus",
+        _age("plinth_alarm_timestamp_seconds", "<", _HOUR, source="pipeline"),
+        "A job of Dagster has failed; alerts.jsonl of the workspace says which and why.",
+    )  # fmt: skip
+
+
+def _release() -> Iterator[Alert]:
+    yield _alert(
+        "TrustBroken", "page", "release", _level("plinth_trust_broken", "==", 1),
+        "The signed history of releases does not hold: nothing may be promoted.", promised_s=180,
+    )  # fmt: skip
+    yield _alert(
+        "ReleaseAlarm", "page", "release", _age("plinth_alarm_timestamp_seconds", "<", _HOUR, source="release"),
+        "A release was marked, given back, or differs from its signed history; alerts.jsonl says which and why.",
+    )  # fmt: skip
+    yield _alert(
+        "ChampionTainted", "page", "release", _level("plinth_champion_tainted", "==", 1),
+        "The champion of {{ $labels.model }} is made of something that was marked unfit.", promised_s=180,
+    )  # fmt: skip
+    yield _alert(
+        "CanaryUndecided", "ticket", "release", _age("plinth_canary_timestamp_seconds", ">", 14 * _DAY),
+        "The canary of {{ $labels.model }} is on trial for more than two weeks.", promised_s=14 * _DAY + 180,
+    )  # fmt: skip
+
+
+def _platform() -> Iterator[Alert]:
+    yield _alert(
+        "ExporterStale", "page", "platform", _age("plinth_exporter_timestamp_seconds", ">", 120),
+        "The exporter answers with old numbers: what follows from them may be wrong.",
+    )  # fmt: skip
+    yield _alert(
+        "CollectorFails", "ticket", "platform", _level("plinth_collector_up", "==", 0),
+        "The exporter cannot collect {{ $labels.part }}.", for_s=300, promised_s=900,
+    )  # fmt: skip
+    yield _alert(
+        "OrchestratorSilent", "ticket", "platform", _age("plinth_orchestrator_timestamp_seconds", ">", 300),
+        "No sensor of Dagster has run for five minutes: nothing is scheduled, approved or relayed.",
+    )  # fmt: skip
+    yield _alert(
+        "DiskNearlyFull", "page", "platform", _level("plinth_workspace_free_ratio", "<", 0.05),
+        "The disk of the workspace has less than a twentieth left.", for_s=60,
+    )  # fmt: skip
+
+
+def _absent(own: Sequence[Alert]) -> Iterator[Alert]:
+    """For every metric that an alert reads, one that fires where it is absent, so that the other could not fire.
+
+    A metric that has not always a series is guarded by its part of the exporter, which is always collected.
+    """
+    read = [METRICS[name] for name in metrics_of([one.condition for one in own])]
+    for metric in read:
+        if metric.presence != "sometimes":
+            active = metric.presence == "active"
+            yield _alert(
+                "MetricAbsent", "ticket", "platform", Missing(of=Selector(metric=metric.name), active=active),
+                f"{metric.name} is absent: alerts that read it cannot fire.", for_s=3600.0 if active else 600.0,
+                metric=metric.name,
+            )  # fmt: skip
+    for part in sorted({metric.part for metric in read}):
+        guarded = Selector(metric="plinth_collector_up", where={"part": part})
+        yield _alert(
+            "MetricAbsent", "ticket", "platform", Missing(of=guarded),
+            f"The exporter does not collect {part}: alerts that read it cannot fire.", for_s=600.0, part=part,
+        )  # fmt: skip
+
+
+def _escalation() -> Alert:
+    return _alert(
+        "PageUnanswered", "escalation", "platform", Unanswered(severity="page"),
+        "A page of {{ $labels.owner }} has fired for half an hour, and is neither over nor silenced.", for_s=1800,
+    )  # fmt: skip

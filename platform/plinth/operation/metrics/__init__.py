@@ -1,0 +1,4 @@
+"""Metrics in Prometheus' form.
+
+    table       names, labels and meaning of all metrics
+"""

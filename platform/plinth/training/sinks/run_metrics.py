@@ -1,0 +1,267 @@
+"""The metrics of a run, and their values after any event of its timeline.
+
+    RUN            the table
+    MetricState    takes events, one after the other; `samples` are the values now
+
+Every event is taken once, and what is kept does not grow with the run but for the goodput account of a job under way.
+Does not belong here: the file or page that shows the samples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from plinth.training.sinks.metric import Metric, MetricSample
+from plinth.training.sinks.scalars import scalars
+from plinth.training.telemetry.goodput import JOB_ENDS, GoodputAccount
+from plinth.training.telemetry.timeline import waited_s
+
+_STEP, _OF = "event `step`", ("run",)
+
+
+def _of_step(name: str, meaning: str, unit: str = "", *labels: str) -> Metric:
+    return Metric(name=name, meaning=meaning, unit=unit, labels=(*_OF, *labels), source=_STEP)
+
+
+#: Numbers of a step by their names in the timeline.
+STEP: Final = {
+    "loss": _of_step("plinth_train_loss", "Loss of the last step, in nats a token."),
+    "loss_ema": _of_step("plinth_train_loss_ema", "Its moving mean."),
+    "grad_norm": _of_step("plinth_grad_norm", "Norm of the gradient of the last step."),
+    "lr": _of_step("plinth_learning_rate", "Learning rate of the last step."),
+    "tokens": _of_step("plinth_tokens", "Tokens trained."),
+    "tokens_per_s": _of_step("plinth_tokens_per_second", "Tokens a second of the last step, all ranks together."),
+    "step_s": _of_step("plinth_step_duration_seconds", "Duration of the last step.", "seconds"),
+    "host_memory_bytes": _of_step("plinth_host_memory_bytes", "Most memory the leading rank has held.", "bytes"),
+    "slowest/score": _of_step("plinth_slowest_rank_score", "Median time of its like over that of the slowest rank."),
+}
+
+#: Parts of names before the slash; the rest of the name is the last label.
+NESTED: Final = {
+    "parts": _of_step("plinth_step_seconds", "Seconds of the last step by part.", "seconds", "part"),
+    "besides": _of_step("plinth_between_steps_seconds", "Seconds between the last two steps.", "seconds", "what"),
+    "device_memory": _of_step("plinth_device_memory_bytes", "Memory of the leading rank's device.", "bytes", "what"),
+    "heldout": Metric(
+        name="plinth_heldout_bits_per_byte",
+        labels=(*_OF, "slice"),
+        meaning="Bits per byte of held-out text.",
+        source="event `evaluated`",
+    ),
+    "probe": Metric(
+        name="plinth_probe", labels=(*_OF, "name"), meaning="Scores of probes.", source="event `evaluated`"
+    ),
+    "checkpoint": Metric(
+        name="plinth_checkpoint",
+        labels=(*_OF, "what"),
+        meaning="The last commit: seconds, bytes, stall_s, wait_s.",
+        source="event `checkpoint`",
+    ),
+}
+
+#: Fields of a sample of a GPU, and their metrics.
+GPU: Final = {
+    field: Metric(
+        name=f"plinth_gpu_{field}",
+        labels=(*_OF, "host", "gpu"),
+        meaning=f"{meaning} of a GPU, by NVML.",
+        unit=unit,
+        source="samples of devices/",
+    )
+    for field, meaning, unit in (
+        ("utilisation", "Utilisation in percent", ""),
+        ("power_w", "Power in watts", ""),
+        ("temperature_c", "Temperature in degrees Celsius", ""),
+        ("memory_bytes", "Memory in use", "bytes"),
+        ("ecc_uncorrected", "ECC errors that were not corrected", ""),
+    )
+}
+
+_STATE = {
+    "active": Metric(
+        name="plinth_run_active",
+        labels=_OF,
+        meaning="1 from the start of a job's supervisor until the job has said that it ended.",
+        source="events `job_started` to `finished`, `failed`, `stopped`",
+    ),
+    "failed": Metric(
+        name="plinth_run_failed",
+        labels=_OF,
+        meaning="1 where the last job failed, until another one is submitted.",
+        source="events `failed`, `lost`",
+    ),
+    "ranks": Metric(
+        name="plinth_run_ranks", labels=_OF, meaning="Ranks that the last job held.", source="event `job_started`"
+    ),
+    "step": Metric(name="plinth_step", labels=_OF, meaning="Last step.", source=_STEP),
+    "planned": Metric(
+        name="plinth_steps_planned", labels=_OF, meaning="Steps of the whole run.", source="config.json of the run"
+    ),
+    "last": Metric(
+        name="plinth_last_event_timestamp_seconds",
+        unit="seconds",
+        labels=_OF,
+        meaning="Time of the last event.",
+        source="timeline",
+        presence="active",
+    ),
+    "saved": Metric(
+        name="plinth_checkpoint_timestamp_seconds",
+        unit="seconds",
+        labels=_OF,
+        meaning="Time of the last commit; of the job's first step where that is later.",
+        source="events `checkpoint`, `step`",
+        presence="active",
+    ),
+    "wait": Metric(
+        name="plinth_data_wait_ratio",
+        labels=_OF,
+        meaning="Share of the last step that waited for its batch.",
+        source=_STEP,
+        presence="active",
+    ),
+    "flops": Metric(
+        name="plinth_rank_flops_per_second",
+        labels=_OF,
+        meaning="Model FLOP/s of a rank in the last step, with the exact count of a token.",
+        source=f"{_STEP}, config.json of the run",
+    ),
+    "held": Metric(
+        name="plinth_held_rank_seconds",
+        unit="seconds",
+        labels=_OF,
+        meaning="Rank-seconds that the jobs have held, as the goodput ledger stands.",
+        source="goodput ledger",
+        presence="active",
+    ),
+    "cause": Metric(
+        name="plinth_goodput_rank_seconds",
+        unit="seconds",
+        labels=(*_OF, "cause"),
+        meaning="The same by cause, `goodput` among them; a later event may change the cause of earlier time.",
+        source="goodput ledger",
+        presence="active",
+    ),
+    "when": Metric(
+        name="plinth_event_timestamp_seconds",
+        unit="seconds",
+        labels=(*_OF, "kind"),
+        meaning="Time of the last event of a kind.",
+        source="timeline",
+    ),
+    "events": Metric(
+        name="plinth_events_total",
+        kind="counter",
+        labels=(*_OF, "kind"),
+        meaning="Events of a kind.",
+        source="timeline",
+    ),
+}
+
+RUN: Final = {one.name: one for one in (*_STATE.values(), *STEP.values(), *NESTED.values(), *GPU.values())}
+
+#: Events after which a job has failed.
+_FAILURES = frozenset({"failed", "lost"})
+
+#: Events that say that a job holds its ranks.
+_ALIVE = frozenset({"job_started", "run_started", "step"})
+
+#: Kinds that are counted from 0, so that the first one is a rise.
+COUNTED_FROM_0: Final = ("restart", "checkpoint", "intervention")
+
+
+class MetricState:
+    """The values of one run.
+
+    Args:
+        run: its id.
+        flops_per_token: of training, exact; 0: not stated.
+    """
+
+    def __init__(self, run: str, ranks: int = 1, planned: int = 0, flops_per_token: float = 0.0) -> None:
+        self.run, self.active, self.last = run, False, 0.0
+        self._ranks, self._planned, self._flops = ranks, planned, flops_per_token
+        self._account: GoodputAccount = GoodputAccount(ranks)
+        self._ledger: tuple[float, dict[str, float]] | None = (0.0, {})
+        self._failed, self._saved, self._step = False, 0.0, 0
+        self._nested: dict[tuple[str, str], float] = {}
+        self._plain: dict[str, float] = {}
+        self._gpus: dict[tuple[str, str, str], float] = {}
+        self._counts, self._when = Counter[str](), dict[str, float]()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take the next event of the timeline."""
+        kind, now = str(event["event"]), float(event["time"])
+        self.last = max(self.last, now)
+        self._counts[kind] += 1
+        self._when[kind] = now
+        self._account.add(event)
+        self._ledger = None
+        if kind in _ALIVE:
+            self.active, self._failed = True, False
+        elif kind == "submitted":
+            self._failed = False
+        elif kind in JOB_ENDS or kind in _FAILURES:
+            self.active, self._failed = False, kind in _FAILURES or (self._failed and kind != "finished")
+        if kind == "job_started":
+            self._saved, self._ranks = 0.0, int(event["ranks"])
+        elif kind == "checkpoint":
+            self._saved = now
+        elif kind == "step":
+            self._add_step(event, now)
+        self._add_numbers(event)
+
+    def add_devices(self, event: Mapping[str, Any]) -> None:
+        """Take the newest sample of a node's GPUs."""
+        for gpu in event["gpus"]:
+            for name, metric in GPU.items():
+                if gpu.get(name) is not None:
+                    self._gpus[metric.name, str(event["host"]), str(gpu["gpu"])] = float(gpu[name])
+
+    def samples(self) -> Iterator[MetricSample]:
+        """The values now; of a run whose job has ended those that say how."""
+        yield self._of("active", float(self.active))
+        yield self._of("failed", float(self._failed))
+        yield self._of("ranks", float(self._ranks))
+        yield self._of("step", float(self._step))
+        yield self._of("planned", float(self._planned))
+        yield self._of("last", self.last)
+        held, causes = self._time()
+        yield self._of("held", held)
+        yield from (self._of("cause", seconds, cause) for cause, seconds in causes.items())
+        for kind in sorted({*self._counts, *COUNTED_FROM_0}):
+            yield self._of("events", float(self._counts[kind]), kind)
+        yield from (self._of("when", when, kind) for kind, when in self._when.items())
+        if self._saved:
+            yield self._of("saved", self._saved)
+        yield from (MetricSample(name, (self.run,), value) for name, value in self._plain.items())
+        yield from (MetricSample(name, (self.run, rest), one) for (name, rest), one in self._nested.items())
+        yield from (MetricSample(name, (self.run, *at), one) for (name, *at), one in self._gpus.items())
+
+    def _add_step(self, event: Mapping[str, Any], now: float) -> None:
+        self._step, self._saved = int(event["step"]), self._saved or now
+        seconds = float(event.get("step_s", 0.0))
+        if seconds > 0:
+            self._plain[_STATE["wait"].name] = waited_s(event) / seconds
+            if self._flops and self._ranks:
+                self._plain[_STATE["flops"].name] = float(event["tokens_per_s"]) * self._flops / self._ranks
+
+    def _add_numbers(self, event: Mapping[str, Any]) -> None:
+        for name, value in scalars(event).items():
+            head, _, rest = name.partition("/")
+            if name in STEP:
+                self._plain[STEP[name].name] = value
+            elif rest and head in NESTED:
+                self._nested[NESTED[head].name, rest] = value
+
+    def _time(self) -> tuple[float, dict[str, float]]:
+        """Rank-seconds held, and by cause, as the account stands."""
+        if self._ledger is None:
+            ledger = self._account.ledger()
+            causes = {str(cause): seconds for cause, seconds in ledger.rank_s.items() if cause != "queue"}
+            self._ledger = ledger.held_rank_s, causes
+        return self._ledger
+
+    def _of(self, which: str, value: float, *labels: str) -> MetricSample:
+        return MetricSample(_STATE[which].name, (self.run, *labels), value)
