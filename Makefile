@@ -68,11 +68,12 @@ define bring
 	fi
 endef
 
-setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm, groff, a Prometheus, a PKCS#11 token, an Apache
+setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm, groff, a Prometheus with Alertmanager, a PKCS#11 token, an Apache
 	$(call bring,Chromium,command -v chromium || command -v chromium-browser || command -v google-chrome,chromium)
 	$(call bring,Slurm,command -v slurmctld && command -v slurmd && command -v sbatch && command -v munged,$(SLURM))
 	$(call bring,groff,command -v groff,groff-base)
 	$(call bring,Prometheus,command -v prometheus && command -v promtool,prometheus)
+	$(call bring,Alertmanager,command -v prometheus-alertmanager && command -v amtool,prometheus-alertmanager)
 	$(call bring,PKCS#11 token,command -v pkcs11-tool && command -v softhsm2-util,softhsm2 opensc)
 	$(call bring,mod_auth_openidc,test -e /usr/lib/apache2/modules/mod_auth_openidc.so,apache2 libapache2-mod-auth-openidc)
 

@@ -4,6 +4,8 @@ pipeline      run a recipe: assets that are up to date are left alone, the rest 
 definitions   Dagster's view of a recipe, with overrides for tests
 experiment    run an experiment: its arms and its effects through Dagster
 sensors       new source files, approvals, failed runs; the nightly and hourly schedules
+schedules     when the reviews are written
+reviews       the page of a week or month
 marks         the check of every asset against marks of unfitness
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last
@@ -11,7 +13,8 @@ results_page  the page of results
 workspace_index/  the index of all pages: state, runs, links
 page_server   the pages over HTTP, for links from Dagster and MLflow
 targets       models by the names that people have for them
-servers       the two web servers of `plinth up`, on loopback
+servers       the servers of `plinth up`, on loopback
+exporter      all parts of a workspace's metrics
     running       what was started for a workspace: listed, stopped
 harvest/      the demo's corpus, from text on this machine
 recipes/      recipes to run and to extend, found by name

@@ -17,7 +17,7 @@ from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
-from jobs import experiments, marks, sensors
+from jobs import experiments, marks, schedules, sensors
 from jobs.recipes import find, load
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
@@ -93,7 +93,7 @@ def build(
         assets=[*(asset(stage, pages) for stage in (*stages(recipe), *further)), service_levels.asset(recipe)],
         asset_checks=[marks_check],
         jobs=[corpus, candidate, levels, *([] if recipe.release is None else [release])],
-        schedules=[sensors.nightly(corpus), sensors.hourly(levels)],
+        schedules=[sensors.nightly(corpus), sensors.hourly(levels), *schedules.of_reviews(workspace)],
         sensors=[
             sensors.arrival(recipe, workspace, corpus),
             *(released if recipe.release else []),

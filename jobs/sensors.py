@@ -18,6 +18,7 @@ from plinth.compute.context import Context
 from plinth.corpus.sources.inventory import wanted_suffixes
 from plinth.corpus.sources.sampled import KIND
 from plinth.errors import PlinthError, TrustError
+from plinth.operation.metrics.workspace import ALARMS, HEARTBEAT
 from plinth.recipe.recipe import Recipe
 from plinth.storage.listing import listing
 from plinth.storage.workspace import Workspace
@@ -193,6 +194,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
         from registry import webhook
 
         ctx = Context(Workspace(workspace))
+        (ctx.workspace.dagster / HEARTBEAT).touch()
         known, _, fault = (context.cursor or "0").partition("|")
         try:
             feeds.catch_up(ctx)
@@ -279,7 +281,7 @@ def failure(workspace: Path) -> dg.SensorDefinition:
 def record_failure(workspace: Path, run_id: str, job: str, message: str | None) -> None:
     """Append one line to the alerts of a workspace."""
     line = json.dumps({"time": time.time(), "run": run_id, "job": job, "message": message})
-    with (workspace / "alerts.jsonl").open("a") as stream:
+    with (workspace / ALARMS).open("a") as stream:
         stream.write(line + "\n")
 
 

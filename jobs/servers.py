@@ -1,4 +1,4 @@
-"""The web servers of a workspace, on loopback: Dagster with its daemon, MLflow, and the pages of the workspace."""
+"""The servers of a workspace, on loopback: Dagster with its daemon, MLflow, the pages of the workspace, its metrics."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from registry import api
 from registry.server import ensure_server
 
 HOST = "127.0.0.1"
+#: Of the exporter; the next free one of ten.
+METRICS_PORT = 9464
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
@@ -60,9 +62,11 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
         cwd=space.root,  # in the checkout Dagster would warn that it does not read the `dagster.yaml` there
         preexec_fn=_default_signals,
     )
+    metrics_port = _free_from(METRICS_PORT)
+    exporter = _export(space, recipe_path, metrics_port)
     print(
         f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\n"
-        "Ctrl-C ends the views; no run is lost",
+        f"Metrics  http://{HOST}:{metrics_port}/metrics\nCtrl-C ends the views; no run is lost",
         flush=True,
     )
     noted = note_pages(space, process.pid)
@@ -72,6 +76,8 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
         noted.unlink(missing_ok=True)
         server.shutdown()
         server.server_close()
+        exporter.terminate()
+        exporter.wait()
 
 
 def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> ThreadingHTTPServer:
@@ -81,6 +87,26 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
     with suppress(PlinthError):  # without the link the pages are there all the same
         api.link_pages(Context(space), recipe, url)
     return page_server.serve(space, HOST, port)
+
+
+def _export(space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
+    """The exporter, which ends with this process however that ends."""
+    command = [sys.executable, "-m", "jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute())]
+    command += ["metrics", "serve", "--port", str(port), "--with-parent"]
+    return subprocess.Popen(command, preexec_fn=_default_signals)
+
+
+def _free_from(port: int) -> int:
+    """The first free port of ten: several workspaces may be looked at on one machine.
+
+    Raises:
+        PlinthError: none is free.
+    """
+    for each in range(port, port + 10):
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, each)) != 0:
+                return each
+    raise PlinthError(f"ports {port} to {port + 9} on {HOST} are taken", remedy="end the programs that listen there")
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:

@@ -49,6 +49,8 @@ def missing(service: str) -> str | None:
         if importlib.util.find_spec("psycopg2") is None:
             absent.append("psycopg2")
         return f"no {', '.join(absent)}" if absent else None
+    if service == "Alertmanager":
+        return None if program("prometheus-alertmanager", "alertmanager") and program("amtool") else "not installed"
     if service == "Prometheus":
         return None if program("prometheus") and program("promtool") else "not installed"
     if service == "Slurm":

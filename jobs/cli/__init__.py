@@ -11,6 +11,7 @@
     training/  jobs, runs, checkpoints
     evaluation/  slices of held-out text, generation
     experiment/  arms and their effects, scaling ladders
+    operation/  metrics, alerts, dashboards, reviews of weeks and months
     release/   approval, verification, export
 
 Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help

@@ -99,6 +99,15 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "scaling": ("scaling", "Fit a ladder of runs; foretell a larger one."),
         },
     ),
+    "operation": (
+        "Operation",
+        {
+            "metrics": ("metrics", "Serve metrics to Prometheus, or write them into a file."),
+            "alerts": ("alerts", "Write rules and routes of alerts; silence a planned stop."),
+            "dashboards": ("dashboards", "Write Grafana's dashboards."),
+            "retrospective": ("retrospective", "Write the page of the last week or month."),
+        },
+    ),
     "release": (
         "Release and provenance",
         {

@@ -102,7 +102,7 @@ def run(
 @click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
 @click.option("--pages-port", type=click.IntRange(1, 65535), default=3001, show_default=True)
 def up(settings: Settings, dagster_port: int, pages_port: int) -> int:
-    """Serve Dagster, MLflow and the pages of the workspace on loopback until Ctrl-C; the addresses are printed.
+    """Serve Dagster, MLflow, the pages of the workspace and its metrics on loopback until Ctrl-C; prints the addresses.
 
     Schedules and sensors are active meanwhile: new source files, approvals, failures.
     """

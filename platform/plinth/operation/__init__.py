@@ -7,6 +7,7 @@ objectives  objectives of a workspace, over all of its runs and assets
 asset_log   when sources arrived, suites were checked, assets were published
 level_export  service levels as Parquet and views of DuckDB
 goodput   every rank-second of a run by its cause, with the state of its job
-metrics/  names and meaning of all metrics
+metrics/  the table of metrics and their exporter
 alerts/   the table of alerts: rules, routes, an evaluator
+dashboards/  Grafana's JSON from a table of panels
 """

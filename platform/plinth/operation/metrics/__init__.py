@@ -1,4 +1,9 @@
 """Metrics in Prometheus' form.
 
     table       names, labels and meaning of all metrics
+    exporter    collects parts, each at its pace; serves or writes the text
+    runs        the part of runs: what timelines have got since the last look
+    workspace   disk, alarms, orchestrator; corpus, budget
+
+The part of service levels, releases and canaries is `registry.metrics`; `jobs.exporter` puts all together.
 """

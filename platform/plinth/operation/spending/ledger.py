@@ -176,6 +176,13 @@ class Ledger:
         with self._database.transaction() as execute:
             return _read(execute, " AND ".join(where), since, *asked.values())
 
+    def totals(self, workspace: str) -> dict[tuple[str, str], tuple[int, int]]:
+        """What settled submissions of a workspace cost and open ones may, in millionths, by team and experiment."""
+        sums = "SUM(COALESCE(spent, 0)), SUM(CASE WHEN ended IS NULL THEN COALESCE(reserved, 0) ELSE 0 END)"
+        asked = f"SELECT team, experiment, {sums} FROM reservations WHERE workspace = ? GROUP BY team, experiment"
+        with self._database.transaction() as execute:
+            return {(team, name): (int(one), int(two)) for team, name, one, two in execute(asked, [workspace])}
+
     def limits(self, now: float) -> list[tuple[Limit, int]]:
         """The limits that hold, each with what counts against it."""
         with self._database.transaction() as execute:

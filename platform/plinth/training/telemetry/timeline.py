@@ -195,6 +195,7 @@ class TimelineReader:
 
     def __init__(self, path: Path) -> None:
         self.path, self._offset, self._file = path, 0, 0
+        self.read_bytes = 0  # until now; a torn last line is read again
 
     def poll(self) -> list[Event]:
         """Whole events written since the last call."""
@@ -207,6 +208,7 @@ class TimelineReader:
                 data = stream.read()
         except FileNotFoundError:
             return []
+        self.read_bytes += len(data)
         whole = data.rfind(b"\n") + 1
         self._offset += whole
         return [json.loads(line) for line in data[:whole].splitlines()]

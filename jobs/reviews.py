@@ -1,0 +1,312 @@
+"""The review of a week or month: failed jobs, cost anomalies, service levels, proofs of provenance, suites, promotions.
+
+    write(ctx, length, until)   reports/review-2026-W48.html, or review-2026-11.html
+
+Everything is read from what is there anyway, for the days before `until`; a part that cannot be read says so and is no
+pass. Does not belong here: how the page looks (`plinth.report.period_page`).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from plinth.compute.context import Context
+from plinth.errors import PlinthError
+from plinth.operation import objectives
+from plinth.operation.indicators import ErrorBudget
+from plinth.operation.metrics.workspace import ALARMS
+from plinth.operation.spending import parameters
+from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
+from plinth.provenance import lineage
+from plinth.report.data import Fact
+from plinth.report.period_page import PeriodData, PeriodSection, page
+from plinth.storage.atomic import write_bytes
+from plinth.training.telemetry.timeline import read_events
+
+Length = Literal["week", "month"]
+
+#: Rows of a table; the rest is counted.
+ROWS = 50
+
+#: Periods before this one that its cost is compared with, and the fewest that say anything.
+BEFORE, FEWEST = 8, 3
+
+#: Robust deviations from the median of earlier periods, or of like jobs, from which on a cost is an anomaly.
+DEVIATIONS = 4.0
+
+#: Events of a timeline that say why a run failed.
+FAILURES = ("failed", "lost", "rank_failed", "hang", "device_error", "save_failed")
+
+
+class Period(NamedTuple):
+    """Days that are looked at together. `begin` and `end` are Unix seconds; `end` does not belong to it."""
+
+    length: Length
+    begin: float
+    end: float
+
+    @property
+    def name(self) -> str:
+        """`2026-W48` or `2026-11`."""
+        begin = datetime.fromtimestamp(self.begin, UTC)
+        year, week, _ = begin.isocalendar()
+        return f"{year}-W{week:02d}" if self.length == "week" else f"{begin:%Y-%m}"
+
+    @property
+    def before(self) -> Period:
+        """The one before it."""
+        return period(self.length, self.begin)
+
+
+def period(length: Length, until: float) -> Period:
+    """The last whole week (Monday to Sunday) or calendar month that had ended at a time, in UTC."""
+    day = datetime.fromtimestamp(until, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if length == "week":
+        end = day - timedelta(days=day.weekday())
+        begin = end - timedelta(days=7)
+    else:
+        end = day.replace(day=1)
+        begin = (end - timedelta(days=1)).replace(day=1)
+    return Period(length, begin.timestamp(), end.timestamp())
+
+
+def write(ctx: Context, length: Length, until: float) -> Path:
+    """Write the page of the last whole period. Returns its path.
+
+    Raises:
+        StorageError, DiskFullError: it could not be written.
+    """
+    span = period(length, until)
+    target = ctx.workspace.reports / f"review-{span.name}.html"
+    write_bytes(target, page(review(ctx, span)).encode())
+    return target
+
+
+def review(ctx: Context, span: Period) -> PeriodData:
+    """The contents of the page."""
+    parts: tuple[tuple[str, Callable[[Context, Period], PeriodSection]], ...] = (
+        ("Failed jobs", _failures),
+        ("Cost", _cost),
+        ("Service levels", _levels),
+        ("Provenance", _provenance),
+        ("Suites", _suites),
+        ("Releases", _releases),
+    )
+    sections = tuple(_read(title, part, ctx, span) for title, part in parts)
+    first, last = (datetime.fromtimestamp(at, UTC) for at in (span.begin, span.end - 1))
+    return PeriodData(
+        title=f"Review of {span.length} {span.name}",
+        subtitle=f"{first:%d %B %Y} to {last:%d %B %Y}, UTC. {ctx.workspace.root.name}.",
+        facts=tuple(Fact(label=one.title.lower(), value=one.verdict) for one in sections),
+        sections=sections,
+    )
+
+
+def _read(title: str, part: Callable[[Context, Period], PeriodSection], ctx: Context, span: Period) -> PeriodSection:
+    try:
+        return part(ctx, span)
+    except (PlinthError, OSError, ValueError, KeyError) as error:
+        return PeriodSection(title=title, good=False, verdict="could not be read", lead=" ".join(str(error).split()))
+
+
+def _failures(ctx: Context, span: Period) -> PeriodSection:
+    rows = sorted([*_failed_stages(ctx, span), *_failed_runs(ctx, span)])
+    jobs = sum(row[2] in ("failed", "lost", "job") for row in rows)
+    return _section(
+        "Failed jobs", not jobs, f"{jobs} failed" if jobs else "none", ("when", "what", "event", "reason"), rows,
+        lead="Jobs of the pipeline, and events of runs that say why ranks were lost.",
+    )  # fmt: skip
+
+
+def _failed_stages(ctx: Context, span: Period) -> Iterator[tuple[str, ...]]:
+    path = ctx.workspace.root / ALARMS
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        said = json.loads(line)
+        if span.begin <= float(said["time"]) < span.end:
+            yield _when(float(said["time"])), str(said["job"]), "job", _first_line(said["message"])
+
+
+def _failed_runs(ctx: Context, span: Period) -> Iterator[tuple[str, ...]]:
+    for path in sorted(ctx.workspace.runs.glob("*/events.jsonl")):
+        if path.stat().st_mtime < span.begin:
+            continue
+        for event in read_events(path):
+            if event["event"] in FAILURES and span.begin <= float(event["time"]) < span.end:
+                why = event.get("reason") or event.get("what") or event.get("kind") or ""
+                yield _when(float(event["time"])), path.parent.name, str(event["event"]), _first_line(why)
+
+
+def _cost(ctx: Context, span: Period) -> PeriodSection:
+    """Spent, against earlier periods; and jobs that cost more a token than their like."""
+    place = parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace))
+    if "://" not in place and not Path(place).exists():
+        return _section("Cost", True, "nothing was submitted", (), ())
+    rows = Ledger(place).find(parameters.workspace_name(ctx.workspace))
+    spans = [span]
+    for _ in range(BEFORE):
+        spans.append(spans[-1].before)
+    first = min((one.made for one in rows), default=span.end)
+    totals = [_spent(rows, one) for one in spans if one.end > first]
+    unusual = [*_unusual_total(totals), *_dear_jobs(rows, span)]
+    lead = f"{totals[0] if totals else 0:,.2f} spent by jobs that were submitted in this {span.length}."
+    verdict = f"{len(unusual)} unusual" if unusual else "as usual"
+    return _section("Cost", not unusual, verdict, ("what", "cost", "usual", "times"), unusual, lead, numbers=(1, 2, 3))
+
+
+def _spent(rows: Sequence[Reservation], span: Period) -> float:
+    return sum(one.spent or 0 for one in rows if span.begin <= one.made < span.end) / MICROS
+
+
+def _unusual_total(totals: Sequence[float]) -> Iterator[tuple[str, ...]]:
+    """The newest total, where it is far from those before it."""
+    if len(totals) > FEWEST and is_unusual(totals[0], totals[1:]):
+        yield _compared("all jobs", totals[0], statistics.median(totals[1:]))
+
+
+def _dear_jobs(rows: Sequence[Reservation], span: Period) -> Iterator[tuple[str, ...]]:
+    """Jobs of this period whose tokens cost far more than those of earlier jobs that trained alike."""
+    priced = [(one, one.spent / one.tokens) for one in rows if one.ended and one.spent and one.tokens]
+    for one, price in priced:
+        if span.begin <= one.made < span.end:
+            alike = [other for row, other in priced if row.work == one.work and row.made < one.made]
+            if len(alike) >= FEWEST and price > statistics.median(alike) and is_unusual(price, alike):
+                usual = statistics.median(alike) * (one.tokens or 0) / MICROS
+                yield _compared(one.run, (one.spent or 0) / MICROS, usual)
+
+
+def is_unusual(value: float, others: Sequence[float]) -> bool:
+    """Whether a value is far from others: by robust deviations, and by half of their median at least."""
+    median = statistics.median(others)
+    deviation = 1.4826 * statistics.median(abs(other - median) for other in others)
+    return abs(value - median) > max(DEVIATIONS * deviation, 0.5 * abs(median))
+
+
+def _compared(what: str, cost: float, usual: float) -> tuple[str, ...]:
+    return what, f"{cost:,.2f}", f"{usual:,.2f}", f"{cost / usual:.1f}" if usual else "–"
+
+
+def _levels(ctx: Context, span: Period) -> PeriodSection:
+    from registry import service_levels
+
+    found: list[ErrorBudget] = service_levels.measure(ctx, objectives.load(ctx.workspace), span.end)
+    rows = [
+        (one.indicator, f"{one.value:.2%}", f"{one.target:.2%}", f"{one.spent:.0%}")
+        for one in found
+        if one.value is not None and one.spent is not None
+    ]
+    spent = [one.indicator for one in found if one.spent is not None and one.spent >= 1]
+    verdict = f"{len(spent)} spent" if spent else "within budget" if rows else "nothing measured"
+    return _section(
+        "Service levels", not spent, verdict, ("indicator", "good", "objective", "budget spent"), rows,
+        lead=f"At the end of the {span.length}, over the window of the objectives.", numbers=(1, 2, 3),
+    )  # fmt: skip
+
+
+def _provenance(ctx: Context, span: Period) -> PeriodSection:
+    """Every published asset that no other is made of, walked down to its sources; the log of decisions, proved."""
+    rows, refs = [], {ref.digest: ref.asset for ref in ctx.refs.all()}
+    used = {digest for one in refs for digest in ctx.refs.load(one).inputs.values()}
+    ends = {digest: asset for digest, asset in refs.items() if digest not in used}
+    links = 0
+    for digest, asset in sorted(ends.items(), key=lambda item: item[1]):
+        try:
+            links += len(lineage.walk(ctx, digest).links)
+        except PlinthError as error:
+            rows.append((asset, _first_line(error)))
+    if ctx.workspace.releases.is_dir() and any(ctx.workspace.releases.iterdir()):
+        from registry import api
+
+        try:
+            proved = f"; log of {api.prove_log(ctx).entries} decisions proved"
+        except PlinthError as error:
+            proved = ""
+            rows.append(("log of decisions", _first_line(error)))
+    else:
+        proved = ""
+    verdict = f"{len(rows)} broken" if rows else f"{len(ends)} chains hold"
+    lead = f"{links:,} manifests from {len(ends)} ends of the pipeline down to their sources, by digest{proved}."
+    return _section("Provenance", not rows, verdict, ("asset", "first broken link"), rows, lead)
+
+
+def _suites(ctx: Context, span: Period) -> PeriodSection:
+    """Results of checks that Great Expectations has kept."""
+    folder = ctx.workspace.root / "gx" / "gx" / "uncommitted" / "validations"
+    passed, failed = 0, list[tuple[str, ...]]()
+    for path in sorted(folder.rglob("*.json")) if folder.is_dir() else ():
+        when = path.stat().st_mtime
+        if not span.begin <= when < span.end:
+            continue
+        said = json.loads(path.read_text(encoding="utf-8"))
+        if said["success"]:
+            passed += 1
+        else:
+            wrong = [one["expectation_config"]["type"] for one in said["results"] if not one["success"]]
+            failed.append((_when(when), str(said.get("suite_name", path.parts[-4])), ", ".join(wrong)))
+    ran = passed + len(failed)
+    verdict = f"{len(failed)} of {ran} failed" if failed else f"{ran} passed"
+    return _section("Suites", not failed, verdict, ("when", "suite", "expectation"), failed)
+
+
+def _releases(ctx: Context, span: Period) -> PeriodSection:
+    """Movements, and decisions that were refused."""
+    if not (ctx.workspace.releases.is_dir() and any(ctx.workspace.releases.iterdir())):
+        return _section("Releases", True, "none", (), ())
+    from registry import audit_log, releases
+
+    rows = [
+        (_minute(one.at), f"{one.model} {one.version or one.previous}", one.action, one.by, _first_line(one.reason))
+        for one in releases.history(ctx, expired=True)
+        if _inside(one.at, span)
+    ]
+    moved = len(rows)
+    rows += [
+        (_minute(one.at), one.subject, f"{one.action} refused", one.by, _first_line(one.refusal))
+        for one in audit_log.entries(ctx)
+        if one.outcome == "refused" and _inside(one.at, span)
+    ]
+    back = [row for row in rows if row[2] in ("rollback", "returned", "withdrawn")]
+    verdict = f"{len(back)} given back" if back else f"{moved} moved"
+    return _section("Releases", not back, verdict, ("when", "version", "decision", "by", "reason"), sorted(rows))
+
+
+def _section(
+    title: str,
+    good: bool,
+    verdict: str,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    lead: str = "",
+    numbers: tuple[int, ...] = (),
+) -> PeriodSection:
+    return PeriodSection(
+        title=title,
+        good=good,
+        verdict=verdict,
+        lead=lead,
+        columns=columns,
+        rows=tuple(rows[:ROWS]),
+        numbers=numbers,
+        more=max(0, len(rows) - ROWS),
+    )
+
+
+def _when(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+
+
+def _minute(at: str) -> str:
+    return _when(datetime.fromisoformat(at).timestamp())
+
+
+def _inside(at: str, span: Period) -> bool:
+    return span.begin <= datetime.fromisoformat(at).timestamp() < span.end
+
+
+def _first_line(said: object) -> str:
+    lines = str(said or "").strip().splitlines()
+    return lines[0] if lines else "no reason was given"

@@ -1,0 +1,151 @@
+"""The exporter: collects the parts of the metrics, each at its own pace, and answers Prometheus with what it has.
+
+    refresh ──▶ parts that are due ──▶ one text ──▶ GET /metrics
+
+A scrape sends bytes that are there: it costs the same for one run and for a thousand, and waits for nothing. A part
+that fails keeps its last samples, and is named in `plinth_collector_up`; the others go on. How old the text is, is a
+metric of its own.
+
+Does not belong here: what a part reads (runs, workspace, spending, levels; those of the registry: `registry.metrics`).
+"""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from plinth.errors import PlinthError
+from plinth.operation.metrics.table import METRICS
+from plinth.storage.atomic import write_bytes
+from plinth.training.sinks.metric import MetricSample, exposition
+
+#: Seconds between two refreshes.
+REFRESH_S: Final = 5.0
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass
+class ExportPart:
+    """One part of the metrics.
+
+    Attributes:
+        every_s: seconds between two collections.
+    """
+
+    name: str
+    every_s: float
+    collect: Callable[[], Iterable[MetricSample]]
+    samples: list[MetricSample] = field(default_factory=list)
+    due: float = 0.0
+    up: bool = True
+    seconds: float = 0.0
+    fault: str = ""
+
+
+class Exporter:
+    """The text of all parts.
+
+    Args:
+        read_bytes: bytes of timelines read until now.
+        say: takes a sentence about a part that begins to fail.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[ExportPart],
+        read_bytes: Callable[[], int] = lambda: 0,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.parts, self._read_bytes, self._say = parts, read_bytes, say
+        self.text = b""
+
+    def refresh(self, now: float | None = None) -> bytes:
+        """Collect the parts that are due; returns the text.
+
+        Args:
+            now: Unix seconds.
+        """
+        at = time.time() if now is None else now
+        for part in self.parts:
+            if at >= part.due:
+                part.due = at + part.every_s
+                self._collect(part)
+        samples = [sample for part in self.parts for sample in part.samples]
+        self.text = exposition(METRICS, [*self._own(at), *samples])
+        return self.text
+
+    def _collect(self, part: ExportPart) -> None:
+        begun = time.perf_counter()
+        try:
+            part.samples, fault = list(part.collect()), ""
+        except (PlinthError, OSError, ValueError) as error:  # its last samples stay
+            fault = " ".join(str(error).split())
+        part.up, part.seconds = not fault, time.perf_counter() - begun
+        if fault and fault != part.fault:
+            self._say(f"{part.name} cannot be collected: {fault}")
+        part.fault = fault
+
+    def _own(self, now: float) -> Iterable[MetricSample]:
+        yield MetricSample("plinth_exporter_timestamp_seconds", (), now)
+        yield MetricSample("plinth_exporter_read_bytes_total", (), float(self._read_bytes()))
+        yield MetricSample("plinth_collector_up", ("exporter",), 1.0)
+        for part in self.parts:
+            yield MetricSample("plinth_collector_up", (part.name,), float(part.up))
+            yield MetricSample("plinth_collector_seconds", (part.name,), part.seconds)
+
+
+def write(exporter: Exporter, path: Path) -> None:
+    """Collect everything once into a file for node_exporter's textfile collector, replaced as a whole.
+
+    Raises:
+        StorageError, DiskFullError, WorkspaceError: as the operating system refuses.
+    """
+    write_bytes(path, exporter.refresh())
+
+
+def serve(
+    exporter: Exporter, host: str, port: int, over: Callable[[], bool], wait: Callable[[float], object] = time.sleep
+) -> None:
+    """Answer `GET /metrics` and refresh until it is over.
+
+    Args:
+        wait: for so many seconds, or until it may be over.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    with _server(exporter, host, port) as server:
+        exporter.refresh()
+        thread = threading.Thread(target=server.serve_forever, name="plinth-metrics", daemon=True)
+        thread.start()
+        while not over():
+            wait(REFRESH_S)
+            exporter.refresh()
+        server.shutdown()
+        thread.join()
+
+
+def _server(exporter: Exporter, host: str, port: int) -> http.server.ThreadingHTTPServer:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        timeout = 10.0  # of a client that sends nothing
+
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] in ("/", "/metrics")
+            body = exporter.text if found else b"metrics are at /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: a scrape every few seconds is no news."""
+
+    http.server.ThreadingHTTPServer.daemon_threads = True
+    return http.server.ThreadingHTTPServer((host, port), Answer)

@@ -1,0 +1,81 @@
+"""The metrics of all runs of a workspace; each look reads what timelines have got since the last one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from plinth.errors import PlinthError
+from plinth.training import config as configuration
+from plinth.training.directory import RunDirectory
+from plinth.training.sinks.metric import MetricSample
+from plinth.training.sinks.run_follower import RunFollower
+
+#: Seconds after its last event for which a run that has ended is exported; Prometheus keeps what was before.
+KEPT_S: Final = 86400.0
+
+
+class Runs:
+    """All runs of a workspace.
+
+    Args:
+        folder: `runs/` of the workspace.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._followed: dict[str, RunFollower] = {}
+        self._seen: dict[str, tuple[int, int]] = {}  # inode and size of the timeline, when it was read
+        self._samples: dict[str, list[MetricSample]] = {}
+        self._read = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of timelines and samples read until now."""
+        return self._read + sum(one.read_bytes for one in self._followed.values())
+
+    def collect(self) -> Iterator[MetricSample]:
+        """Samples of runs that are under way or have ended within a day."""
+        now = time.time()
+        for name in sorted(self._names()):
+            found = _identity(self._folder / name / "events.jsonl")
+            if found != self._seen.get(name):
+                self._seen[name] = found
+                self._samples[name] = self._look(name)
+            if self._kept(name, now):
+                yield from self._samples[name]
+
+    def _names(self) -> list[str]:
+        with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            return [one.name for one in entries if one.is_dir()]
+        return []
+
+    def _look(self, name: str) -> list[MetricSample]:
+        """What a run has now; what it had, where its files cannot be read."""
+        try:
+            follower = self._followed.get(name) or self._follow(name)
+            follower.poll()
+        except (PlinthError, ValueError, KeyError, TypeError, OSError):  # one broken run hides no other
+            return self._samples.get(name, [])
+        return list(follower.state.samples())
+
+    def _follow(self, name: str) -> RunFollower:
+        follower = RunFollower(configuration.load(RunDirectory(self._folder / name).config))
+        self._followed[name] = follower
+        return follower
+
+    def _kept(self, name: str, now: float) -> bool:
+        follower = self._followed.get(name)
+        return follower is not None and (follower.state.active or now - follower.state.last < KEPT_S)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_size
