@@ -115,7 +115,8 @@ def _read(title: str, part: Callable[[Context, Period], PeriodSection], ctx: Con
 
 
 def _failures(ctx: Context, span: Period) -> PeriodSection:
-    rows = sorted([*_failed_stages(ctx, span), *_failed_runs(ctx, span)])
+    found = sorted([*_failed_stages(ctx, span), *_failed_runs(ctx, span)])
+    rows = [(_when(at), *words) for at, *words in found]
     jobs = sum(row[2] in ("failed", "lost", "job") for row in rows)
     return _section(
         "Failed jobs", not jobs, f"{jobs} failed" if jobs else "none", ("when", "what", "event", "reason"), rows,
@@ -123,22 +124,22 @@ def _failures(ctx: Context, span: Period) -> PeriodSection:
     )  # fmt: skip
 
 
-def _failed_stages(ctx: Context, span: Period) -> Iterator[tuple[str, ...]]:
+def _failed_stages(ctx: Context, span: Period) -> Iterator[tuple[float, str, str, str]]:
     path = ctx.workspace.root / ALARMS
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         said = json.loads(line)
         if span.begin <= float(said["time"]) < span.end:
-            yield _when(float(said["time"])), str(said["job"]), "job", _first_line(said["message"])
+            yield float(said["time"]), str(said["job"]), "job", _first_line(said["message"])
 
 
-def _failed_runs(ctx: Context, span: Period) -> Iterator[tuple[str, ...]]:
+def _failed_runs(ctx: Context, span: Period) -> Iterator[tuple[float, str, str, str]]:
     for path in sorted(ctx.workspace.runs.glob("*/events.jsonl")):
         if path.stat().st_mtime < span.begin:
             continue
         for event in read_events(path):
             if event["event"] in FAILURES and span.begin <= float(event["time"]) < span.end:
                 why = event.get("reason") or event.get("what") or event.get("kind") or ""
-                yield _when(float(event["time"])), path.parent.name, str(event["event"]), _first_line(why)
+                yield float(event["time"]), path.parent.name, str(event["event"]), _first_line(why)
 
 
 def _cost(ctx: Context, span: Period) -> PeriodSection:
@@ -209,11 +210,15 @@ def _levels(ctx: Context, span: Period) -> PeriodSection:
 
 def _provenance(ctx: Context, span: Period) -> PeriodSection:
     """Every published asset that no other is made of, walked down to its sources; the log of decisions, proved."""
-    rows, refs = [], {ref.digest: ref.asset for ref in ctx.refs.all()}
-    used = {digest for one in refs for digest in ctx.refs.load(one).inputs.values()}
+    refs = {ref.digest: ref.asset for ref in ctx.refs.all()}
+    used, rows, links = set[str](), list[tuple[str, ...]](), 0
+    for digest, asset in refs.items():
+        try:
+            used |= set(ctx.refs.load(digest).inputs.values())
+        except PlinthError as error:
+            rows.append((asset, _first_line(error)))
     ends = {digest: asset for digest, asset in refs.items() if digest not in used}
-    links = 0
-    for digest, asset in sorted(ends.items(), key=lambda item: item[1]):
+    for digest, asset in ends.items():
         try:
             links += len(lineage.walk(ctx, digest).links)
         except PlinthError as error:
@@ -228,9 +233,9 @@ def _provenance(ctx: Context, span: Period) -> PeriodSection:
             rows.append(("log of decisions", _first_line(error)))
     else:
         proved = ""
-    verdict = f"{len(rows)} broken" if rows else f"{len(ends)} chains hold"
+    verdict = f"{len(set(rows))} broken" if rows else f"{len(ends)} chains hold"
     lead = f"{links:,} manifests from {len(ends)} ends of the pipeline down to their sources, by digest{proved}."
-    return _section("Provenance", not rows, verdict, ("asset", "first broken link"), rows, lead)
+    return _section("Provenance", not rows, verdict, ("asset", "first broken link"), sorted(set(rows)), lead)
 
 
 def _suites(ctx: Context, span: Period) -> PeriodSection:
