@@ -263,7 +263,7 @@ def _releases(ctx: Context, span: Period) -> PeriodSection:
         return _section("Releases", True, "none", (), ())
     from registry import audit_log, releases
 
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (_minute(one.at), f"{one.model} {one.version or one.previous}", one.action, one.by, _first_line(one.reason))
         for one in releases.history(ctx, expired=True)
         if _inside(one.at, span)

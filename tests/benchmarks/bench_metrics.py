@@ -87,7 +87,8 @@ def workspace(active: int, of: int = 1000) -> None:
             taken.append(time.perf_counter() - begun)
         stop.set()
         thread.join()
-        measured("  scrape: median of 20", sorted(taken)[10], f"slowest {max(taken) * 1000:.1f} ms; {grown:.0f} MiB more")
+        slowest = f"slowest {max(taken) * 1000:.1f} ms; {grown:.0f} MiB more"
+        measured("  scrape: median of 20", sorted(taken)[10], slowest)
 
 
 def beside_a_run(steps: int = 20_000) -> None:
@@ -106,7 +107,7 @@ def beside_a_run(steps: int = 20_000) -> None:
         grown = psutil.Process().memory_info().rss - before
         measured(f"beside a run: CPU a step, over {steps:,} steps", spent / steps, f"{grown / 2**20:.1f} MiB more")
     memory = psutil.Process().memory_full_info()
-    shown = f"{memory.uss / 2**20:>10.1f} MiB  resident, with libraries that ranks have too: {memory.rss / 2**20:.0f} MiB"
+    shown = f"{memory.uss / 2**20:>10.1f} MiB  with libraries that ranks have too: {memory.rss / 2**20:.0f} MiB"
     print(f"{'memory of this process, its own':<60}{shown}")
 
 

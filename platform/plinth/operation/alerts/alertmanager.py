@@ -70,8 +70,10 @@ def configuration(alerts: Sequence[Alert], routes: Routing) -> dict[str, Any]:
     Raises:
         RequestError: an alert has no address.
     """
-    pairs = sorted({(one.owner, one.severity) for one in alerts if one.severity != "escalation"})
-    pairs += [("next", "escalation")]
+    pairs: list[tuple[str, Severity]] = sorted(
+        {(one.owner, one.severity) for one in alerts if one.severity != "escalation"}
+    )
+    pairs.append(("next", "escalation"))
     return {
         "route": {
             "receiver": _name(*pairs[0]),
