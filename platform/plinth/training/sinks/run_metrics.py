@@ -3,7 +3,8 @@
     RUN            the table
     MetricState    takes events, one after the other; `samples` are the values now
 
-Every event is taken once, and what is kept does not grow with the run but for the goodput account of a job under way.
+Every event is taken once. What is kept does not grow with the run but for steps since the earliest checkpoint that is
+kept, and a number for each step before.
 Does not belong here: the file or page that shows the samples.
 """
 
@@ -182,7 +183,7 @@ class MetricState:
     def __init__(self, run: str, ranks: int = 1, planned: int = 0, flops_per_token: float = 0.0) -> None:
         self.run, self.active, self.last = run, False, 0.0
         self._ranks, self._planned, self._flops = ranks, planned, flops_per_token
-        self._account: GoodputAccount = GoodputAccount(ranks)
+        self._account = GoodputAccount(ranks, bounded=True)
         self._ledger: tuple[float, dict[str, float]] | None = (0.0, {})
         self._failed, self._saved, self._step = False, 0.0, 0
         self._nested: dict[tuple[str, str], float] = {}

@@ -18,10 +18,11 @@ Does not belong here: what a rank-second costs, which runs are looked at togethe
 
 from __future__ import annotations
 
+from array import array
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median_low
 from typing import Any, Literal, NamedTuple, get_args
 
 from plinth.records import Frozen
@@ -173,7 +174,7 @@ def merged(ledgers: Iterable[GoodputLedger]) -> GoodputLedger:
     return GoodputLedger(attempts=attempts, lost_steps=sum(one.lost_steps for one in many))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Turn:
     """One time that a step was trained: microseconds by cause."""
 
@@ -208,7 +209,9 @@ class _Attempt:
     since: Counter[Cause] = field(default_factory=Counter)
     in_loop: int = 0  # not accounted for when the last step ended
     phase: tuple[int, int] = (0, 0)  # when the phase began, and what was named by then
-    turns: list[_Turn] = field(default_factory=list)
+    first: _Turn | None = None
+    computing: array[int] = field(default_factory=lambda: array("q"))  # of all turns but the first, sorted
+    ordered: bool = True
     order: list[_Named] = field(default_factory=list)
     hung: bool = False
 
@@ -221,7 +224,8 @@ class _Attempt:
         """The next time that has no cause yet has these."""
         for cause, us in by_cause.items():
             self.named[cause] += us
-            self.order.append(_Named(cause, us, turn))
+            if self.ordered:
+                self.order.append(_Named(cause, us, turn))
 
     def settle(self, cause: Cause) -> None:
         """A phase is over: name all of its time, that since the last step by the events in it or by this cause."""
@@ -245,15 +249,25 @@ class _Attempt:
         """Microseconds by cause as far as they are known now."""
         found = Counter(self.named)
         found.update(self._divided(_unnamed(self)))
-        if longer := self._compiling():
-            found[self.turns[0].lost or "goodput"] -= longer
+        if self.first is not None and (longer := self._compiling()):
+            found[self.first.lost or "goodput"] -= longer
             found["compile"] += longer
         return _without_debts(found)
 
     def _compiling(self) -> int:
         """What the first step takes longer than the median of those that follow."""
-        computing = [turn.by_cause["goodput"] for turn in self.turns]
-        return max(0, computing[0] - median_low(computing[1:])) if len(computing) > 1 else 0
+        if self.first is None or not self.computing:
+            return 0
+        median = self.computing[(len(self.computing) - 1) // 2]  # the lower of two
+        return max(0, self.first.by_cause["goodput"] - median)
+
+    def add_turn(self, turn: _Turn) -> None:
+        """Add a turn; what is known after it takes no longer for all that came before."""
+        if self.first is None:
+            self.first = turn
+        else:
+            insort(self.computing, turn.by_cause["goodput"])
+        self.name(turn.by_cause, turn)
 
     def spans(self, number: int) -> Iterator[TimeSpan]:
         """Its time in order; of a step that was lost, all parts have the cause of that."""
@@ -261,7 +275,7 @@ class _Attempt:
         rest = (_Named(cause, us, None) for cause, us in self._divided(_unnamed(self)).items())
         for cause, us, turn in (*self.order, *rest):
             step = turn.step if turn else None
-            if left and cause == "goodput" and turn is self.turns[0]:
+            if left and cause == "goodput" and turn is self.first:
                 yield TimeSpan(number, at, min(left, us), "compile", step)
                 at, us, left = at + min(left, us), us - min(left, us), 0
             if us:
@@ -292,10 +306,14 @@ class GoodputAccount:
 
     Args:
         ranks: of a job that waits in a queue and has not said how many it holds.
+        bounded: keep no order of the time (`spans`), and no step that lies before all checkpoints that are kept here:
+            for who follows a run for months. A resume from an earlier one, which only a bucket has, loses no more of
+            them.
     """
 
-    def __init__(self, ranks: int = 1) -> None:
-        self._ranks, self._jobs = ranks, 0
+    def __init__(self, ranks: int = 1, *, bounded: bool = False) -> None:
+        self._ranks, self._jobs, self._bounded = ranks, 0, bounded
+        self._checkpoints: set[int] = set()
         self._attempts: list[_Attempt] = []
         self._steps: dict[int, _Turn] = {}  # that count
         self._lost_steps = 0
@@ -314,6 +332,8 @@ class GoodputAccount:
             self._begin(kind)
         if self._job is not None:
             self._take(self._job, kind, event)
+        if self._bounded and kind in ("checkpoint", "retired"):
+            self._forget(kind, event)
 
     def ledger(self, until: float | None = None) -> GoodputLedger:
         """The account as it stands.
@@ -350,7 +370,10 @@ class GoodputAccount:
         self._open(0, since, "queue" if again or kind == "submitted" else "start")
 
     def _open(self, number: int, begin: int, stage: Literal["queue", "start"]) -> _Attempt:
-        self._job = _Attempt(self._jobs, number, self._ranks, begin, self._now, stage, phase=(begin, 0))
+        phase = begin, 0
+        self._job = _Attempt(
+            self._jobs, number, self._ranks, begin, self._now, stage, phase=phase, ordered=not self._bounded
+        )
         self._attempts.append(self._job)
         return self._job
 
@@ -419,8 +442,7 @@ class GoodputAccount:
         if (earlier := self._steps.pop(step, None)) is not None:
             self._lose(earlier, "redone work")
         turn = _Turn(job, step, parts)
-        job.turns.append(turn)
-        job.name(parts, turn)
+        job.add_turn(turn)
         if event.get("vetoed"):
             self._lose(turn, "guard", counted=False)
         else:
@@ -445,6 +467,16 @@ class GoodputAccount:
             following = self._open(int(event["attempt"]), self._now, "start")
             following.ranks = job.ranks
             following.since["idle"] = round(float(event.get("backoff_s", 0.0)) * 1e6)
+
+    def _forget(self, kind: str, event: Event) -> None:
+        """Steps up to the earliest checkpoint that is kept are taken back by nothing."""
+        if kind == "checkpoint":
+            self._checkpoints.add(int(event["step"]))
+            return
+        self._checkpoints -= set(map(int, event["steps"]))
+        earliest = min(self._checkpoints, default=0)
+        for step in [number for number in self._steps if number <= earliest]:
+            del self._steps[step]
 
     def _lose_after(self, step: int, cause: Cause) -> None:
         for later in [number for number in self._steps if number > step]:

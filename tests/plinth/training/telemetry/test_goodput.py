@@ -158,3 +158,32 @@ def test_any_timeline_adds_up_and_is_the_same_live_and_replayed(drawn: list[tupl
             assert sum(one.rank_us.values()) == one.ranks * (round(one.end * 1e6) - round(one.begin * 1e6))
         tenths = [round(10 * share) for share in ledger.percentages().values()]
         assert sum(tenths) in (0, 1000)
+
+
+def test_a_bounded_account_is_the_same_and_keeps_the_steps_that_can_be_taken_back() -> None:
+    """A checkpoint every 10 steps, of which two are kept; a kill goes back to the last, a rollback to the one before."""
+    story, bounded, most = Story(), GoodputAccount(bounded=True), 0
+    story.begin()
+    taken, back = 0, {157: 150, 263: 250}
+    for turn in range(1, 400):
+        taken += 1
+        story.step(taken)
+        if taken % 10 == 0:
+            story.add("checkpoint", step=taken, seconds=0.5)
+            if taken > 20:
+                story.add("retired", steps=[taken - 20], reason="retention")
+        if taken == 157 and turn == 157:
+            story.add("restart", 2.0, attempt=1, reason="killed", from_step=150, lost_steps=7, lost_s=7, backoff_s=1.0)
+            story.add("run_started", 3.0, ranks=2, attempt=1)
+            story.add("resumed", 1.0, step=150)
+            taken = back[157]
+        elif taken == 263:
+            story.add("rolled_back", 2.0, step=250, undone=13, number=1)
+            taken, back[263] = 264, 0
+    for event in story.events:
+        bounded.add(event)
+        most = max(most, len(bounded._steps))
+    assert bounded.ledger() == account(story.events)
+    assert bounded.ledger().lost_steps == 7 + 13
+    assert most <= 31
+    assert list(bounded.spans()) == []
