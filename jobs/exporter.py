@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from plinth.compute.context import Context
 from plinth.operation.metrics.exporter import Exporter, ExportPart
-from plinth.operation.metrics.runs import Runs
+from plinth.operation.metrics.runs import RunsCollector
 from plinth.operation.metrics.workspace import CorpusState, WorkspaceState, budget
 from plinth.recipe.recipe import Recipe
 from registry.metrics import canary_samples, level_samples, release_samples
@@ -23,7 +23,7 @@ def exporter(ctx: Context, recipe: Recipe | None, say: Callable[[str], None] | N
         recipe: whose release's canary is watched; None: of no release.
         say: takes a sentence about a part that begins to fail; by default it is printed as an error.
     """
-    runs = Runs(ctx.workspace.runs)
+    runs = RunsCollector(ctx.workspace.runs)
     parts = (
         ExportPart("runs", 0.0, runs.collect),
         ExportPart("workspace", 0.0, WorkspaceState(ctx.workspace).collect),

@@ -146,7 +146,7 @@ def _cost(ctx: Context, span: Period) -> PeriodSection:
     """Spent, against earlier periods; and jobs that cost more a token than their like."""
     place = parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace))
     if "://" not in place and not Path(place).exists():
-        return _section("Cost", True, "nothing was submitted", (), ())
+        return _section("Cost", None, "nothing was submitted", (), ())
     rows = Ledger(place).find(parameters.workspace_name(ctx.workspace))
     spans = [span]
     for _ in range(BEFORE):
@@ -203,7 +203,8 @@ def _levels(ctx: Context, span: Period) -> PeriodSection:
     spent = [one.indicator for one in found if one.spent is not None and one.spent >= 1]
     verdict = f"{len(spent)} spent" if spent else "within budget" if rows else "nothing measured"
     return _section(
-        "Service levels", not spent, verdict, ("indicator", "good", "objective", "budget spent"), rows,
+        "Service levels", not spent if rows else None, verdict,
+        ("indicator", "good", "objective", "budget spent"), rows,
         lead=f"At the end of the {span.length}, over the window of the objectives.", numbers=(1, 2, 3),
     )  # fmt: skip
 
@@ -233,9 +234,11 @@ def _provenance(ctx: Context, span: Period) -> PeriodSection:
             rows.append(("log of decisions", _first_line(error)))
     else:
         proved = ""
-    verdict = f"{len(set(rows))} broken" if rows else f"{len(ends)} chains hold"
+    rows = sorted(set(rows))
+    whole = f"{len(ends)} of {len(ends)} hold" if ends else "nothing is published"
+    verdict = f"{len(rows)} broken" if rows else whole
     lead = f"{links:,} manifests from {len(ends)} ends of the pipeline down to their sources, by digest{proved}."
-    return _section("Provenance", not rows, verdict, ("asset", "first broken link"), sorted(set(rows)), lead)
+    return _section("Provenance", not rows if refs else None, verdict, ("asset", "first broken link"), rows, lead)
 
 
 def _suites(ctx: Context, span: Period) -> PeriodSection:
@@ -253,14 +256,14 @@ def _suites(ctx: Context, span: Period) -> PeriodSection:
             wrong = [one["expectation_config"]["type"] for one in said["results"] if not one["success"]]
             failed.append((_when(when), str(said.get("suite_name", path.parts[-4])), ", ".join(wrong)))
     ran = passed + len(failed)
-    verdict = f"{len(failed)} of {ran} failed" if failed else f"{ran} passed"
-    return _section("Suites", not failed, verdict, ("when", "suite", "expectation"), failed)
+    verdict = f"{len(failed)} of {ran} failed" if failed else f"{ran} passed" if ran else "none ran"
+    return _section("Suites", not failed if ran else None, verdict, ("when", "suite", "expectation"), failed)
 
 
 def _releases(ctx: Context, span: Period) -> PeriodSection:
     """Movements, and decisions that were refused."""
     if not (ctx.workspace.releases.is_dir() and any(ctx.workspace.releases.iterdir())):
-        return _section("Releases", True, "none", (), ())
+        return _section("Releases", None, "none", (), ())
     from registry import audit_log, releases
 
     rows: list[tuple[str, ...]] = [
@@ -281,7 +284,7 @@ def _releases(ctx: Context, span: Period) -> PeriodSection:
 
 def _section(
     title: str,
-    good: bool,
+    good: bool | None,
     verdict: str,
     columns: tuple[str, ...],
     rows: Sequence[tuple[str, ...]],

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from plinth.operation.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
-from plinth.operation.metrics.runs import Runs  # noqa: E402
+from plinth.operation.metrics.runs import RunsCollector  # noqa: E402
 from plinth.training import config as configuration  # noqa: E402
 from plinth.training.sinks.metric import exposition  # noqa: E402
 from plinth.training.sinks.run_follower import RunFollower  # noqa: E402
@@ -58,7 +58,7 @@ def workspace(active: int, of: int = 1000) -> None:
     """Refreshes and scrapes with so many runs under way."""
     with tempfile.TemporaryDirectory() as folder:
         timelines = [make(Path(folder), f"r{number:04d}", number < active) for number in range(of)]
-        before, runs = psutil.Process().memory_info().rss, Runs(Path(folder) / "runs")
+        before, runs = psutil.Process().memory_info().rss, RunsCollector(Path(folder) / "runs")
         exporter = Exporter([ExportPart("runs", 0.0, runs.collect)], lambda: runs.read_bytes)
         begun = time.perf_counter()
         exporter.refresh()

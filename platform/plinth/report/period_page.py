@@ -11,7 +11,7 @@ class PeriodSection(Frozen):
     """One table with a verdict.
 
     Attributes:
-        good: whether nothing in it needs a person.
+        good: whether nothing in it needs a person; None: there was nothing to judge.
         verdict: in a word or two.
         lead: what the rows are.
         numbers: indices of columns that hold numbers.
@@ -19,7 +19,7 @@ class PeriodSection(Frozen):
     """
 
     title: str
-    good: bool
+    good: bool | None
     verdict: str
     lead: str = ""
     columns: tuple[str, ...] = ()

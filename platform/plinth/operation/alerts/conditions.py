@@ -1,6 +1,6 @@
 """Conditions of alerts: each is one PromQL expression, and the same computed over sampled series.
 
-    Level     a value is above, below or at a limit
+    Threshold  a value is above, below or at a limit
     Age       so many seconds have passed since a time that a metric states, or fewer
     Rise      a value has changed by more than a limit over a window
     Ratio     a part of a whole is above a limit
@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -32,7 +33,7 @@ Comparison = Literal[">", ">=", "<", "<=", "=="]
 Vector = dict[Labels, float]
 
 
-class Selector(Frozen):
+class SeriesSelector(Frozen):
     """Series of a metric whose labels have these values."""
 
     metric: str
@@ -53,24 +54,24 @@ class Condition(Frozen):
     """What an alert waits for."""
 
     @property
+    @abstractmethod
     def expression(self) -> str:
         """It in PromQL."""
-        raise NotImplementedError
 
     @property
-    def selectors(self) -> tuple[Selector, ...]:
+    @abstractmethod
+    def selectors(self) -> tuple[SeriesSelector, ...]:
         """The series that it reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def vector(self, series: SampledSeries, time: float) -> Vector:
         """The labels for which it holds, each with its value."""
-        raise NotImplementedError
 
 
 class Compared(Condition):
     """A value of each series, compared with a limit."""
 
-    of: Selector
+    of: SeriesSelector
     comparison: Comparison
     limit: float
     active: bool = False
@@ -81,8 +82,8 @@ class Compared(Condition):
         return f"({compared}) and on (run) ({ACTIVE} == 1)" if self.active else compared
 
     @property
-    def selectors(self) -> tuple[Selector, ...]:
-        return (self.of, *((Selector(metric=ACTIVE),) if self.active else ()))
+    def selectors(self) -> tuple[SeriesSelector, ...]:
+        return (self.of, *((SeriesSelector(metric=ACTIVE),) if self.active else ()))
 
     def vector(self, series: SampledSeries, time: float) -> Vector:
         found = {
@@ -95,14 +96,14 @@ class Compared(Condition):
         return {labels: value for labels, value in found.items() if dict(labels).get("run") in runs}
 
     @property
-    def _value(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _value(self) -> str: ...
 
-    def _values(self, series: SampledSeries, time: float) -> Vector:
-        raise NotImplementedError
+    @abstractmethod
+    def _values(self, series: SampledSeries, time: float) -> Vector: ...
 
 
-class Level(Compared):
+class Threshold(Compared):
     """The value itself."""
 
     @property
@@ -140,7 +141,7 @@ class Rise(Compared):
 class Ratio(Compared):
     """The value over that of `whole` with the same values of some labels."""
 
-    whole: Selector
+    whole: SeriesSelector
     on: tuple[str, ...] = ("run",)
 
     @property
@@ -148,7 +149,7 @@ class Ratio(Compared):
         return f"{self.of.text} / on ({', '.join(self.on)}) group_left () {self.whole.text}"
 
     @property
-    def selectors(self) -> tuple[Selector, ...]:
+    def selectors(self) -> tuple[SeriesSelector, ...]:
         return (*super().selectors, self.whole)
 
     def _values(self, series: SampledSeries, time: float) -> Vector:
@@ -188,8 +189,8 @@ class BurnRate(Condition):
         objective: share that has to be good over `period_s`.
     """
 
-    good: Selector
-    total: Selector
+    good: SeriesSelector
+    total: SeriesSelector
     objective: float = Field(gt=0, lt=1)
     period_s: float = Field(gt=0)
     windows: tuple[BurnWindow, ...]
@@ -208,7 +209,7 @@ class BurnRate(Condition):
         )
 
     @property
-    def selectors(self) -> tuple[Selector, ...]:
+    def selectors(self) -> tuple[SeriesSelector, ...]:
         return (self.good, self.total)
 
     def vector(self, series: SampledSeries, time: float) -> Vector:
@@ -231,7 +232,7 @@ class BurnRate(Condition):
 class Missing(Condition):
     """No series of the metric; or none for a run whose job is under way."""
 
-    of: Selector
+    of: SeriesSelector
     active: bool = False
 
     @property
@@ -239,8 +240,8 @@ class Missing(Condition):
         return f"({ACTIVE} == 1) unless on (run) {self.of.text}" if self.active else f"absent({self.of.text})"
 
     @property
-    def selectors(self) -> tuple[Selector, ...]:
-        return (self.of, *((Selector(metric=ACTIVE),) if self.active else ()))
+    def selectors(self) -> tuple[SeriesSelector, ...]:
+        return (self.of, *((SeriesSelector(metric=ACTIVE),) if self.active else ()))
 
     def vector(self, series: SampledSeries, time: float) -> Vector:
         there = self.of.at(series, time)
@@ -258,19 +259,19 @@ class Unanswered(Condition):
 
     @property
     def expression(self) -> str:
-        return f"max by (run, owner) ({self._firing.text})"
+        return f"max by (run, owner) ({self._fired.text})"
 
     @property
-    def selectors(self) -> tuple[Selector, ...]:
+    def selectors(self) -> tuple[SeriesSelector, ...]:
         return ()
 
     def vector(self, series: SampledSeries, time: float) -> Vector:
-        found = self._firing.at(series, time)
+        found = self._fired.at(series, time)
         return {tuple(pair for pair in labels if pair[0] in ("run", "owner")): one for labels, one in found.items()}
 
     @property
-    def _firing(self) -> Selector:
-        return Selector(metric=ALERTS, where={"alertstate": "firing", "severity": self.severity})
+    def _fired(self) -> SeriesSelector:
+        return SeriesSelector(metric=ALERTS, where={"alertstate": "firing", "severity": self.severity})
 
 
 def holds(value: float, comparison: Comparison, limit: float) -> bool:

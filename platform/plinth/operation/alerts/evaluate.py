@@ -1,7 +1,7 @@
 """Alerts over sampled series, in the states that Prometheus would give them.
 
     evaluate(alerts, series, now)                  what is pending or fires at a time
-    first_firing(alerts, series, begin, end)       when each alert fired first
+    first_fired(alerts, series, begin, end)       when each alert fired first
     replay(alerts, series, begin, end)             the states at every evaluation
 
 An alert whose condition holds is pending until it has held for `for_s` at every evaluation, then it fires. Series are
@@ -55,7 +55,7 @@ def evaluate(
     return list(replay(alerts, series, begin, now, interval_s))[-1][1]
 
 
-def first_firing(
+def first_fired(
     alerts: Sequence[Alert], series: SampledSeries, begin: float, end: float, interval_s: float = EVALUATION_S
 ) -> dict[str, float]:
     """The first evaluation from `begin` to `end` (Unix seconds) at which each alert fired, for any labels."""
@@ -86,7 +86,7 @@ def _evaluated(
     since: dict[_Key, float] = {}
     states: list[AlertState] = []
     for one in alerts:
-        over = _firing(states, time) if isinstance(one.condition, Unanswered) else series
+        over = _fired(states, time) if isinstance(one.condition, Unanswered) else series
         for labels, value in one.condition.vector(over, time).items():
             own = {**dict(labels), **one.labels}
             key = one.name, tuple(sorted(own.items()))
@@ -105,7 +105,7 @@ def _evaluated(
     return states, since
 
 
-def _firing(states: Sequence[AlertState], time: float) -> SampledSeries:
+def _fired(states: Sequence[AlertState], time: float) -> SampledSeries:
     """The series `ALERTS` of what fires at this evaluation."""
     found = SampledSeries()
     for one in states:

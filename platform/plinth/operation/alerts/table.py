@@ -19,11 +19,11 @@ from plinth.operation.alerts.conditions import (
     Compared,
     Comparison,
     Condition,
-    Level,
     Missing,
     Ratio,
     Rise,
-    Selector,
+    SeriesSelector,
+    Threshold,
     Unanswered,
     metrics_of,
 )
@@ -88,11 +88,11 @@ def _stem(name: str) -> str:
 
 
 def _level(metric: str, comparison: Comparison, limit: float, active: bool = False, **where: str) -> Compared:
-    return Level(of=Selector(metric=metric, where=where), comparison=comparison, limit=limit, active=active)
+    return Threshold(of=SeriesSelector(metric=metric, where=where), comparison=comparison, limit=limit, active=active)
 
 
 def _age(metric: str, comparison: Comparison, limit: float, active: bool = False, **where: str) -> Compared:
-    return Age(of=Selector(metric=metric, where=where), comparison=comparison, limit=limit, active=active)
+    return Age(of=SeriesSelector(metric=metric, where=where), comparison=comparison, limit=limit, active=active)
 
 
 def _recent(kind: str) -> Compared:
@@ -115,8 +115,8 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
         _age("plinth_checkpoint_timestamp_seconds", ">", wanted.checkpoint_age_s, active=True),
         f"{run} has committed no checkpoint for longer than the objective allows.", for_s=60,
     )  # fmt: skip
-    restarts = Rise(of=Selector(metric="plinth_events_total", where={"kind": "restart"}), comparison=">", limit=2.5,
-                    window_s=_HOUR)  # fmt: skip
+    restarted = SeriesSelector(metric="plinth_events_total", where={"kind": "restart"})
+    restarts = Rise(of=restarted, comparison=">", limit=2.5, window_s=_HOUR)
     yield _alert(
         "RestartsRepeat", "page", "training", restarts, f"{run} has restarted three times within an hour."
     )
@@ -142,7 +142,8 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
         "RankSlow", "ticket", "training", _level("plinth_slowest_rank_score", "<", 0.75, active=True),
         f"{run} has a rank that is a third slower than its like.", for_s=900,
     )  # fmt: skip
-    rising = Rise(of=Selector(metric="plinth_heldout_bits_per_byte"), comparison=">", limit=0.05, window_s=6 * _HOUR)
+    heldout = SeriesSelector(metric="plinth_heldout_bits_per_byte")
+    rising = Rise(of=heldout, comparison=">", limit=0.05, window_s=6 * _HOUR)
     yield _alert(
         "HeldOutRises", "ticket", "training", rising,
         f"{run}: bits per byte of {{{{ $labels.slice }}}} rose by more than 0.05 in six hours.",
@@ -155,8 +156,8 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
 
 def _service(wanted: Objectives) -> Iterator[Alert]:
     period = wanted.window_days * _DAY
-    good = Selector(metric="plinth_goodput_rank_seconds", where={"cause": "goodput"})
-    total = Selector(metric="plinth_held_rank_seconds")
+    good = SeriesSelector(metric="plinth_goodput_rank_seconds", where={"cause": "goodput"})
+    total = SeriesSelector(metric="plinth_held_rank_seconds")
     burning: tuple[tuple[str, Severity, tuple[BurnWindow, ...]], ...] = (
         ("GoodputBurnsFast", "page", PAGE_WINDOWS),
         ("GoodputBurnsSlowly", "ticket", TICKET_WINDOWS),
@@ -173,7 +174,7 @@ def _service(wanted: Objectives) -> Iterator[Alert]:
         "ErrorBudgetSpent", "ticket", "training", _level("plinth_error_budget_spent_ratio", ">=", 1),
         "The error budget of {{ $labels.indicator }} is spent.", promised_s=900,
     )  # fmt: skip
-    used = Ratio(of=Selector(metric="plinth_budget_used"), whole=Selector(metric="plinth_budget_limit"),
+    used = Ratio(of=SeriesSelector(metric="plinth_budget_used"), whole=SeriesSelector(metric="plinth_budget_limit"),
                  on=("scope", "name", "period"), comparison=">", limit=0.9)  # fmt: skip
     yield _alert(
         "BudgetNearlySpent", "ticket", "finance", used,
@@ -238,12 +239,12 @@ def _absent(own: Sequence[Alert]) -> Iterator[Alert]:
         if metric.presence != "sometimes":
             active = metric.presence == "active"
             yield _alert(
-                "MetricAbsent", "ticket", "platform", Missing(of=Selector(metric=metric.name), active=active),
+                "MetricAbsent", "ticket", "platform", Missing(of=SeriesSelector(metric=metric.name), active=active),
                 f"{metric.name} is absent: alerts that read it cannot fire.", for_s=3600.0 if active else 600.0,
                 metric=metric.name,
             )  # fmt: skip
     for part in sorted({metric.part for metric in read}):
-        guarded = Selector(metric="plinth_collector_up", where={"part": part})
+        guarded = SeriesSelector(metric="plinth_collector_up", where={"part": part})
         yield _alert(
             "MetricAbsent", "ticket", "platform", Missing(of=guarded),
             f"The exporter does not collect {part}: alerts that read it cannot fire.", for_s=600.0, part=part,

@@ -112,7 +112,7 @@ def write(exporter: Exporter, path: Path) -> None:
 def serve(
     exporter: Exporter, host: str, port: int, over: Callable[[], bool], wait: Callable[[float], object] = time.sleep
 ) -> None:
-    """Answer `GET /metrics` and refresh until it is over.
+    """MetricsAnswer `GET /metrics` and refresh until it is over.
 
     Args:
         wait: for so many seconds, or until it may be over.
@@ -132,7 +132,7 @@ def serve(
 
 
 def _server(exporter: Exporter, host: str, port: int) -> http.server.ThreadingHTTPServer:
-    class Answer(http.server.BaseHTTPRequestHandler):
+    class MetricsAnswer(http.server.BaseHTTPRequestHandler):
         timeout = 10.0  # of a client that sends nothing
 
         def do_GET(self) -> None:
@@ -148,4 +148,4 @@ def _server(exporter: Exporter, host: str, port: int) -> http.server.ThreadingHT
             """Nothing: a scrape every few seconds is no news."""
 
     http.server.ThreadingHTTPServer.daemon_threads = True
-    return http.server.ThreadingHTTPServer((host, port), Answer)
+    return http.server.ThreadingHTTPServer((host, port), MetricsAnswer)

@@ -19,7 +19,7 @@ from plinth.training.sinks.run_follower import RunFollower
 KEPT_S: Final = 86400.0
 
 
-class Runs:
+class RunsCollector:
     """All runs of a workspace.
 
     Args:

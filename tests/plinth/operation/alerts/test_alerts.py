@@ -16,14 +16,14 @@ from plinth.operation.alerts.conditions import (
     BurnWindow,
     Compared,
     Condition,
-    Level,
     Missing,
     Ratio,
     Rise,
-    Selector,
+    SeriesSelector,
+    Threshold,
     duration,
 )
-from plinth.operation.alerts.evaluate import evaluate, first_firing, replay
+from plinth.operation.alerts.evaluate import evaluate, first_fired, replay
 from plinth.operation.alerts.rules import names, rules, written
 from plinth.operation.alerts.series import SampledSeries
 from plinth.operation.alerts.table import PAGE_WINDOWS, alerts
@@ -83,7 +83,7 @@ def test_first_firing_is_within_what_is_promised() -> None:
     for recording in RECORDINGS:
         if recording.alert in ("RestartsRepeat", "HeldOutRises", "MetricAbsent") or recording.fires < 0:
             continue
-        fired = first_firing(concerned(recording, ALL), recording.sampled(), 0, recording.end_s, recording.interval_s)
+        fired = first_fired(concerned(recording, ALL), recording.sampled(), 0, recording.end_s, recording.interval_s)
         assert fired[recording.alert] - 60 <= promised[recording.alert]
 
 
@@ -94,7 +94,7 @@ def test_promtool_gives_the_same_states_at_every_evaluation(tmp_path: Path) -> N
         own = concerned(recording, ALL)
         states = dict(replay(own, recording.sampled(), 0, recording.end_s, recording.interval_s))
         step = recording.interval_s
-        changed = {time for time, now in states.items() if _firing(now) != _firing(states.get(time - step, []))}
+        changed = {time for time, now in states.items() if _fired(now) != _fired(states.get(time - step, []))}
         near = {time + away for time in changed for away in (-step, 0)} | {recording.end_s}
         tests.append((recording, own, {time: states[time] for time in sorted(near & set(states))}))
     assert promtool(tmp_path, tests) == ""
@@ -195,13 +195,13 @@ def test_durations_are_whole_units() -> None:
     ]  # fmt: skip
 
 
-def _firing(states: Sequence[object]) -> set[object]:
+def _fired(states: Sequence[object]) -> set[object]:
     return {(one.alert, tuple(one.labels.items())) for one in states if one.state == "firing"}  # type: ignore[attr-defined]
 
 
 def _burning(objective: float, pair: BurnWindow, period_s: float) -> Alert:
-    good = Selector(metric="plinth_goodput_rank_seconds", where={"cause": "goodput"})
-    total = Selector(metric="plinth_held_rank_seconds")
+    good = SeriesSelector(metric="plinth_goodput_rank_seconds", where={"cause": "goodput"})
+    total = SeriesSelector(metric="plinth_held_rank_seconds")
     burn = BurnRate(good=good, total=total, objective=objective, period_s=period_s, windows=(pair,))
     return Alert(name="Burns", condition=burn, severity="page", owner="o", promised_s=4000, summary="s", runbook="r")
 
@@ -224,7 +224,7 @@ def _random_recording(drawn: random.Random) -> Recording:
 
 
 def _random_alerts(drawn: random.Random) -> list[Alert]:
-    m, n = Selector(metric="m"), Selector(metric="n", where=drawn.choice([{}, {"run": "a"}]))
+    m, n = SeriesSelector(metric="m"), SeriesSelector(metric="n", where=drawn.choice([{}, {"run": "a"}]))
 
     def compared(kind: type[Compared], **more: object) -> Condition:
         limit = drawn.choice([0.0, 0.5, 1.0, 2.0, 300.0])
@@ -233,7 +233,7 @@ def _random_alerts(drawn: random.Random) -> list[Alert]:
 
     pair = BurnWindow(long_s=drawn.choice([600.0, 1800.0]), short_s=120.0, share=0.001)
     conditions = [
-        compared(Level),
+        compared(Threshold),
         compared(Age),
         compared(Rise, window_s=drawn.choice([120.0, 600.0])),
         compared(Ratio, whole=n),

@@ -16,7 +16,7 @@ from plinth.operation.alerts.table import alerts
 from plinth.operation.dashboards.grafana import dashboard
 from plinth.operation.dashboards.table import DASHBOARDS
 from plinth.operation.metrics.exporter import Exporter, ExportPart, serve
-from plinth.operation.metrics.runs import Runs
+from plinth.operation.metrics.runs import RunsCollector
 from plinth.operation.metrics.table import METRICS
 from plinth.operation.metrics.workspace import WorkspaceState
 from plinth.storage.workspace import Workspace
@@ -75,7 +75,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus that reads a real exporter of a workspace in which a run trains."""
     folder = tmp_path_factory.mktemp("dashboards")
     space = Workspace(folder / "workspace").ensure()
-    runs, events = Runs(space.runs), train(space)
+    runs, events = RunsCollector(space.runs), train(space)
     parts = [
         ExportPart("runs", 0.0, runs.collect),
         ExportPart("workspace", 0.0, WorkspaceState(space).collect),

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from plinth.errors import StorageError
 from plinth.operation.metrics import exporter as exporters
 from plinth.operation.metrics.exporter import Exporter, ExportPart
-from plinth.operation.metrics.runs import Runs
+from plinth.operation.metrics.runs import RunsCollector
 from plinth.operation.metrics.table import METRICS
 from plinth.operation.metrics.workspace import WorkspaceState
 from plinth.storage.workspace import Workspace
@@ -67,8 +67,8 @@ def parsed(text: bytes) -> dict[tuple[Any, ...], float]:
     }
 
 
-def of_runs(space: Workspace) -> tuple[Exporter, Runs]:
-    runs = Runs(space.runs)
+def of_runs(space: Workspace) -> tuple[Exporter, RunsCollector]:
+    runs = RunsCollector(space.runs)
     return Exporter([ExportPart("runs", 0.0, runs.collect)], lambda: runs.read_bytes), runs
 
 

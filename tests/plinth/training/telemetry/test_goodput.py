@@ -161,7 +161,7 @@ def test_any_timeline_adds_up_and_is_the_same_live_and_replayed(drawn: list[tupl
 
 
 def test_a_bounded_account_is_the_same_and_keeps_the_steps_that_can_be_taken_back() -> None:
-    """A checkpoint every 10 steps, of which two are kept; a kill goes back to the last, a rollback to the one before."""
+    """Two checkpoints are kept, ten steps apart; a kill goes back to the last, a rollback to the one before."""
     story, bounded, most = Story(), GoodputAccount(bounded=True), 0
     story.begin()
     taken, back = 0, {157: 150, 263: 250}
