@@ -37,6 +37,11 @@ def event(seq: int, number: int, now: float) -> str:
     }) + "\n"  # fmt: skip
 
 
+def other(seq: int, kind: str, **fields: object) -> str:
+    """Another event, at the time of a step."""
+    return json.dumps({"seq": seq, "time": time.time() + seq, "event": kind, **fields}) + "\n"
+
+
 def make(space: Path, name: str, active: bool, steps: int = STEPS) -> Path:
     """A run with so many steps, a second each; its timeline."""
     config = tiny(space, run_id=name)
@@ -91,7 +96,7 @@ def workspace(active: int, of: int = 1000) -> None:
         measured("  scrape: median of 20", sorted(taken)[10], slowest)
 
 
-def beside_a_run(steps: int = 20_000) -> None:
+def beside_a_run(steps: int) -> None:
     """CPU time of the process that follows a run, for a step of a second; its memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = make(Path(folder), "r", True, 1)
@@ -100,6 +105,9 @@ def beside_a_run(steps: int = 20_000) -> None:
         for first in range(2, steps, 5):  # five steps a look, as the relay's
             with path.open("a") as stream:
                 stream.write("".join(event(n + 1, n, time.time() + n) for n in range(first, first + 5)))
+                if first % 500 == 2:  # of three checkpoints, the earliest goes
+                    stream.write(other(first, "checkpoint", step=first))
+                    stream.write(other(first, "retired", steps=[first - 1500]))
             begun = time.process_time()
             follower.poll()
             exposition(RUN, follower.state.samples())
@@ -112,6 +120,7 @@ def beside_a_run(steps: int = 20_000) -> None:
 
 
 if __name__ == "__main__":
-    beside_a_run()
+    for steps in (5_000, 20_000):
+        beside_a_run(steps)
     for active in (0, 100, 1000):
         workspace(active)

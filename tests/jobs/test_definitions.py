@@ -89,6 +89,8 @@ def test_jobs_sensors_and_schedules_are_there(defs):
         assert defs.resolve_job_def(job).name == job
     assert defs.resolve_schedule_def("nightly").cron_schedule == "0 2 * * *"
     assert defs.resolve_schedule_def("service_levels").job_name == definitions.LEVELS
+    assert defs.resolve_schedule_def("review_week").job_name == "review_week"
+    assert defs.resolve_schedule_def("review_month").cron_schedule == "0 6 1 * *"
 
 
 def test_the_line_job_stops_before_the_release(defs):
