@@ -50,6 +50,7 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
     remember(space.root, recipe_path)
     _require_free(dagster_port, "Dagster pages", "--dagster-port")
     _require_free(pages_port, "pages of the workspace", "--pages-port")
+    metrics_port = _free_from(METRICS_PORT)
     with suppress(TrustError):  # without a root of trust the pages can be looked at
         policies.ensure(Context(space), load(recipe_path))
     mlflow_uri = ensure_server(space)
@@ -62,7 +63,6 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
         cwd=space.root,  # in the checkout Dagster would warn that it does not read the `dagster.yaml` there
         preexec_fn=_default_signals,
     )
-    metrics_port = _free_from(METRICS_PORT)
     exporter = _export(space, recipe_path, metrics_port)
     print(
         f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\n"
