@@ -123,12 +123,12 @@ def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) 
         say(f"{recipe.required_release().name} has no champion yet: nothing to compare with")
         return job.alone(inputs["checkpoint"])
     theirs = measure(recipe, ctx, other, inputs, say)
-    if against == PARENT and (curated := _text_of(ctx, other)):
+    if against == PARENT and (curated := text_of(ctx, other)):
         ours, theirs = (_on_parents_text(recipe, ctx, one, curated) for one in (ours, theirs))
     return job.run(ctx, ours, theirs)
 
 
-def _text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
+def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
     """Curated text of a checkpoint's own run, by bucket, with the held-out part of it; none of weights from outside."""
     links = (link for link in chain(ctx.refs, parent).own if link.asset.endswith("/curated"))
     return {bucket_of(one.asset): ctx.refs.load(one.digest) for one in links if bucket_of(one.asset) != CANARIES}

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import service_levels
+from assets import drift, service_levels
 from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
@@ -25,7 +25,7 @@ from plinth.storage.workspace import folder_of
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS, CANDIDATE, RELEASE = "make_corpus", "make_candidate", "make_release"
-LEVELS = "measure_service_levels"
+LEVELS, DRIFT = "measure_service_levels", "score_drift"
 
 #: Groups that a corpus job makes; later groups use accelerators and are started on purpose.
 CORPUS_GROUPS = (
@@ -84,19 +84,35 @@ def build(
         executor_def=in_process,
         description="Service levels and error budgets as they stand.",
     )
+    watching = drift.stages(recipe)
+    drifting = dg.define_asset_job(
+        DRIFT,
+        dg.AssetSelection.assets(drift.ASSET),
+        executor_def=in_process,
+        description="The champion on held-out text that came since the last look.",
+    )
     released = [
         sensors.approval(recipe, workspace, release),
         sensors.canary(recipe, workspace, release),
         sensors.mirror(recipe, workspace),
     ]
     return dg.Definitions(
-        assets=[*(asset(stage, pages) for stage in (*stages(recipe), *further)), service_levels.asset(recipe)],
+        assets=[*(asset(stage, pages) for stage in (*stages(recipe), *watching, *further)), service_levels.asset(recipe)],
         asset_checks=[marks_check],
-        jobs=[corpus, candidate, levels, *([] if recipe.release is None else [release])],
-        schedules=[sensors.nightly(corpus), sensors.hourly(levels), *schedules.of_reviews(workspace)],
+        jobs=[
+            *(corpus, candidate, levels),
+            *([] if recipe.release is None else [release]),
+            *([drifting] if watching else []),
+        ],
+        schedules=[
+            *(sensors.nightly(corpus), sensors.hourly(levels)),
+            *([sensors.daily(drifting)] if watching else []),
+            *schedules.of_reviews(workspace),
+        ],
         sensors=[
             sensors.arrival(recipe, workspace, corpus),
             *(released if recipe.release else []),
+            *([sensors.drift(workspace)] if watching else []),
             sensors.feed(recipe, workspace),
             sensors.pages(workspace),
             sensors.failure(workspace),

@@ -265,6 +265,32 @@ def pages(workspace: Path) -> dg.SensorDefinition:
     return _pages
 
 
+def drift(workspace: Path) -> dg.SensorDefinition:
+    """Alarms once about every set of slices that drifts, with the documents that moved."""
+
+    @dg.sensor(name="drift", minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
+    def _drift(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Reads what the last look at held-out text has found."""
+        from plinth.evaluation.drift import job
+        from plinth.operation.continued_training import in_words
+
+        ctx = Context(Workspace(workspace))
+        try:
+            published = ctx.refs.ref(job.ASSET)
+            found = job.slices(ctx.refs.load(published.digest)) if published else []
+        except PlinthError as error:
+            return dg.SkipReason(str(error))
+        drifting = [one for one in found if one.drifts]
+        seen = fingerprint.digest(sorted(f"{one.label} {one.look}" for one in drifting)) if drifting else ""
+        if seen != (context.cursor or ""):
+            context.update_cursor(seen)
+            for one in drifting:
+                record_failure(workspace, "", "drift", f"{in_words(one)}. Try: plinth drift --propose continued.yaml")
+        return dg.SkipReason(f"{len(drifting)} of {len(found)} slices drift")
+
+    return _drift
+
+
 def failure(workspace: Path) -> dg.SensorDefinition:
     """Writes every failed run to `alerts.jsonl` of the workspace, for a pager to read."""
 
@@ -293,6 +319,17 @@ def nightly(job: Any) -> dg.ScheduleDefinition:
         cron_schedule="0 2 * * *",
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Brings the corpus up to date at 02:00.",
+    )
+
+
+def daily(job: Any) -> dg.ScheduleDefinition:
+    """The champion on new held-out text, after the corpus is up to date."""
+    return dg.ScheduleDefinition(
+        name="drift_daily",
+        job=job,
+        cron_schedule="0 5 * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Scores the champion on held-out documents that came since the last look, at 05:00.",
     )
 
 

@@ -89,6 +89,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "fairness": ("fairness", "Show differences between groups, toxicity, and their drift."),
             "exposure": ("exposure", "Show the canaries' exposure at the checkpoints of a run."),
             "generate": ("generate", "Write what a model says after prompts."),
+            "drift": ("drift", "Show text on which the champion is no longer what it was."),
             "compare": ("compare", "Compare two models, with intervals; write the page."),
         },
     ),

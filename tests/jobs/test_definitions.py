@@ -35,7 +35,7 @@ def test_the_demo_loads_too(tmp_path):
 
 def test_every_asset_says_what_it_is(defs, recipe):
     specs = {"/".join(spec.key.path): spec for spec in defs.resolve_all_asset_specs()}
-    assert set(specs) == {"service_levels", *(stage.asset for stage in stages(recipe))}
+    assert set(specs) == {"service_levels", "drift", *(stage.asset for stage in stages(recipe))}
     for name, spec in specs.items():
         assert spec.description, name
         assert spec.code_version, name
@@ -84,10 +84,11 @@ def test_placement_is_no_part_of_a_run(recipe):
 
 def test_jobs_sensors_and_schedules_are_there(defs):
     names = {sensor.name for sensor in defs.sensors}
-    assert names == {"arrival", "approval", "canary", "mirror", "feed", "failed_runs", "automation"}
+    assert names == {"arrival", "approval", "canary", "mirror", "feed", "failed_runs", "automation", "drift"}
     for job in (definitions.CORPUS, definitions.CANDIDATE, definitions.RELEASE):
         assert defs.resolve_job_def(job).name == job
     assert defs.resolve_schedule_def("nightly").cron_schedule == "0 2 * * *"
+    assert defs.resolve_schedule_def("drift_daily").job_name == definitions.DRIFT
     assert defs.resolve_schedule_def("service_levels").job_name == definitions.LEVELS
     assert defs.resolve_schedule_def("review_week").job_name == "review_week"
     assert defs.resolve_schedule_def("review_month").cron_schedule == "0 6 1 * *"

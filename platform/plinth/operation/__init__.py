@@ -4,6 +4,7 @@ planning/  the cost of a recipe before it runs
 spending/  budgets: what runs may cost, and have cost
 indicators/ good seconds of all seconds, error budgets, their gate
 objectives  objectives of a workspace, over all of its runs and assets
+continued_training  a recipe that goes on from a release whose text has drifted
 asset_log   when sources arrived, suites were checked, assets were published
 level_export  service levels as Parquet and views of DuckDB
 goodput   every rank-second of a run by its cause, with the state of its job

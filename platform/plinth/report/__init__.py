@@ -8,6 +8,7 @@
     memorisation  exposure of canaries
     probe_figure  signal and accuracy of probes, with intervals
     gate_figure   rates of a learned gate by slice
+    drift_figure  bits per byte of every slice, then and now
     levels_figure error budgets, and the good share of every day
     data          contents of the page of results, as records that the caller fills from statistics
     data_card     the data card: text by bucket, and what it was screened for

@@ -44,7 +44,7 @@ def figure(rows: Sequence[LevelRow]) -> Figure:
             if share is not None:
                 bad = share < row.target
                 right.plot(day, place, "s", markersize=5, color=WARNING if bad else ACCENT, alpha=1 if bad else 0.45)
-    left.axvline(1, color=FAINT, linewidth=1.2, linestyle=(0, (3, 2)))
+    left.axvline(1, color=FAINT, linewidth=1.2, linestyle=(0, (3, 2)), zorder=0)
     left.set_xlim(0, MOST + 0.5)
     left.set_xticks([0, 1, 2], ["0%", "spent", "200%"])
     left.set_yticks(range(len(rows)), [row.indicator for row in rows])

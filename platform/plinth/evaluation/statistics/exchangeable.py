@@ -76,9 +76,7 @@ def _bet(found: Floats) -> Floats:
     return np.asarray(top + np.log(np.exp(paths - top).mean(axis=0)))
 
 
-def exchangeable_p(
-    reference: ArrayLike, later: ArrayLike, draws: ArrayLike, starts: Sequence[int] = (0,)
-) -> Floats:
+def exchangeable_p(reference: ArrayLike, later: ArrayLike, draws: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
     """The always-valid p after each later value, [n]: the smallest so far, whoever looks when.
 
     Raises:

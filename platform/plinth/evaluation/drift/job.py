@@ -1,0 +1,157 @@
+"""The asset `drift`: a released model on held-out text, look after look, and the slices that have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plinth.compute import stage
+from plinth.compute.context import Context
+from plinth.evaluation.drift import heldout, judge
+from plinth.evaluation.drift.heldout import NewDocument
+from plinth.evaluation.drift.judge import SliceDrift
+from plinth.evaluation.engine.client import ModelEngine
+from plinth.evaluation.parameters import BUILT_IN, Evaluation
+from plinth.evaluation.slices import axes
+from plinth.evaluation.slices.tables import AXIS, on_grid
+from plinth.records import Manifest, Step
+from plinth.storage.parts import read_table, write_table
+
+ASSET, VERSION = "drift", "1"
+SCORES = "scores.parquet"
+
+#: Bits of documents by the model.
+Score = Callable[[Sequence[str]], NDArray[np.float64]]
+
+#: A row per document; look 0 is the reference. Columns of axes follow.
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.binary(16), nullable=False),
+        pa.field("look", pa.int64(), nullable=False),
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("snapshot", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("bits", pa.float64(), nullable=False),
+        *(pa.field(name, pa.string(), nullable=False) for name in BUILT_IN),
+    ]
+)
+
+
+def run(
+    ctx: Context,
+    params: Evaluation,
+    champion: Manifest | None,
+    own: Mapping[str, Manifest],
+    curated: Mapping[str, Manifest],
+    ledger: Manifest,
+    earlier: Manifest | None = None,
+    score: Score | None = None,
+) -> Manifest:
+    """Score a model on the held-out documents that came since the last look.
+
+    Stats: `champion`, `looks` (their snapshots and documents), `slices` (of `judge.SliceDrift`).
+
+    Args:
+        champion: None: nothing is released, and nothing is scored.
+        own: curated text of the run that made the champion, by bucket.
+        earlier: the published manifest; its scores go on where they are of the same champion and axes. It is no input
+            by digest: what it carries is in the result.
+        score: in place of the model in a process of its own.
+
+    Raises:
+        CheckpointError, TrainingError: the model could not be loaded or evaluated.
+        IntegrityError: the ledger is of other documents.
+    """
+    step = Step(name=ASSET, version=VERSION, params={"slices": dict(params.slices)})
+    inputs = {f"{bucket}/curated": made for bucket, made in sorted(curated.items())} | {"ledger": ledger}
+    if champion is None:
+        return stage.manifest(ASSET, step, inputs, [], {"champion": "", "looks": [], "slices": []})
+    before = _before(ctx, step, champion, earlier)
+    scored = frozenset(before["id"].to_pylist()) if before is not None else frozenset[bytes]()
+    fresh = heldout.choose(ctx.store, curated, heldout.ids(ctx.store, own), scored)
+    tables = [one for one in (before, _scored(ctx, params, champion, ledger, fresh, before, score)) if one is not None]
+    if not tables:
+        return stage.manifest(ASSET, step, inputs, [], {"champion": champion.digest, "looks": [], "slices": []})
+    table = pa.concat_tables(tables)
+    part = write_table(ctx.store, SCORES, table)
+    found = judge.judged(table)
+    stats = {
+        "champion": champion.digest,
+        "looks": _looks(table),
+        "slices": [one.model_dump(mode="json") for one in found],
+    }
+    return stage.manifest(ASSET, step, {"checkpoint": champion, **inputs}, [part], stats)
+
+
+def slices(made: Manifest) -> list[SliceDrift]:
+    """What a manifest has found."""
+    return [SliceDrift.model_validate(one) for one in made.stats["slices"]]
+
+
+def _before(ctx: Context, step: Step, champion: Manifest, earlier: Manifest | None) -> pa.Table | None:
+    if earlier is None or earlier.stats["champion"] != champion.digest or not earlier.parts:
+        return None
+    same = (earlier.version, earlier.params) == (step.version, step.params)
+    return read_table(ctx.store, earlier.parts[0]) if same else None
+
+
+def _scored(
+    ctx: Context,
+    params: Evaluation,
+    champion: Manifest,
+    ledger: Manifest,
+    fresh: Sequence[NewDocument],
+    before: pa.Table | None,
+    score: Score | None,
+) -> pa.Table | None:
+    """Rows of the documents of this look; of the first one, the reference is look 0 and what is later look 1."""
+    if not fresh:
+        return None
+    number = 1 if before is None else max(before["look"].to_pylist()) + 1
+    bits = (score or _by_model(ctx, champion))([one.text for one in fresh])
+    sizes = [len(one.text.encode()) for one in fresh]
+    asked = pa.table(
+        {
+            "id": pa.array([one.id for one in fresh], pa.binary(16)),
+            "bucket": [one.bucket for one in fresh],
+            "bytes": pa.array(sizes, pa.int64()),
+        }
+    )
+    labels = axes.labels(ctx.store, ledger, asked, params.slices)
+    own = sorted(set(labels) - {"uri", *BUILT_IN})
+    columns: dict[str, Any] = {
+        "id": [one.id for one in fresh],
+        "look": [0 if one.known else number for one in fresh],
+        "uri": [one.uri for one in fresh],
+        "snapshot": [one.snapshot for one in fresh],
+        "bytes": sizes,
+        "bits": on_grid(np.asarray(bits, dtype=np.float64)),
+        **{name: labels[name] for name in BUILT_IN},
+        **{f"{AXIS}{name}": labels[name] for name in own},
+    }
+    schema = pa.schema([*SCHEMA, *(pa.field(f"{AXIS}{name}", pa.string(), nullable=False) for name in own)])
+    return pa.Table.from_pydict(columns, schema)
+
+
+def _by_model(ctx: Context, champion: Manifest) -> Score:
+    def score(texts: Sequence[str]) -> NDArray[np.float64]:
+        with ModelEngine.of(ctx, champion, label=ASSET) as engine:
+            return engine.documents(texts).bits
+
+    return score
+
+
+def _looks(table: pa.Table) -> list[dict[str, Any]]:
+    found: dict[int, tuple[set[str], list[int]]] = {}
+    for look, snapshot in zip(table["look"].to_pylist(), table["snapshot"].to_pylist(), strict=True):
+        snapshots, count = found.setdefault(look, (set(), [0]))
+        snapshots.add(snapshot)
+        count[0] += 1
+    return [
+        {"look": look, "snapshots": sorted(snapshots), "documents": count[0]}
+        for look, (snapshots, count) in sorted(found.items())
+    ]

@@ -1,0 +1,170 @@
+"""Slices whose later documents are unlike those of the reference, by a test that holds whenever one looks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plinth.evaluation import statistics
+from plinth.evaluation.parameters import BUILT_IN
+from plinth.evaluation.slices.tables import AXIS
+from plinth.records import Frozen
+
+LEVEL = 0.95
+#: Documents that the reference of a slice must have.
+LEAST = 30
+#: Draws of intervals, which decide nothing.
+DRAWS = 1_000
+#: Documents that are named of a slice that drifts.
+NAMED = 20
+WHOLE = "all"
+
+
+class MovedDocument(Frozen):
+    """A later document of a slice that drifts. `excess_bits` over what its bytes cost in the reference."""
+
+    id: str
+    uri: str
+    bucket: str
+    snapshot: str
+    bytes: int
+    model: float
+    excess_bits: float
+
+
+class SliceDrift(Frozen):
+    """A slice of held-out text: the reference, and what came later.
+
+    `reference` and `latest` are bits per byte with their intervals, of the reference and of the last look that had
+    documents of the slice. `p` holds at all looks so far together, `adjusted` over all slices too. `look` is the first
+    at which the slice was found, and `bucket` the one whose documents moved furthest.
+    """
+
+    axis: str
+    slice: str
+    documents: int
+    later: int
+    reference: tuple[float, float, float]
+    latest: tuple[float, float, float] | None
+    p: float
+    adjusted: float
+    drifts: bool
+    look: int | None = None
+    bucket: str = ""
+    moved: tuple[MovedDocument, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return WHOLE if self.axis == WHOLE else f"{self.axis} {self.slice}"
+
+
+def judged(table: pa.Table) -> list[SliceDrift]:
+    """Every slice with enough documents in the reference: those that drift first, buckets before other axes.
+
+    Args:
+        table: of `job.SCHEMA`: look 0 is the reference.
+    """
+    table = table.take(pa.array(_order(table)))
+    looks: NDArray[np.int64] = table["look"].to_numpy()
+    chosen = [(axis, name, own) for axis, name, own in _slices(table) if int((looks[own] == 0).sum()) >= LEAST]
+    found = [_judged(axis, name, table.take(pa.array(own)), len(chosen)) for axis, name, own in chosen]
+    return sorted(found, key=lambda one: (not one.drifts, one.axis != "bucket", one.adjusted, one.label))
+
+
+def _order(table: pa.Table) -> list[int]:
+    """By look, then by id, which is a hash: nothing of a document but its look decides its place."""
+    keys = list(zip(table["look"].to_pylist(), table["id"].to_pylist(), strict=True))
+    return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def _slices(table: pa.Table) -> list[tuple[str, str, NDArray[np.int64]]]:
+    """Axis, name and rows of every slice; the whole first."""
+    found = [(WHOLE, WHOLE, np.arange(table.num_rows))]
+    axes = {name: name for name in BUILT_IN if name in table.schema.names}
+    axes |= {name.removeprefix(AXIS): name for name in table.schema.names if name.startswith(AXIS)}
+    for axis, column in axes.items():
+        labels = np.array(table[column].to_pylist(), dtype=object)
+        found += [(axis, str(name), np.flatnonzero(labels == name)) for name in sorted(set(labels.tolist()))]
+    return found
+
+
+def _judged(axis: str, name: str, rows: pa.Table, slices: int) -> SliceDrift:
+    looks: NDArray[np.int64] = rows["look"].to_numpy()
+    sizes: NDArray[np.float64] = rows["bytes"].to_numpy().astype(np.float64)
+    bits: NDArray[np.float64] = rows["bits"].to_numpy()
+    first = int((looks == 0).sum())
+    reference, later = _interval(bits[:first], sizes[:first]), len(looks) - first
+    if not later:
+        return SliceDrift(axis=axis, slice=name, documents=first, later=0, reference=reference, latest=None,
+                          p=1.0, adjusted=1.0, drifts=False)  # fmt: skip
+    after = looks[first:]
+    p = always_valid(bits / sizes, looks, rows["id"].to_pylist())
+    crossed = np.flatnonzero(p * slices <= 1 - LEVEL)
+    last = looks == looks[-1]
+    made = SliceDrift(
+        axis=axis,
+        slice=name,
+        documents=first,
+        later=later,
+        reference=reference,
+        latest=_interval(bits[last], sizes[last]),
+        p=float(p[-1]),
+        adjusted=min(1.0, float(p[-1]) * slices),
+        drifts=bool(len(crossed)),
+    )
+    if not made.drifts:
+        return made
+    look = int(after[crossed[0]])
+    moved, bucket = _moved(rows, reference[0], looks >= look)
+    return made.model_copy(update={"look": look, "moved": moved, "bucket": bucket})
+
+
+def always_valid(rates: NDArray[np.float64], looks: NDArray[np.int64], ids: Sequence[bytes]) -> NDArray[np.float64]:
+    """p after each later document, [n - m]: of bits per byte of documents in order, [n], of which m are of look 0."""
+    first = int((looks == 0).sum())
+    starts = np.flatnonzero(np.diff(looks[first:], prepend=-1)).tolist()
+    return statistics.exchangeable_p(rates[:first], rates[first:], _draws(ids[first:]), starts)
+
+
+def _interval(bits: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Bits per byte with the ends of its interval."""
+    found = statistics.ratio(bits, sizes, draws=DRAWS)
+    return found.value, found.low, found.high
+
+
+def _draws(ids: Sequence[bytes]) -> NDArray[np.float64]:
+    """Fair draws between values that are the same, of each document always the same."""
+    digests = (hashlib.sha256(b"drift" + id_).digest()[:7] for id_ in ids)
+    return np.array([int.from_bytes(one, "big") / 2**56 for one in digests])
+
+
+def _moved(rows: pa.Table, rate: float, after: NDArray[np.bool_]) -> tuple[tuple[MovedDocument, ...], str]:
+    """Documents from the look on at which the slice was found, those furthest from the reference first, on the side to
+    which they moved together; and the bucket that moved furthest."""
+    own = rows.filter(pa.array(after)).select(["id", "uri", "bucket", "snapshot", "bytes", "bits"]).to_pylist()
+    excess = [row["bits"] - row["bytes"] * rate for row in own]
+    side = 1 if sum(excess) >= 0 else -1
+    by_bucket: dict[str, float] = defaultdict(float)
+    for row, bits in zip(own, excess, strict=True):
+        by_bucket[row["bucket"]] += side * bits
+    order = sorted(range(len(own)), key=lambda at: (-side * excess[at], own[at]["id"]))
+    moved = tuple(
+        MovedDocument(
+            id=own[at]["id"].hex(),
+            uri=own[at]["uri"],
+            bucket=own[at]["bucket"],
+            snapshot=own[at]["snapshot"],
+            bytes=own[at]["bytes"],
+            model=round(own[at]["bits"] / own[at]["bytes"], 6),
+            excess_bits=round(excess[at], 1),
+        )
+        for at in order[:NAMED]
+        if side * excess[at] > 0
+    )
+    return moved, max(sorted(by_bucket), key=lambda name: by_bucket[name])
