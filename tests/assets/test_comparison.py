@@ -123,5 +123,5 @@ def test_the_text_of_a_parent_is_that_of_its_own_run(ctx: Context) -> None:
 
     grand, _ = of_run("1", "books")
     parent, texts = of_run("2", "code", "canaries", initial=saved(ctx, "initial", checkpoint=grand))
-    assert comparison._text_of(ctx, parent) == {name: texts[name] for name in ("web", "code")}
-    assert comparison._text_of(ctx, saved(ctx, "weights")) == {}
+    assert comparison.text_of(ctx, parent) == {name: texts[name] for name in ("web", "code")}
+    assert comparison.text_of(ctx, saved(ctx, "weights")) == {}

@@ -54,13 +54,15 @@ def _made(settings: Settings, score: bool) -> Manifest:
     from assets import drift
     from assets.framework.build import bring, publish
     from jobs.cli import output
-    from plinth.errors import RecipeError
+    from plinth.errors import MissingError, RecipeError
 
     ctx, recipe = settings.context(), settings.load_recipe()
     stages = drift.stages(recipe)
     if not stages:
         raise RecipeError(f"recipe {recipe.name} releases nothing", expected="sections `mixture` and `release`")
     if not score:
+        if ctx.refs.ref(drift.ASSET) is None:
+            raise MissingError("nobody has looked for drift in this workspace", remedy="`plinth drift --score` looks")
         return ctx.refs.current(drift.ASSET)
     say = lambda line: output.line(line, err=True)  # noqa: E731
     return publish(stages[0], ctx, bring(stages[0], ctx, say))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from plinth.operation.indicators.facts import RunFacts
@@ -56,21 +56,17 @@ def cost_per_token(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
     if not price:
         return
     allowed = (objectives.cost_per_million_tokens or 0.0) / 1e6 / price * 3600e6  # rank-microseconds a token may take
-    ranks = 1
-    seen: set[tuple[int, int]] = set()
-
-    def piece(span: TimeSpan) -> TallyPart:
-        new = span.cause == "goodput" and span.step is not None and (span.attempt, span.step) not in seen
-        tokens = run.tokens.get(span.step, 0) if new and span.step is not None else 0
-        if new and span.step is not None:
-            seen.add((span.attempt, span.step))
-        good = min(max(0, span.us), round(tokens * allowed / ranks))
-        return TallyPart(span.begin_us, span.us, good, span.us * ranks / 3600e6 * price, tokens / 1e6)
-
     for one, spans in zip(run.attempts, run.spans, strict=True):
-        ranks = one.ranks
-        for made in joined("cost per token", run.run, ranks, map(piece, spans)):
+        parts = (_paid(span, one.ranks, price, run.tokens, allowed) for span in spans)
+        for made in joined("cost per token", run.run, one.ranks, parts):
             yield made if allowed else made._replace(good_us=0, total_us=0)
+
+
+def _paid(span: TimeSpan, ranks: int, price: float, tokens: Mapping[int, int], allowed: float) -> TallyPart:
+    """Money of a span; tokens stand with the time of their step that counts, of which there is one."""
+    own = tokens.get(span.step, 0) if span.cause == "goodput" and span.step is not None else 0
+    good = min(max(0, span.us), round(own * allowed / ranks))
+    return TallyPart(span.begin_us, span.us, good, span.us * ranks / 3600e6 * price, own / 1e6)
 
 
 def _of_spans(indicator: str, run: RunFacts, piece: Callable[[TimeSpan], TallyPart]) -> Iterator[Tally]:

@@ -63,7 +63,7 @@ def test_a_drift_of_one_bucket_is_found_by_name_with_its_documents() -> None:
     assert [one.excess_bits for one in first.moved] == sorted((one.excess_bits for one in first.moved), reverse=True)
     assert not others["bucket web"].drifts
     assert others["all"].bucket == "code"
-    assert found == judge.judged(table(np.random.default_rng(1), 4, shift=1.0, since=3).take(range(239, -1, -1)))
+    assert found == judge.judged(table(np.random.default_rng(1), 4, shift=1.0, since=3).take(list(range(239, -1, -1))))
 
 
 def test_text_that_has_become_easier_drifts_too() -> None:
