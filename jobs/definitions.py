@@ -97,7 +97,10 @@ def build(
         sensors.mirror(recipe, workspace),
     ]
     return dg.Definitions(
-        assets=[*(asset(stage, pages) for stage in (*stages(recipe), *watching, *further)), service_levels.asset(recipe)],
+        assets=[
+            *(asset(stage, pages) for stage in (*stages(recipe), *watching, *further)),
+            service_levels.asset(recipe),
+        ],
         asset_checks=[marks_check],
         jobs=[
             *(corpus, candidate, levels),

@@ -157,7 +157,7 @@ class ErrorBudgetPolicy(Frozen):
     """Seconds of the pipeline that may be bad. The objectives are the policy's: nothing in a workspace changes them."""
 
     indicators: tuple[str, ...] = Field(
-        ("job success", "goodput", "checkpoint age", "restore time"),
+        ("job success", "checkpoint age", "restore time"),
         min_length=1,
         description="Error budgets of which some must be left, by the names of `plinth sli`.",
     )

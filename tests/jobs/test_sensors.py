@@ -10,6 +10,7 @@ from assets.framework.build import execute
 from jobs import definitions
 from jobs.sensors import record_failure
 from plinth.compute.context import Context
+from plinth.operation import asset_log
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
@@ -50,6 +51,9 @@ def test_arrival_asks_once_for_every_change_of_the_sources(workspace):
     articles = workspace.input / "tiny" / "prose.jsonl"
     articles.write_text(articles.read_text() + json.dumps({"id": "new", "text": "A new article. " * 30}) + "\n")
     changed = _tick(workspace, published.cursor)
+    arrived = [line for line in asset_log.read(workspace, float("inf")) if line["event"] == "arrived"]
+    assert [line["asset"] for line in arrived] == ["web", "prose", "code", "web", "prose", "code", "prose"]
+    assert arrived[-1]["at"] == pytest.approx(articles.stat().st_mtime, abs=1)
     assert [request.tags["plinth/new_sources"] for request in changed.run_requests] == ["prose"]
     assert changed.run_requests[0].run_key != first.run_requests[0].run_key
 

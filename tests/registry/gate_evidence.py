@@ -126,7 +126,7 @@ def proof(**changes: Any) -> Evidence:
         "cost": CostFacts(amounts={"wall_s": 9.0, "tokens": 2.0**20}),
         "error_budgets": (
             ErrorBudget(indicator="job success", unit="rank-s", target=0.95, good_s=96, total_s=100),
-            ErrorBudget(indicator="goodput", unit="rank-s", target=0.9, good_s=91, total_s=100),
+            ErrorBudget(indicator="restore time", unit="rank-s", target=0.9, good_s=91, total_s=100),
             ErrorBudget(indicator="checkpoint age", unit="rank-s", target=0.99, good_s=0, total_s=0),
             ErrorBudget(indicator="ingestion lag", unit="bucket-s", target=0.9, good_s=0, total_s=100),
         ),

@@ -101,4 +101,4 @@ def test_a_policy_names_indicators_that_there_are() -> None:
     with pytest.raises(ValidationError, match="there is no indicator 'godput'"):
         ErrorBudgetPolicy(indicators=("godput",))
     with pytest.raises(ValidationError, match="is required and not among"):
-        ErrorBudgetPolicy(indicators=("goodput",))
+        ErrorBudgetPolicy(indicators=("restore time",))

@@ -48,6 +48,19 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+def test_the_newest_file_is_known_by_its_content_or_its_arrival(tmp_path):
+    before = time.time() - 5
+    for name, at in (("old.txt", 1000), ("new.txt", 2000), ("other.bin", 3000)):
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path / name, (at, at))
+    found = listing.newest(str(tmp_path), tmp_path, (".txt",))
+    assert found is not None
+    assert before < found < time.time() + 5  # a copy that keeps an old time has come now all the same
+    os.utime(tmp_path / "new.txt", (9e9, 9e9))
+    assert listing.newest(str(tmp_path), tmp_path, (".txt",)) == 9e9
+    assert listing.newest(str(tmp_path), tmp_path, (".none",)) is None
+
+
 def test_what_has_not_changed_is_not_read_again(
     folder: Path, memory: DigestMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ attempt counts in every window with the seconds that lie there, and a window of 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from plinth.errors import CheckFailedError, MissingError
@@ -181,24 +181,20 @@ def _measure(tallies: Sequence[Tally]) -> float | None:
     return largest if math.isfinite(largest) else None  # it was no number: its seconds are bad
 
 
-def refuse_spent(found: Sequence[ErrorBudget], only: Collection[str] = ()) -> None:
+def refuse_spent(found: Sequence[ErrorBudget]) -> None:
     """Pass only where something was measured and every error budget has some left.
 
-    Args:
-        only: indicators that are asked; none: all.
-
     Raises:
-        MissingError: nothing of what is asked was measured: nothing says that all is well.
+        MissingError: no run was measured, or, where none is asked for, nothing: nothing says that all is well.
         CheckFailedError: budgets that are spent, by name.
     """
-    asked = [one for one in found if not only or one.indicator in only]
-    runs = [one for one in asked if one.unit == "rank-s"] or asked
+    runs = [one for one in found if one.unit == "rank-s"] or found
     if not any(one.total_s for one in runs):
         raise MissingError(
             "no run in the window: no error budget can be judged",
             remedy="train, or widen window_days in objectives.yaml",
         )
-    spent = [one for one in asked if one.is_spent]
+    spent = [one for one in found if one.is_spent]
     if spent:
         raise CheckFailedError(
             f"error budget spent: {', '.join(one.indicator for one in spent)}",
