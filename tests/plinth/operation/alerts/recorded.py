@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from plinth.operation.alerts.alert import Alert
-from plinth.operation.alerts.conditions import duration
+from plinth.operation.alerts.conditions import Vector, duration
 from plinth.operation.alerts.evaluate import AlertState
 from plinth.operation.alerts.rules import rules
 from plinth.operation.alerts.series import SampledSeries
@@ -216,6 +216,28 @@ def promtool(folder: Path, tests: Iterable[Expected]) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+def promtool_values(folder: Path, recording: Recording, expected: Mapping[str, Mapping[float, Vector]]) -> str:
+    """Run `promtool test rules`: expressions must have these values at these times. Returns what it prints."""
+    test = _test("", recording, (), {})
+    del test["rule_files"]
+    test["tests"][0]["promql_expr_test"] = [
+        {
+            "expr": expression,
+            "eval_time": f"{int(time)}s",
+            "exp_samples": [{"labels": _labels(dict(labels)), "value": value} for labels, value in vector.items()],
+        }
+        for expression, at in expected.items()
+        for time, vector in at.items()
+    ]
+    (folder / "values.yaml").write_text(yaml.safe_dump(test))
+    done = subprocess.run(["promtool", "test", "rules", str(folder / "values.yaml")], capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+
+
 def _value(value: float | None) -> str:
     return "_" if value is None else repr(float(value))
 
@@ -226,7 +248,7 @@ def _test(
     interval = duration(recording.interval_s)
     series = [
         {
-            "series": metric + "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}",
+            "series": metric + _labels(labels),
             "values": " ".join(map(_value, map(curve, recording.times))),
         }
         for metric, labels, curve in recording.series

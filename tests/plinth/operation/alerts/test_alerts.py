@@ -29,7 +29,7 @@ from plinth.operation.alerts.series import SampledSeries
 from plinth.operation.alerts.table import PAGE_WINDOWS, alerts
 from plinth.operation.indicators import Objectives
 from plinth.operation.metrics.table import METRICS
-from tests.plinth.operation.alerts.recorded import RECORDINGS, Recording, concerned, promtool
+from tests.plinth.operation.alerts.recorded import RECORDINGS, Recording, concerned, promtool, promtool_values
 
 ALL = alerts()
 
@@ -119,6 +119,22 @@ def test_promtool_agrees_on_random_series(tmp_path: Path, seed: int) -> None:
         states = dict(replay(own, recording.sampled(), 0, recording.end_s, recording.interval_s))
         tests.append((recording, own, {time: now for time, now in states.items() if drawn.random() < 0.3}))
     assert promtool(tmp_path, tests) == ""
+
+
+@pytest.mark.needs("Prometheus")
+def test_promtool_has_the_same_values_to_the_last_bit(tmp_path: Path) -> None:
+    """Changes over a window, extrapolated to its ends as Prometheus does it, and values where samples are missing."""
+    drawn, m = random.Random(5), SeriesSelector(metric="m")
+    recording = _random_recording(drawn)
+    series, times = recording.sampled(), [time for time in recording.times if drawn.random() < 0.3]
+    expected = {
+        f"delta(m[{duration(window)}])": {time: series.delta("m", {}, time, window) for time in times}
+        for window in (120.0, 600.0, 1800.0)
+    }
+    changed = [value for at in expected.values() for found in at.values() for value in found.values() if value]
+    assert any(value != round(value) for value in changed)  # extrapolated
+    values = {time: m.at(series, time) for time in times}
+    assert promtool_values(tmp_path, recording, {**expected, "m + 0": values}) == ""
 
 
 def test_every_alert_reads_metrics_of_the_table_and_absent_ones_are_noticed() -> None:
