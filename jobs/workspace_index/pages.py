@@ -21,6 +21,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("Comparisons", r"comparison-.+\.html|.+-comparison\.html", "plinth compare A B"),
     ("Canary", r".+-canary\.html", "plinth canary"),
     ("Experiments", r"experiment-.+\.html", "plinth experiment run FILE"),
+    ("Reviews", r"review-\d{4}-W?\d\d\.html", "plinth retrospective"),
     ("Impact", r"impact-.+\.html", "plinth impact DIGEST"),
     ("Runs", "", "plinth timeline latest"),
 )

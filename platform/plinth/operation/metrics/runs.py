@@ -15,7 +15,7 @@ from plinth.training.directory import RunDirectory
 from plinth.training.sinks.metric import MetricSample
 from plinth.training.sinks.run_follower import RunFollower
 
-#: Seconds after its last event for which a run that has ended is exported; Prometheus keeps what was before.
+#: Seconds after its last event for which a run is exported; Prometheus keeps what was before.
 KEPT_S: Final = 86400.0
 
 
@@ -39,7 +39,7 @@ class RunsCollector:
         return self._read + sum(one.read_bytes for one in self._followed.values())
 
     def collect(self) -> Iterator[MetricSample]:
-        """Samples of runs that are under way or have ended within a day."""
+        """Samples of runs that have an event of the last day."""
         now = time.time()
         for name in sorted(self._names()):
             found = _identity(self._folder / name / "events.jsonl")
@@ -70,7 +70,7 @@ class RunsCollector:
 
     def _kept(self, name: str, now: float) -> bool:
         follower = self._followed.get(name)
-        return follower is not None and (follower.state.active or now - follower.state.last < KEPT_S)
+        return follower is not None and now - follower.state.last < KEPT_S
 
 
 def _identity(path: Path) -> tuple[int, int]:
