@@ -13,6 +13,7 @@ from plinth.compute.context import Context
 from registry import policy
 from registry.canary import observe
 from registry.canary.measured_pairs import WHOLE
+from registry.metrics import canary_samples
 from tests.registry.canary.conftest import measured
 from tests.registry.conftest import small_policy
 
@@ -104,3 +105,17 @@ def test_200_canaries_at_the_limit_watched_at_every_tick_are_seldom_given_back(c
         (ctx.workspace.root / "feed.jsonl").unlink(missing_ok=True)
         back += ticks(ctx, two, 0.0, seed, count=6, each=60)[-1] == "return"
     assert back <= 10
+
+
+def test_a_trial_is_exported_by_stream(ctx: Context, two: Any) -> None:
+    watched(ctx, two)
+    measured(two[0], {"web": 1.0})
+    measured(two[1], {"web": 0.97})
+    seen, recipe = observe(ctx, two[0].recipe), two[0].recipe
+    assert seen is not None
+    found = {(one.name, *one.labels[1:]): one.value for one in canary_samples(ctx, recipe)}
+    assert found["plinth_canary_timestamp_seconds",] == datetime.fromisoformat(seen.status.since).timestamp()
+    assert found["plinth_canary_pairs", "latency"] == 0
+    assert found["plinth_canary_pairs", WHOLE] > 0
+    assert found["plinth_canary_worse_bound", WHOLE] < 0  # within the margin
+    assert ("plinth_canary_worse_bound", "latency") not in found
