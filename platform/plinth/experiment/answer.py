@@ -26,7 +26,7 @@ from plinth.records import Manifest, Step
 from plinth.training import manifests
 
 VERSION = "2"
-FORECAST_VERSION = "1"
+FORECAST_VERSION = "2"
 MEASURE = "bits per byte"
 
 

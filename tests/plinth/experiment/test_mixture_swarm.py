@@ -5,8 +5,9 @@ import pytest
 from pydantic import ValidationError
 
 from plinth.errors import RequestError
+from plinth.experiment.mixture.kernel import Kernel
 from plinth.experiment.mixture.propose import best_shares, propose
-from plinth.experiment.mixture.surrogate import Kernel, LogLinear, fit
+from plinth.experiment.mixture.surrogate import LogLinear, fit
 from plinth.experiment.mixture.swarm import Swarm, draws
 
 SWARM = Swarm(prior={"a": 1, "b": 1, "c": 2, "d": 1})

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal, Protocol
 
 import numpy as np
@@ -19,18 +18,15 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from plinth.errors import RequestError
+from plinth.experiment.mixture.kernel import Kernel, choose
 
 Floats = NDArray[np.float64]
 Family = Literal["mean", "log-linear", "kernel"]
 
 #: Runs that a surrogate needs.
 FEWEST = 4
-#: Settings of kernel ridge that leave-one-out chooses among.
-WIDTHS, RIDGES = (0.5, 1.0, 2.0, 4.0), (1e-3, 1e-2, 1e-1)
 #: A family must have at most this share of the mean's squared leave-one-out error, or shares explain nothing.
 EXPLAINS = 0.5
-#: Keeps the logarithm of a share of 0 finite.
-LEAST_SHARE = 0.002
 #: Bound of the law's constant and slopes.
 LIMIT = 50.0
 
@@ -58,29 +54,6 @@ class LogLinear:
 
     def slope(self, shares: Floats) -> Floats:
         found: Floats = np.exp(shares @ self.slopes) * self.slopes
-        return found
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Ridge regression with a Gaussian kernel on shares and their logarithms."""
-
-    points: Floats
-    weights: Floats
-    mean: float
-    width: float
-    ridge: float
-
-    def __call__(self, shares: Floats) -> Floats:
-        found: Floats = self.mean + _gaussian(_features(shares), self.points, self.width) @ self.weights
-        return found
-
-    def slope(self, shares: Floats) -> Floats:
-        at = _features(shares)
-        each = _gaussian(at, self.points, self.width) * self.weights
-        by_feature = (each[:, None] * (self.points - at)).sum(0) / self.width**2
-        own, logarithm = np.split(by_feature, 2)
-        found: Floats = 2 * own + 0.5 * logarithm / (shares + LEAST_SHARE)
         return found
 
 
@@ -128,10 +101,10 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
             f"a surrogate needs at least {FEWEST} runs with losses",
             found=f"{int(np.isfinite(losses).sum())} of {len(losses)}",
         )
-    width, ridge, kernel = _kernel_choice(shares, losses)
+    kernel, left_out = choose(shares, losses)
     held: dict[Family, Floats] = {
         "mean": (losses.sum() - losses) / (len(losses) - 1),
-        "kernel": kernel,
+        "kernel": left_out,
         "log-linear": _left_out(shares, losses),
     }
     errors = {name: float(np.sqrt(np.mean((found - losses) ** 2))) for name, found in held.items()}
@@ -140,21 +113,21 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
         best = "mean"
     fitted: Surrogate = Mean(float(losses.mean()))
     if best == "kernel":
-        fitted = _kernel(shares, losses, width, ridge)
+        fitted = kernel
     elif best == "log-linear":
         fitted = _log_linear(shares, losses)
     return FittedSurrogate(fitted, best, errors, held[best])
 
 
 def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
-    """The same family fitted to other runs, as the bootstrap asks, with the same width and ridge.
+    """The same family fitted to other runs, as the bootstrap asks, with the same settings.
 
     Leave-one-out on runs drawn twice would choose settings that repeat what they have seen.
     """
     if isinstance(known, LogLinear):
         return _log_linear(shares, losses, known)
     if isinstance(known, Kernel):
-        return _kernel(shares, losses, known.width, known.ridge)
+        return known.again(shares, losses)
     return Mean(float(losses.mean()))
 
 
@@ -196,34 +169,3 @@ def _left_out(shares: Floats, losses: Floats) -> Floats:
         keep = np.arange(len(losses)) != at
         found[at] = _log_linear(shares[keep], losses[keep], whole)(shares[at])
     return found
-
-
-def _features(shares: Floats) -> Floats:
-    found: Floats = np.concatenate([2 * shares, 0.5 * np.log(shares + LEAST_SHARE)], axis=-1)
-    return found
-
-
-def _gaussian(left: Floats, right: Floats, width: float) -> Floats:
-    distance = ((left[..., None, :] - right) ** 2).sum(-1)
-    found: Floats = np.exp(-distance / (2 * width**2))
-    return found
-
-
-def _kernel(shares: Floats, losses: Floats, width: float, ridge: float) -> Kernel:
-    points, mean = _features(shares), float(losses.mean())
-    gram = _gaussian(points, points, width) + ridge * np.eye(len(points))
-    return Kernel(points, np.asarray(np.linalg.solve(gram, losses - mean), np.float64), mean, width, ridge)
-
-
-def _kernel_choice(shares: Floats, losses: Floats) -> tuple[float, float, Floats]:
-    """Width and ridge with the least leave-one-out error, which is closed: residual / (1 - leverage)."""
-    points, best = _features(shares), (np.inf, WIDTHS[0], RIDGES[-1], losses)
-    for width, ridge in product(WIDTHS, RIDGES):
-        gram = _gaussian(points, points, width)
-        hat = gram @ np.linalg.inv(gram + ridge * np.eye(len(points)))
-        hat = hat + (1 - hat.sum(1, keepdims=True)) / len(points)  # the mean is fitted too
-        left = losses - (losses - hat @ losses) / (1 - np.diag(hat))
-        error = float(np.mean((left - losses) ** 2))
-        if error < best[0]:
-            best = (error, width, ridge, left)
-    return best[1], best[2], best[3]

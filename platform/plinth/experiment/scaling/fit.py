@@ -17,6 +17,7 @@ Horizons of one training are weighed as one (`ScalingRun.trunk`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from scipy.optimize import nnls
 
 from plinth.errors import RequestError
 from plinth.evaluation.statistics import Estimate, from_replicates
-from plinth.experiment.scaling.descent import Floats, Surface, descend
+from plinth.experiment.scaling.descent import Bools, Floats, Surface, descend
 from plinth.experiment.scaling.law import ScalingLaw
 from plinth.records import Frozen
 
@@ -51,15 +52,19 @@ FAR = 100.0
 CONVERGED = "converged"
 NOT_CONVERGED = "not converged"
 ON_BOUND = "on bound"
+NO_FLOOR = "floor not told from 0"
 GRID_EDGE = "grid edge"
 FEW_SIZES = "too few sizes"
 ILL_CONDITIONED = "ill-conditioned"
 
+#: With these alone a law foretells: E = 0 is a legal minimum, and draws of the bootstrap say how far above it E may lie.
+USABLE = ((CONVERGED,), (NO_FLOOR,))
 #: What each status means.
 MEANING = {
     CONVERGED: "the objective has a minimum here",
     NOT_CONVERGED: "no minimum was reached",
-    ON_BOUND: "E, A or B is 0: the runs show no such term",
+    ON_BOUND: "A or B is 0: the runs show no such term",
+    NO_FLOOR: "E is 0, the least that it can be: runs so small show no floor; the law holds near them, not far beyond",
     GRID_EDGE: f"an exponent is at the edge of {EXPONENTS[0]} to {EXPONENTS[1]}: the runs do not bound it",
     FEW_SIZES: f"fewer than {FEWEST_SIZES} sizes or numbers of tokens: E cannot be told from the terms",
     ILL_CONDITIONED: "the constants trade against each other: other ones fit these runs as well",
@@ -217,12 +222,14 @@ def fit(
     shares, residuals = surface.parts(theta[best : best + 1])
     weights = weights_of(runs, draws, seed)
     drawn, _, settled = descend(surface, np.repeat(theta[best : best + 1], draws, 0), weights, (10 * delta, delta))
-    slopes = surface.slopes(shares)[0]
+    slopes = surface.slopes(shares)[0][:, _shown(shares[:, 0])]
     condition = float(np.linalg.cond(slopes / np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)))
     statuses = tuple(_statuses(runs, surface, theta[best], shares[:, 0], condition, bool(done[best])))
     constants, replicates = _constants(theta[best], means), _constants(drawn, means)
+    if NO_FLOOR in statuses:
+        constants[0] = 0.0
     record = ScalingFit(
-        law=_law(constants) if statuses == (CONVERGED,) else None, statuses=statuses,
+        law=_law(constants) if statuses in USABLE else None, statuses=statuses,
         objective=float(values[best]), delta=delta, runs=len(runs), trunks=max(_trunks(runs)) + 1, budgets=found,
         largest_flops=max(run.flops for run in runs), condition=condition,
         intervals=_intervals(constants, replicates, len(runs), seed, level),
@@ -233,7 +240,8 @@ def fit(
 
 def _surface(runs: Sequence[ScalingRun]) -> tuple[Surface, tuple[float, float]]:
     n, d, loss = (np.log([getattr(run, name) for run in runs]) for name in ("params", "tokens", "loss"))
-    low = np.array([loss.min() - 30] * 3 + [EXPONENTS[0]] * 2)
+    # a term that descends further is none, and a descent along nothing has no end
+    low = np.array([loss.min() + math.log(NOTHING) - 1] * 3 + [EXPONENTS[0]] * 2)
     high = np.array([loss.max() + 5] * 3 + [EXPONENTS[1]] * 2)
     return Surface(n - n.mean(), d - d.mean(), loss, low, high), (float(n.mean()), float(d.mean()))
 
@@ -274,13 +282,20 @@ def _statuses(
     edge = (theta[3:] <= surface.low[3:] + near) | (theta[3:] >= surface.high[3:] - near)
     found = {
         NOT_CONVERGED: not done,
-        ON_BOUND: bool((shares.max(axis=1) < NOTHING).any()),
+        ON_BOUND: not _shown(shares)[:2].all(),
+        NO_FLOOR: not _shown(shares)[2],
         GRID_EDGE: bool(edge.any()),
         FEW_SIZES: sizes < FEWEST_SIZES,
         ILL_CONDITIONED: condition > ILL,
     }
     wrong = [status for status, holds in found.items() if holds]
     yield from wrong or [CONVERGED]
+
+
+def _shown(shares: Floats) -> Bools:
+    """Of (p, q, s, alpha, beta), those that the runs depend on, [5]: all but an E of 0. Shares of terms are [3, R]."""
+    terms = shares.max(axis=1) >= NOTHING
+    return np.concatenate([terms, [True, True]])
 
 
 def _intervals(constants: Floats, drawn: Floats, runs: int, seed: int, level: float) -> dict[str, Estimate]:

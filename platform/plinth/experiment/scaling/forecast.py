@@ -21,6 +21,15 @@ from plinth.records import Frozen, Manifest
 
 #: Steps and shares of tokens are both rounded: a checkpoint this near to a horizon, as a share of it, is at it.
 AT = 0.005
+#: Draws of a backtest, which has 80% intervals alone.
+BACKTEST_DRAWS = 1_000
+
+
+class LadderOutcome(Frozen):
+    """The truth of a size at a horizon, beside what was foretold without it."""
+
+    run: ScalingRun
+    outcome: PredictedOutcome
 
 
 class LadderForecast(Frozen):
@@ -32,13 +41,7 @@ class LadderForecast(Frozen):
     fit: ScalingFit | None = None
     predictions: tuple[ScalingPrediction, ...] = ()
     optimum: Optimum | None = None  # of the held-out run's own budget
-
-
-class LadderOutcome(Frozen):
-    """The truth of the held-out size at a horizon, beside what was foretold."""
-
-    run: ScalingRun
-    outcome: PredictedOutcome
+    backtest: tuple[LadderOutcome, ...] = ()  # the largest of the smaller sizes, foretold by those below it
 
 
 def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:
@@ -77,7 +80,24 @@ def forecast(
         best = optimum(fitted, predictions[-1].flops)
     except RequestError as error:
         return LadderForecast(held_out=held_out, runs=runs, why=f"{error.what}: {error.found}")
-    return LadderForecast(held_out=held_out, runs=runs, fit=fitted.fit, predictions=predictions, optimum=best)
+    return LadderForecast(
+        held_out=held_out, runs=runs, fit=fitted.fit, predictions=predictions, optimum=best,
+        backtest=backtest(runs, draws=min(draws, BACKTEST_DRAWS)),
+    )  # fmt: skip
+
+
+def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tuple[LadderOutcome, ...]:
+    """The largest size of these runs, foretold by the others: how far to trust a forecast, before its truth is known.
+
+    Empty where the others determine no law.
+    """
+    largest = max(run.params for run in runs)
+    try:
+        fitted = fit([run for run in runs if run.params < largest], draws=draws)
+        known = [(run, predict(fitted, run.params, run.tokens)) for run in runs if run.params == largest]
+    except RequestError:
+        return ()
+    return tuple(LadderOutcome(run=run, outcome=one.compare(run.loss)[0]) for run, one in known)
 
 
 def outcomes(foretold: LadderForecast, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> list[LadderOutcome]:

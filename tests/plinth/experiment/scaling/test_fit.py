@@ -66,8 +66,23 @@ def test_an_exponent_at_the_edge_is_named() -> None:
 
 def test_a_term_that_the_runs_do_not_show_is_named() -> None:
     points = [(n, n * m) for n in SIZES.tolist() for m in MULTIPLES]
-    without_floor = [ScalingRun(params=n, tokens=d, loss=480 * n**-0.3 + 2100 * d**-0.37) for n, d in points]
-    assert fit(without_floor, draws=2).fit.statuses == (module.ON_BOUND,)
+    flat = [ScalingRun(params=n, tokens=d, loss=1.5 + 480 * n**-0.3) for n, d in points]
+    found = fit(flat, draws=2).fit
+    assert module.ON_BOUND in found.statuses
+    assert found.law is None
+
+
+def test_without_a_floor_the_law_is_that_of_the_other_terms_and_says_so() -> None:
+    points = [(n, n * m) for n in SIZES.tolist() for m in MULTIPLES]
+    runs = [ScalingRun(params=n, tokens=d, loss=480 * n**-0.3 + 2100 * d**-0.37) for n, d in points]
+    found = fit(runs, draws=20)
+    assert found.fit.statuses == (module.NO_FLOOR,)
+    assert found.fit.condition < module.ILL
+    assert found.law.E == 0.0
+    for name, value in {"A": 480, "alpha": 0.3, "B": 2100, "beta": 0.37}.items():
+        assert getattr(found.law, name) == pytest.approx(value, rel=1e-4)
+    noisy = ladder(0.003, 5, ScalingLaw(E=0, A=480, B=2100, alpha=0.3, beta=0.37))
+    assert fit(noisy, draws=40).fit.intervals["E"].high > 0.01  # draws that have a floor
 
 
 def test_few_sizes_are_named_and_few_budgets_refused() -> None:

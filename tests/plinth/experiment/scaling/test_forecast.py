@@ -71,6 +71,8 @@ def test_a_forecast_is_of_the_smaller_sizes_and_meets_its_truth(tmp_path: Path) 
     assert set(stored.inputs) == set(smaller)
     last = found.predictions[-1]
     assert last.loss.value == pytest.approx(LAW.loss(size(arms[-1]), arms[-1].tokens), rel=0.003)
+    assert [one.run.params for one in found.backtest] == [size(arms[-2])] * 4
+    assert all(abs(one.outcome.error) < 0.003 for one in found.backtest)
     truths = outcomes(found, arms, made)
     assert [one.run.tokens for one in truths] == list(arms[-1].horizons)
     assert all(abs(one.outcome.error) < 0.003 for one in truths)
@@ -149,7 +151,7 @@ def test_the_page_has_forecast_truth_and_figures(tmp_path: Path) -> None:
     lost = [measure.scores_of(None, measure.kept(one, "failed", "x", {}, [])) for one in arms]  # type: ignore[arg-type]
     told = ("climb", "What?", "bits per byte", "plain", {"plain": {}}, lost, [])
     shown = page(*told, ladder=(found, outcomes(found, arms, made)))
-    for said in ('id="ladder"', "16 points of 4 trainings", "alpha", "N* of", "never used to decide", ">yes<"):
+    for said in ('id="ladder"', "16 points of 4 trainings", "alpha", "N* of", "never used to decide", "Backtest", "Status: ", ">yes<"):
         assert said in shown, said
     assert shown.count('role="img"') == 2
     assert "not run" in page(*told, ladder=(found, []))
