@@ -5,9 +5,9 @@ import pytest
 from pydantic import ValidationError
 
 from plinth.errors import RequestError
-from plinth.experiment.mixture.kernel import Kernel
+from plinth.experiment.mixture.kernel import Kernel, _fit, _left_out
 from plinth.experiment.mixture.propose import best_shares, propose
-from plinth.experiment.mixture.surrogate import LogLinear, fit
+from plinth.experiment.mixture.surrogate import LogLinear, _by_leverage, _log_linear, fit
 from plinth.experiment.mixture.swarm import Swarm, draws
 
 SWARM = Swarm(prior={"a": 1, "b": 1, "c": 2, "d": 1})
@@ -80,6 +80,21 @@ def test_where_shares_make_no_difference_nothing_is_proposed(seed: int) -> None:
     found = propose(swarm, runs(lambda _: 1.2, 0.02, seed, swarm), {})
     assert found.refusal
     assert found.shares == {}
+
+
+def test_left_out_runs_are_those_of_fits_without_them() -> None:
+    of_both = runs(both, 0.005, swarm=SWARM.model_copy(update={"count": 80}))
+    shares, losses = np.array([of(one) for one, _ in of_both]), np.array([loss for _, loss in of_both])
+    for features, width, ridge, held in list(_left_out(shares, losses))[::40]:
+        keep = np.arange(len(losses)) != 7
+        # a mean of its own moves a little where a run is left out
+        without = _fit(features, width, ridge, shares[keep], losses[keep])(shares[7])
+        assert held[7] == pytest.approx(float(without), abs=5e-3)
+    law = _log_linear(shares, losses)
+    swift = _by_leverage(law, shares, losses)
+    for at in (3, 40, 77):
+        keep = np.arange(len(losses)) != at
+        assert swift[at] == pytest.approx(float(_log_linear(shares[keep], losses[keep], law)(shares[at])), abs=2e-3)
 
 
 def test_slopes_are_those_of_the_surfaces() -> None:

@@ -78,24 +78,27 @@ class Kernel:
 def choose(shares: Floats, losses: Floats) -> tuple[Kernel, Floats]:
     """The settings with the least squared leave-one-out error, fitted to all runs, and what it foretells of each
     run without it, [N]."""
-    tried = list(_left_out(shares, losses))
-    *settings, held = tried[int(np.argmin([np.mean((left - losses) ** 2) for *_, left in tried]))]
-    return _fit(*settings, shares, losses), held
+    features, width, ridge, held = min(
+        _left_out(shares, losses), key=lambda tried: float(np.mean((tried[3] - losses) ** 2))
+    )
+    return _fit(features, width, ridge, shares, losses), held
 
 
 def _left_out(shares: Floats, losses: Floats) -> Iterator[tuple[Features, float, float, Floats]]:
     """Each setting with what it foretells of every run without it; closed: residual / (1 - leverage).
 
-    One eigendecomposition of a Gram matrix serves all ridges.
+    One eigendecomposition of a Gram matrix serves all ridges, and no matrix of leverages is formed.
     """
     for features, width in product(FEATURES, WIDTHS):
         points = features(shares)
         values, vectors = np.linalg.eigh(_gaussian(points, points, width))
-        values = np.maximum(values, 0.0)
+        values, squares = np.maximum(values, 0.0), vectors**2
+        ones, projected = vectors.sum(0), vectors.T @ losses
         for ridge in RIDGES:
-            hat = (vectors * (values / (values + ridge))) @ vectors.T
-            hat = hat + (1 - hat.sum(1, keepdims=True)) / len(points)  # the mean is fitted too
-            yield features, width, ridge, losses - (losses - hat @ losses) / (1 - np.diag(hat))
+            kept = values / (values + ridge)
+            lost = (1 - vectors @ (kept * ones)) / len(points)  # the mean is fitted too
+            fitted = vectors @ (kept * projected) + lost * losses.sum()
+            yield features, width, ridge, losses - (losses - fitted) / (1 - squares @ kept - lost)
 
 
 def _fit(features: Features, width: float, ridge: float, shares: Floats, losses: Floats) -> Kernel:
