@@ -125,7 +125,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     prepared = _prepared(recipe, ctx, inputs)
     handle = admission.submit(ctx, prepared)
     say(f"run {prepared.run_id}: job {handle.id}, log {prepared.directory.log}")
-    relay = _Relay(ctx, recipe, prepared.run_id, say)
+    relay = TimelineRelay(ctx, recipe, prepared.run_id, say)
     with ctx.progress.meter("run", prepared.total_steps) as meter:
         seen = 0
 
@@ -154,12 +154,15 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     return manifests.run_manifest(ctx, prepared)
 
 
-class _Relay:
+class TimelineRelay:
     """Events to MLflow in batches, from a thread: a slow or absent server delays the metrics, but neither the training
     nor its log."""
 
-    def __init__(self, ctx: Context, recipe: Recipe, run_id: str, say: Say) -> None:
+    def __init__(
+        self, ctx: Context, recipe: Recipe, run_id: str, say: Say, interval_s: float = RELAY_INTERVAL_S
+    ) -> None:
         self.ctx, self.recipe, self.run_id, self.say = ctx, recipe, run_id, say
+        self.interval_s = interval_s
         self.waiting: list[dict[str, Any]] = []
         self.sent = time.monotonic()
         self._under_way: tuple[threading.Thread, list[Exception], int] | None = None
@@ -167,8 +170,8 @@ class _Relay:
     def add(self, event: dict[str, Any]) -> None:
         self.waiting.append(event)
         if self._under_way is not None and not self._under_way[0].is_alive():
-            self._drain()
-        if self._under_way is None and time.monotonic() - self.sent > RELAY_INTERVAL_S:
+            self.drain()
+        if self._under_way is None and time.monotonic() - self.sent > self.interval_s:
             self._send()
 
     def finish(self, files: list[Path]) -> None:
@@ -177,7 +180,7 @@ class _Relay:
         Raises:
             RegistryError: the server is away; when the asset is asked for again, it is sent.
         """
-        self._drain()
+        self.drain()
         self._relay(self.waiting)
         api.keep_files(self.ctx, self.recipe, self.run_id, files)
 
@@ -194,7 +197,7 @@ class _Relay:
         self._under_way = thread, errors, len(events)
         thread.start()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Wait for the batch under way; an error that the next attempt may not meet is only logged."""
         if self._under_way is None:
             return

@@ -12,6 +12,7 @@ last_recipe   the recipe that a workspace ran last
 results_page  the page of results
 workspace_index/  the index of all pages: state, runs, links
 page_server   the pages over HTTP, for links from Dagster and MLflow
+gamedays/     game days of MLflow, and the table of all
 targets       models by the names that people have for them
 servers       the servers of `plinth up`, on loopback
 exporter      all parts of a workspace's metrics

@@ -24,6 +24,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
             "recipe": ("recipe", "Check, print or describe a recipe."),
+            "gameday": ("gameday", "Play a fault in a rehearsal; verdict, signed record, page."),
             "scale": ("scale", "Estimate a corpus of any size: core hours, bytes, money."),
             "plan": ("plan", "Estimate a training run: parameters, FLOPs, time, memory."),
             "run": ("run", "Run the pipeline, from sources to release."),

@@ -264,17 +264,27 @@ def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:
     return fingerprint.digest(seen)
 
 
+def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Name and version of an installed distribution, from the head of its metadata: the library parses all of it, with
+    the whole description of the package, for either."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    head = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines() if line[:1].isalpha())
+    try:
+        return head["Name"].strip(), head["Version"].strip()
+    except KeyError:  # of a distribution that another tool has written
+        return distribution.name, distribution.version
+
+
 @lru_cache(maxsize=4)
 def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
     found, seen = list[Entry](), set[str]()
     for distribution in metadata.distributions(path=list(path)):
-        name = distribution.name
+        name, version = name_and_version(distribution)
         if name not in seen:  # of two copies, Python imports the first
             seen.add(name)
             for point in distribution.entry_points:
                 if point.group.startswith(PREFIX):
                     value = point.value.partition("[")[0].replace(" ", "")
-                    version = distribution.version
                     found.append(
                         Entry(group=point.group, name=point.name, value=value, distribution=name, version=version)
                     )

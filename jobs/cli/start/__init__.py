@@ -3,6 +3,7 @@
 doctor   `plinth doctor`: check this machine
 machine  the checks of `plinth doctor`, one function each
 recipe   `plinth recipe check | show | schema`: the recipe, before anything runs
+gameday  `plinth gameday`: a fault on purpose, with verdict, signed record and page
 scale    `plinth scale`: an estimate of a corpus of any size
 plan     `plinth plan`: an estimate of a training run
 divisions  its divisions over a fleet, ranked

@@ -11,4 +11,5 @@ goodput   every rank-second of a run by its cause, with the state of its job
 metrics/  the table of metrics and their exporter
 alerts/   the table of alerts: rules, routes, an evaluator
 dashboards/  Grafana's JSON from a table of panels
+gamedays/  faults on purpose, in a rehearsal of their own, with a verdict
 """

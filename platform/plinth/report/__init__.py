@@ -15,6 +15,7 @@
     hub_card      the README of an export: front matter of the Hugging Face Hub, then the data card
     page          `page(data) -> str`, the page of results
     impact_figure what came of something, as a graph; impact_page is the page around it
+    gameday_page  the page of a game day
     trial_figure  evidence about a canary, pair by pair; trial_page is the page around it
     period_page   the page of a week or month: what failed, cost, proofs
     comparison    the page of two models side by side; comparison_figure draws its differences

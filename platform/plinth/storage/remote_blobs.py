@@ -22,7 +22,7 @@ CHUNK_BYTES = 8 * 2**20
 ATTEMPTS = 5
 BACKOFF_S = 0.2
 #: The drivers' own retries are off: `Remote` retries, a bounded number of times.
-_S3: dict[str, Any] = {
+S3_DRIVER: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 0}},
     "default_fill_cache": False,
 }
@@ -113,7 +113,7 @@ class RemoteBlobs:
         return data
 
     def _open(self, uri: str) -> tuple[Any, str]:
-        fs, path = filesystem(uri, **(_S3 if uri.startswith("s3://") else {}))
+        fs, path = filesystem(uri, **(S3_DRIVER if uri.startswith("s3://") else {}))
         if uri.startswith("s3://"):
             fs.retries = 1
         return fs, path

@@ -121,10 +121,10 @@ def write_chunks(path: Path, pieces: Iterable[memoryview], do: Do = at_once, dig
 
 def _take(chunk: memoryview, digest: Any, stream: Any) -> None:
     digest.update(chunk)
-    _write_whole(stream, chunk)
+    write_whole(stream, chunk)
 
 
-def _write_whole(stream: Any, chunk: memoryview) -> None:
+def write_whole(stream: Any, chunk: memoryview) -> None:
     """Repeat the write until all bytes are written: a raw file may accept fewer than it is given."""
     done = stream.write(chunk)
     while done < chunk.nbytes:

@@ -97,10 +97,10 @@ def audit(config: RunConfig) -> None:
 
 def coordinate_until_killed(workspace: str, params: Federated, boundary: int) -> int:
     """Make rounds; SIGKILL before this change to the file system (0: none). Returns how many there were."""
-    import kill_points
+    from plinth.operation.gamedays import boundaries
 
     exchange = Exchange(params.exchange, Trust.of(Workspace(workspace)))
-    counter = kill_points.install(boundary)
+    counter = boundaries.install(boundary)
     coordinate(Coordinator(exchange, params), 0.0, lambda made: None, poll_s=0.0)
     return counter.passed
 

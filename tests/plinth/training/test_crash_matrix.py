@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kill_points import install
 
 from plinth.errors import CheckpointError, DiskFullError
+from plinth.operation.gamedays.boundaries import install
 from plinth.storage import tensor_file
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints

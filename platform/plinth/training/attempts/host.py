@@ -20,6 +20,7 @@ from pathlib import Path
 from pydantic import Field
 
 import plinth
+from plinth.extensions import name_and_version
 from plinth.records import Frozen
 from plinth.training.attempts.code import code_digests, together
 
@@ -72,7 +73,8 @@ class HostFacts(Frozen):
 def this_host() -> HostFacts:
     """This machine, as it is now."""
     folder = Path(plinth.__file__).resolve().parent
-    installed = sorted({f"{one.name.lower()}=={one.version}" for one in metadata.distributions()})
+    named = map(name_and_version, metadata.distributions())
+    installed = sorted({f"{name.lower()}=={version}" for name, version in named})
     versions = dict(line.split("==", 1) for line in installed)
     system, cpu, cpus, gpus = hardware()
     return HostFacts(

@@ -26,9 +26,9 @@ from plinth.training.supervise.nodes import (
     write,
 )
 from plinth.training.supervise.run_lock import hold
-from plinth.training.supervise.watch import EXIT_PREEMPTED, POLL_S
+from plinth.training.supervise.watch import EXIT_PREEMPTED, POLL_S, Process
 
-Start = Callable[[NodeOrder, int], subprocess.Popen[bytes]]
+Start = Callable[[NodeOrder, int], Process]
 
 
 class Follower:
@@ -40,7 +40,7 @@ class Follower:
         self._beat = Heartbeat(self.files.beat(place.node), f"node-{place.node}")
         self._leader = HeartbeatReader(self.files.beat(0))
         self._order, self._signals = NodeOrder(id="", session=""), 0
-        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._ranks: list[Process] = []
         self._host = this_host()
         self._asked_to_stop, self._asked_at, self._last_report = 0, 0.0, NodeReport(order="")
         on_stop(self._stop)
@@ -62,7 +62,7 @@ class Follower:
         finally:
             self._end_ranks()
 
-    def start(self, order: NodeOrder, rank: int) -> subprocess.Popen[bytes]:
+    def start(self, order: NodeOrder, rank: int) -> Process:
         """One rank of this node."""
         return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
 

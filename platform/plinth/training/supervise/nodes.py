@@ -33,6 +33,7 @@ from plinth.training.attempts.host import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.supervise import hang
+from plinth.training.supervise.watch import Process
 
 BEAT_S = 1.0
 
@@ -40,6 +41,9 @@ BEAT_S = 1.0
 LEASE_S = 120.0
 
 _Record = TypeVar("_Record", bound=Frozen)
+
+#: Starts a rank: its command, its environment, and the descriptor of the lock that it inherits.
+RankStarter = Callable[[list[str], dict[str, str], int], Process]
 
 
 class NodePlace(Frozen):
@@ -174,10 +178,16 @@ class HeartbeatReader:
 
 def start_rank(
     config: RunConfig, config_path: Path, place: NodePlace, order: NodeOrder, rank: int, lock_fd: int
-) -> subprocess.Popen[bytes]:
+) -> Process:
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
+    command = [sys.executable, "-m", "plinth.training", str(config_path), "--attempt", str(order.attempt)]
+    return _STARTER[-1](command + ["--audit"] * order.audit, rank_environment(config, place, order, rank), lock_fd)
+
+
+def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank: int) -> dict[str, str]:
+    """The environment variables of one rank of this node, with those of this process."""
     here = place.ranks(config)
-    environment = {
+    return {
         **hang.environment(config.directory),
         **os.environ,
         **config.launch.environment,
@@ -191,10 +201,19 @@ def start_rank(
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(here))),
         "PYTHONUNBUFFERED": "1",
     }
-    command = [sys.executable, "-m", "plinth.training", str(config_path), "--attempt", str(order.attempt)]
-    return subprocess.Popen(
-        command + ["--audit"] * order.audit, env=environment, stdin=subprocess.DEVNULL, pass_fds=(lock_fd,)
-    )
+
+
+def _interpreter(command: list[str], environment: dict[str, str], lock_fd: int) -> Process:
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=(lock_fd,))
+
+
+#: How this process starts ranks: by default each in an interpreter of its own.
+_STARTER: list[RankStarter] = [_interpreter]
+
+
+def start_ranks_by(starter: RankStarter) -> None:
+    """Let another way start the ranks of this process: of a rehearsal, in which torch is loaded already."""
+    _STARTER[:] = [starter]
 
 
 def on_stop(note: Callable[[int], None]) -> None:

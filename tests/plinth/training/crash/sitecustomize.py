@@ -20,8 +20,7 @@ def _arm(plan: dict[str, object]) -> None:
     from pathlib import Path
     from typing import Any
 
-    import kill_points
-
+    from plinth.operation.gamedays import boundaries
     from plinth.training.checkpoint.writer import rank_part
 
     whole = rank_part.write
@@ -41,7 +40,7 @@ def _arm(plan: dict[str, object]) -> None:
             if kind == "slow":
                 time.sleep(value)
             else:
-                kill_points.install(value, full if kind == "full" else None)
+                boundaries.install(value, full if kind == "full" else None)
         return whole(made, block, do)
 
     rank_part.write = write

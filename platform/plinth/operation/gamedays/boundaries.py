@@ -1,9 +1,11 @@
-"""Kill a process at the k-th change it makes to a file system.
+"""Strike a process at the k-th change that it makes to a file system.
 
     install(k)   from now on count every creation, write, flush, rename and deletion; at number k, SIGKILL
-    install(0)   only count; `count()` tells how many there were
+    install(0)   only count
 
-A write is two boundaries: before it, and in the middle of it, half of the bytes on their way.
+A write of tensors is two boundaries: before it, and in the middle of it, half of the bytes on their way.
+
+Does not belong here: which process is struck, and when it begins to count.
 """
 
 from __future__ import annotations
@@ -21,18 +23,19 @@ _CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 class Counter:
     """Counts boundaries of this process."""
 
-    def __init__(self, kill_at: int, strike: Callable[[], None]) -> None:
-        self.kill_at, self.strike, self.passed = kill_at, strike, 0
+    def __init__(self, strike_at: int, strike: Callable[[], None]) -> None:
+        self.strike_at, self.strike, self.passed = strike_at, strike, 0
 
     def cross(self) -> None:
+        """One more boundary: strike, where it is the one."""
         self.passed += 1
-        if self.passed == self.kill_at:
+        if self.passed == self.strike_at:
             self.strike()
 
 
-def install(kill_at: int, strike: Callable[[], None] | None = None) -> Counter:
-    """Count, and strike (by default SIGKILL) before boundary `kill_at`; for the rest of this process's life."""
-    counter = Counter(kill_at, strike or die)
+def install(strike_at: int, strike: Callable[[], None] | None = None) -> Counter:
+    """Count, and strike (by default SIGKILL) before boundary `strike_at`; for the rest of this process's life."""
+    counter = Counter(strike_at, strike or die)
     for name in _CALLS:
         setattr(os, name, _counted(counter, getattr(os, name)))
     real = os.open
@@ -43,7 +46,7 @@ def install(kill_at: int, strike: Callable[[], None] | None = None) -> Counter:
         return real(path, flags, *rest, **options)
 
     os.open = opened  # temporary files; `Path.open` is covered by the writes into it
-    whole = tensor_file._write_whole
+    whole = tensor_file.write_whole
 
     def torn(stream: Any, chunk: memoryview) -> None:
         counter.cross()
@@ -52,7 +55,7 @@ def install(kill_at: int, strike: Callable[[], None] | None = None) -> Counter:
         counter.cross()
         whole(stream, chunk[half:])
 
-    tensor_file._write_whole = torn
+    tensor_file.write_whole = torn
     return counter
 
 

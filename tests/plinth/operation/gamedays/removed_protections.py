@@ -1,0 +1,140 @@
+"""Protections taken out, one by one, in every process of a rehearsal: `REMOVED` names the game day that must turn red.
+
+The process that rehearsals are forked from loads this after `loaded`; who plays a game day calls `remove` as well.
+`python -m removed_protections NAME SEED FIRST INSTANTS` plays one without its protection and prints the record as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+VARIABLE = "REMOVED"
+
+
+def remove() -> None:
+    """Take out the protection that the environment names."""
+    name = os.environ.get(VARIABLE, "")
+    if name:
+        globals()[f"_{name.replace('-', '_')}"]()
+
+
+def _corrupted_checkpoint() -> None:
+    from plinth.training.checkpoint import checkpoint
+
+    checkpoint.differing = lambda *_, **__: None  # type: ignore[assignment]
+
+
+def _partial_write() -> None:
+    """A folder counts as soon as it is there, and is written in place."""
+    from plinth.training.checkpoint import checkpoint
+
+    def in_place(run: Any, step: int) -> Any:
+        folder = checkpoint.path(run, step)
+        folder.mkdir(parents=True, exist_ok=True)
+        (run.staging / checkpoint.name(step)).parent.mkdir(parents=True, exist_ok=True)
+        (run.staging / checkpoint.name(step)).symlink_to(folder)
+        return run.staging / checkpoint.name(step)
+
+    checkpoint.stage = in_place
+    checkpoint.clean = lambda run: None
+    checkpoint.committed = lambda run: sorted(  # type: ignore[assignment]
+        int(path.name.removeprefix("step-")) for path in run.checkpoints.glob("step-????????") if path.is_dir()
+    )
+
+
+def _full_disk() -> None:
+    from contextlib import nullcontext
+
+    from plinth.storage import atomic
+    from plinth.training.checkpoint import checkpoint
+
+    for module in (atomic, checkpoint):
+        module.named_failures = lambda path: nullcontext()  # type: ignore[attr-defined]
+    checkpoint._require_space = lambda run: None
+
+
+def _preemption() -> None:
+    from plinth.training import loop
+
+    def deaf(self: Any, number: int, frame: Any) -> None:
+        self.heard = number
+
+    loop.Interrupt._remember = deaf  # type: ignore[method-assign]
+
+
+def _lost_node() -> None:
+    from plinth.training.supervise import supervisor
+
+    supervisor.NODE_LOST = -1000  # type: ignore[misc]
+
+
+def _clock_jump() -> None:
+    from plinth.trust.root import Root
+
+    Root.expired = lambda self, at=None: False  # type: ignore[method-assign]
+
+
+def _storage_stall() -> None:
+    from plinth.storage.remote_blobs import RemoteBlobs
+
+    once = RemoteBlobs.__init__
+
+    def impatient(self: Any, *arguments: Any, **named: Any) -> None:
+        once(self, *arguments, **{**named, "attempts": 1})
+
+    RemoteBlobs.__init__ = impatient  # type: ignore[method-assign]
+
+
+def _bad_shard() -> None:
+    from plinth.storage import verified
+
+    verified.require_unchanged = lambda *_, **__: None
+
+
+def _poisoned_batch() -> None:
+    from plinth.training.guard.state_machine import Guard
+
+    Guard.leaves_out = lambda self, step: None  # type: ignore[method-assign]
+
+
+def _revoked_key() -> None:
+    from plinth.trust import dsse
+
+    dsse._revoked = lambda *_: False
+
+
+def _mlflow_away() -> None:
+    from assets.training import TimelineRelay
+
+    real = TimelineRelay._relay
+
+    def lossy(self: Any, events: Any) -> None:
+        try:
+            real(self, events)
+        except Exception:  # what was not accepted is forgotten
+            return
+
+    TimelineRelay._relay = lossy  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Play a game day without its protection."""
+    from jobs.gamedays import TABLE
+    from plinth.operation.gamedays import warm_job
+    from plinth.operation.gamedays.play import play
+    from plinth.operation.gamedays.table import find
+
+    name, seed, first, instants = sys.argv[1], *map(int, sys.argv[2:5])
+    os.environ[VARIABLE] = name
+    remove()
+    warm_job._SERVER.set_forkserver_preload(["plinth.operation.gamedays.loaded", "removed_protections"])
+    record = play(find(name, TABLE), seed=seed, first=first, instants=instants)
+    print(record.model_dump_json())
+
+
+if __name__ == "__main__":
+    main()
+elif VARIABLE in os.environ:
+    remove()

@@ -1,0 +1,48 @@
+"""Every game day passes at an instant, and fails at one when the protection that it tests is taken out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.gamedays import TABLE
+from plinth.operation.gamedays.play import play
+from plinth.operation.gamedays.table import find
+
+pytestmark = pytest.mark.exhaustive
+
+HERE = Path(__file__).parent
+
+#: Instants of seed 0 at which the protection is needed: a clock that outlives the root; a shard that is read.
+NEEDED = {"clock-jump": 7, "bad-shard": 0}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_it_passes(name: str) -> None:
+    record = play(find(name, TABLE), instants=1)
+    assert record.passed, [one.failures for one in record.instants]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_without_the_protection_it_is_red(name: str) -> None:
+    record = without_protection(name, first=NEEDED.get(name, 0))
+    (instant,) = record["instants"]
+    failed = [one for one in instant["findings"] if not one["passed"]]
+    assert failed or instant["aborted"]
+    assert not any("could be played" in one["what"] for one in failed), failed
+
+
+def without_protection(name: str, first: int) -> dict[str, Any]:
+    root = HERE.parents[3]
+    path = os.pathsep.join([str(HERE), str(root / "platform"), str(root), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "removed_protections", name, "0", str(first), "1"]
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
