@@ -12,6 +12,7 @@
     devices     accelerators: memory, FLOP/s, bandwidth
     files       the files of a job's directory: handle, submission lock, log
     script      shell that runs a command under a scheduler
+    submission_rate  how often jobs may be submitted, and pauses after refusals
     preview     the batch script or manifests of a job, without submitting it
     status_cache  a scheduler's last answer, kept for a while and when the scheduler does not answer
 

@@ -100,6 +100,17 @@ class Kubernetes(Frozen):
     shm_bytes: int = internal(2**34, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
 
 
+class SubmissionRate(Frozen):
+    """How often jobs may be submitted to the launcher, by all processes of a workspace on a machine together."""
+
+    per_hour: float = Field(600.0, gt=0, description="Submissions an hour, in the long run.")
+    burst: int = Field(100, ge=1, description="Submissions at once, after a while without any.")
+    backoff_s: float = Field(
+        5.0, ge=0, description="Pause after a submission that the scheduler refused; doubles with each in a row."
+    )
+    wait_s: float = Field(1800.0, ge=0, description="Longest wait for a turn; then the submission fails by name.")
+
+
 class Launch(Frozen):
     """Launcher of the job. Not part of identity."""
 
@@ -120,6 +131,7 @@ class Launch(Frozen):
         description="Environment variables of the ranks, for example {NCCL_SOCKET_IFNAME: eth0}; no secrets: they are "
         "written into the run's folder.",
     )
+    rate: SubmissionRate = SubmissionRate()
     slurm: Slurm = Slurm()
     ray: Ray = Ray()
     kubernetes: Kubernetes = Kubernetes()

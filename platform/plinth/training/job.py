@@ -16,6 +16,7 @@ from plinth.errors import StoppedRunError, TrainingError
 from plinth.launch.base import Handle, Launcher
 from plinth.launch.choose import choose
 from plinth.launch.files import read_handle
+from plinth.launch.submission_rate import submit_within
 from plinth.training import amendments
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
@@ -67,11 +68,15 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
             return known
         run.result.unlink(missing_ok=True)
     configuration.write(config)
-    if not alive:
-        before()
-        launcher = choose(config.launch.kind, config.launch, config.supervision.grace_s)
-        Timeline(run.events).append("submitted", launcher=config.launch.kind)
-    return launcher.submit(command(config), run.root, run.log)
+    if alive:
+        return launcher.submit(command(config), run.root, run.log)
+    before()
+    asked = config.launch
+    chosen = choose(asked.kind, asked, config.supervision.grace_s)
+    Timeline(run.events).append("submitted", launcher=asked.kind)
+    return submit_within(
+        run.root.parent.parent, asked.kind, asked.rate, lambda: chosen.submit(command(config), run.root, run.log)
+    )
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:

@@ -1,0 +1,108 @@
+"""How often jobs may be submitted: a token bucket and a pause after refusals, for each launcher of a workspace.
+
+A loop that submits, a sensor that fires, a run that dies at once: none may flood a scheduler that others share. The
+state is a file that all processes of the workspace see; a lock makes each step of it one. Times are of the wall clock,
+since it outlives processes: one that was set back takes nothing away, one that was ahead gives no more than a burst.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from plinth.errors import LaunchError
+from plinth.launch.base import Handle
+from plinth.launch.parameters import SubmissionRate
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.storage.locks import locked
+
+#: Folder of a workspace with a file for each launcher.
+FOLDER = "launch"
+#: No pause after refusals is longer.
+LONGEST_PAUSE_S = 900.0
+
+
+class RateState(Frozen):
+    """Submissions that may be made at once, since when; refusals in a row, and when the last one came."""
+
+    tokens: float
+    at: float
+    refusals: int = 0
+    refused_at: float = 0.0
+
+
+def taken(state: RateState, rate: SubmissionRate, now: float) -> tuple[RateState, float]:
+    """Take a token. Returns the new state and 0, or the same tokens and the seconds to wait before asking again."""
+    elapsed = max(0.0, now - state.at)
+    tokens = min(float(rate.burst), state.tokens + elapsed * rate.per_hour / 3600.0)
+    filled = state.model_copy(update={"tokens": tokens, "at": now})
+    since = now - state.refused_at
+    pause = _pause(state, rate)
+    if 0.0 <= since < pause:
+        return filled, pause - since
+    # the sum of many small fillings may miss a whole token by its rounding
+    if tokens >= 1.0 - 1e-9:
+        return filled.model_copy(update={"tokens": max(0.0, tokens - 1.0)}), 0.0
+    return filled, (1.0 - tokens) * 3600.0 / rate.per_hour
+
+
+def answered(state: RateState, now: float, *, refused: bool) -> RateState:
+    """The state after the scheduler's answer: a refusal lengthens the pause, a submission ends it."""
+    refusals = state.refusals + 1 if refused else 0
+    return state.model_copy(update={"refusals": refusals, "refused_at": now if refused else 0.0})
+
+
+def submit_within(
+    workspace: Path,
+    kind: str,
+    rate: SubmissionRate,
+    submit: Callable[[], Handle],
+    *,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Handle:
+    """Submit as soon as the rate of a launcher permits.
+
+    Raises:
+        LaunchError: it would take longer than `rate.wait_s`, or the submission fails.
+    """
+    path, waited = workspace / FOLDER / f"{kind}.json", 0.0
+    while (wait := _step(path, rate, lambda state: taken(state, rate, clock()), clock)) > 0.0:
+        if waited + wait > rate.wait_s:
+            raise LaunchError(
+                f"too many jobs are submitted to {kind}",
+                found=f"the next one may be submitted in {wait:,.0f} s, after {waited:,.0f} s of waiting",
+                expected=f"{rate.per_hour:g} an hour, {rate.burst} at once, and a pause after each refusal",
+                remedy="run the command again later; training.launch.rate of the recipe sets what is permitted",
+            )
+        sleep(wait)
+        waited += wait
+    try:
+        handle = submit()
+    except LaunchError:
+        _step(path, rate, lambda state: (answered(state, clock(), refused=True), 0.0), clock)
+        raise
+    _step(path, rate, lambda state: (answered(state, clock(), refused=False), 0.0), clock)
+    return handle
+
+
+def _pause(state: RateState, rate: SubmissionRate) -> float:
+    if state.refusals == 0:
+        return 0.0
+    return float(min(LONGEST_PAUSE_S, rate.backoff_s * 2.0 ** min(state.refusals - 1, 32)))
+
+
+def _step(
+    path: Path, rate: SubmissionRate, change: Callable[[RateState], tuple[RateState, float]], clock: Callable[[], float]
+) -> float:
+    """Change the state of a file under its lock; a damaged one begins anew. Returns the seconds to wait."""
+    with locked(path.with_suffix(".lock")):
+        try:
+            state = RateState.model_validate_json(path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            state = RateState(tokens=rate.burst, at=clock())
+        state, wait = change(state)
+        write_bytes(path, state.model_dump_json().encode())
+    return wait
