@@ -20,7 +20,7 @@ export PATH             := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev setup-test demo up test test-fast test-all mutation check docs bench screenshots fuzz clean
+.PHONY: help setup setup-dev setup-test demo up up-full test test-fast test-all mutation check docs bench screenshots fuzz clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,13 +68,14 @@ define bring
 	fi
 endef
 
-setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm, groff, a Prometheus with Alertmanager, a PKCS#11 token, an Apache
+setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm, groff, a Prometheus with Alertmanager, a PKCS#11 token, an Apache, a PostgreSQL
 	$(call bring,Chromium,command -v chromium || command -v chromium-browser || command -v google-chrome,chromium)
 	$(call bring,Slurm,command -v slurmctld && command -v slurmd && command -v sbatch && command -v munged,$(SLURM))
 	$(call bring,groff,command -v groff,groff-base)
 	$(call bring,Prometheus,command -v prometheus && command -v promtool,prometheus)
 	$(call bring,Alertmanager,command -v prometheus-alertmanager && command -v amtool,prometheus-alertmanager)
 	$(call bring,PKCS#11 token,command -v pkcs11-tool && command -v softhsm2-util,softhsm2 opensc)
+	$(call bring,PostgreSQL,command -v initdb || ls /usr/lib/postgresql/*/bin/initdb,postgresql)
 	$(call bring,mod_auth_openidc,test -e /usr/lib/apache2/modules/mod_auth_openidc.so,apache2 libapache2-mod-auth-openidc)
 
 # ---- work -----------------------------------------------------------------------------------------
@@ -85,6 +86,9 @@ demo: setup ## run the whole pipeline on text that this machine already has
 
 up: setup ## Dagster and MLflow pages on loopback
 	@$(BIN)/plinth up
+
+up-full: $(VENV)/.setup-dev ## to try: the pages with PostgreSQL, S3, TLS and logins on this machine; nothing is kept
+	@$(BIN)/plinth up --full -r jobs/recipes/demo.yaml
 
 screenshots: setup-test ## renew the README's pictures from the workspace's last run
 	@$(BIN)/python docs/screenshots.py

@@ -2,6 +2,9 @@
 
 `mlflow server` loads MLflow in one process to prepare the database, then again in another that answers. This does both
 in one, in half the time. With a workspace it asks for a login (`login.server`).
+
+`PLINTH_MLFLOW_DATABASE` and `PLINTH_MLFLOW_ARTIFACTS` name a database (`postgresql+psycopg2://…`) and a place of
+artifacts (`s3://…`) instead of SQLite and a folder. Passwords are libpq's matter (PGPASSFILE), and belong into no URL.
 """
 
 from __future__ import annotations
@@ -14,6 +17,13 @@ from pathlib import Path
 from typing import Any
 
 HOST, DATABASE = "127.0.0.1", "mlflow.db"
+DATABASE_VARIABLE, ARTIFACTS_VARIABLE = "PLINTH_MLFLOW_DATABASE", "PLINTH_MLFLOW_ARTIFACTS"
+
+
+def stores(home: Path) -> tuple[str, str]:
+    """URL of the database and place of the artifacts of the server in a folder."""
+    database = os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{home / DATABASE}"
+    return database, os.environ.get(ARTIFACTS_VARIABLE) or str(home / "artifacts")
 
 
 def serve(home: Path, port: int, root: Path | None = None) -> None:
@@ -27,13 +37,13 @@ def serve(home: Path, port: int, root: Path | None = None) -> None:
     from mlflow import environment_variables as variables
     from mlflow.server import constants, handlers
 
-    database = f"sqlite:///{home / DATABASE}"
+    database, destination = stores(home)
     artifacts = "mlflow-artifacts:/"  # through the server
     os.environ |= {
         constants.BACKEND_STORE_URI_ENV_VAR: database,
         constants.REGISTRY_STORE_URI_ENV_VAR: database,
         constants.ARTIFACT_ROOT_ENV_VAR: artifacts,
-        constants.ARTIFACTS_DESTINATION_ENV_VAR: str(home / "artifacts"),
+        constants.ARTIFACTS_DESTINATION_ENV_VAR: destination,
         constants.SERVE_ARTIFACTS_ENV_VAR: "true",
         variables._MLFLOW_SGI_NAME.name: "uvicorn",
         variables._MLFLOW_SERVER_BOOT_ID.name: uuid.uuid4().hex,

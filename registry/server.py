@@ -1,8 +1,9 @@
 """The local MLflow server: started when needed, found again, stopped on request.
 
-SQLite and artifacts lie in the workspace's `mlflow/`; `server.json` remembers the process and its port, so that the
-address stays the same over restarts. The server outlives the process that started it; one that asks for another login
-than the workspace's settings say (`login.settings`) is replaced. `MLFLOW_TRACKING_URI` names another server, which then
+SQLite and artifacts lie in the workspace's `mlflow/`, unless the environment names others (`mlflow_process`);
+`server.json` remembers the process and its port, so that the address stays the same over restarts. The server outlives
+the process that started it; one with other stores, or that asks for another login than the workspace's settings say
+(`login.settings`), is replaced. `MLFLOW_TRACKING_URI` names another server, which then
 takes precedence.
 """
 
@@ -29,7 +30,7 @@ from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.locks import locked
 from plinth.storage.workspace import Workspace
 from registry.login import settings
-from registry.mlflow_process import HOST
+from registry.mlflow_process import HOST, stores
 
 #: Longest wait for an answer of a live server; a busy machine may need most of it.
 START_TIMEOUT_S = 300.0
@@ -38,6 +39,8 @@ ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 PORT_TIMEOUT_S = 10.0
 POLL_S = 0.2
+#: Names the port of the local server, for a proxy that must know it.
+PORT_VARIABLE = "PLINTH_MLFLOW_SERVER_PORT"
 
 #: Job execution costs 2 GB of memory for features that are not used here.
 SERVER_ENVIRONMENT = {
@@ -74,6 +77,7 @@ class ServerState(RunningProcess):
 
     port: int
     login: str = ""
+    stores: tuple[str, ...] = ()
 
     @property
     def uri(self) -> str:
@@ -91,7 +95,8 @@ def ensure_server(workspace: Workspace) -> str:
         return _require_answer(external)
     with _locked(workspace):
         state = _read(workspace)
-        current = state is not None and state.login == settings.identity(workspace)
+        wanted = (settings.identity(workspace), stores(workspace.mlflow))
+        current = state is not None and (state.login, state.stores) == wanted
         if state is not None and current and state.find() and _await_health(state):
             return state.uri
         if state is not None:
@@ -124,7 +129,7 @@ def healthy(uri: str) -> bool:
 def _start(workspace: Workspace, port: int | None) -> str:
     home = workspace.mlflow
     log, login = home / "server.log", settings.identity(workspace)
-    port = port if port is not None and _becomes_free(port) else _free_port()
+    port = _port(port)
     with named_failures(log):
         home.mkdir(parents=True, exist_ok=True)
         stream = log.open("ab")
@@ -140,7 +145,8 @@ def _start(workspace: Workspace, port: int | None) -> str:
             start_new_session=True,
             preexec_fn=_default_signals,
         )
-    state = ServerState(**RunningProcess.of(process.pid).model_dump(), port=port, login=login)
+    running = RunningProcess.of(process.pid).model_dump()
+    state = ServerState(**running, port=port, login=login, stores=stores(home))
     write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
@@ -154,6 +160,19 @@ def _start(workspace: Workspace, port: int | None) -> str:
         expected=f"an answer from {state.uri}/health within {START_TIMEOUT_S:.0f} s",
         remedy=f"read {log}; set MLFLOW_TRACKING_URI to use a server of your own",
     )
+
+
+def _port(before: int | None) -> int:
+    """The port that the environment names, else the one that this server had, else a free one.
+
+    Raises:
+        RegistryError: the named one is taken.
+    """
+    named = int(os.environ.get(PORT_VARIABLE) or 0)
+    if named and not _becomes_free(named):
+        remedy = "end the program that listens there, or name another"
+        raise RegistryError(f"port {named} of {PORT_VARIABLE} is taken", remedy=remedy)
+    return named or (before if before is not None and _becomes_free(before) else free_port())
 
 
 def _command(workspace: Workspace, port: int) -> list[str]:
@@ -244,7 +263,8 @@ def _locked(workspace: Workspace) -> AbstractContextManager[None]:
     return locked(workspace.mlflow / "server.lock")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

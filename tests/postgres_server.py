@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from jobs.installation.database import program, run
 
 
 @contextmanager
@@ -19,18 +20,11 @@ def postgres_server() -> Iterator[str]:
         shutil.chown(folder, "postgres")
     data, quick = str(folder / "data"), f"-k {folder} -c listen_addresses='' -c fsync=off"
     try:
-        _run(["initdb", "--no-sync", "-A", "trust", "-U", "plinth", "-D", data])
-        _run(["pg_ctl", "-w", "-D", data, "-l", str(folder / "log"), "-o", quick, "start"])
+        run([program("initdb"), "--no-sync", "-A", "trust", "-U", "plinth", "-D", data])
+        run([program("pg_ctl"), "-w", "-D", data, "-l", str(folder / "log"), "-o", quick, "start"])
         try:
             yield f"postgresql://plinth@/postgres?host={folder}"
         finally:
-            _run(["pg_ctl", "-w", "-D", data, "-m", "immediate", "stop"])
+            run([program("pg_ctl"), "-w", "-D", data, "-m", "immediate", "stop"])
     finally:
         shutil.rmtree(folder)
-
-
-def _run(command: Sequence[str]) -> None:
-    """As a user who may run a server, which root may not."""
-    other = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    # a server keeps what it inherits open: no pipes
-    subprocess.run([*other, *command], check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=120)

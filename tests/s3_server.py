@@ -7,10 +7,12 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+
+from jobs.installation.object_store import atomic_conditions
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -58,7 +60,7 @@ def serving() -> Iterator[Bucket]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    _serialise_conditional_writes(server)
+    server._server.app = atomic_conditions(server._server.app)
     host, port = server.get_host_and_port()
     with _environment({**ENVIRONMENT, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}):
         s3fs.S3FileSystem.clear_instance_cache()  # a driver keeps the endpoint it was made with
@@ -67,19 +69,6 @@ def serving() -> Iterator[Bucket]:
         finally:
             server.stop()
             s3fs.S3FileSystem.clear_instance_cache()
-
-
-def _serialise_conditional_writes(server: Any) -> None:
-    """S3 compares and writes in one; the server's threads may do another's write in between."""
-    inner, lock = server._server.app, threading.Lock()
-
-    def app(environment: dict[str, Any], respond: Any) -> Any:
-        conditions = {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"} & environment.keys()
-        conditional = conditions and environment["REQUEST_METHOD"] == "PUT"
-        with lock if conditional else nullcontext():
-            return inner(environment, respond)
-
-    server._server.app = app
 
 
 @contextmanager

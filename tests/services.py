@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections
+import glob
 import importlib.util
 import os
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+APACHE = ("apache2", "htpasswd")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 OPENID = ("/usr/sbin/apache2", "/usr/lib/apache2/modules/mod_auth_openidc.so")
 POSTGRES = ("initdb", "pg_ctl", "postgres", "runuser")
@@ -33,6 +35,9 @@ def program(*names: str) -> str | None:
 @lru_cache
 def missing(service: str) -> str | None:
     """Why tests of a service cannot run here, or None."""
+    if service == "Apache":
+        absent = [name for name in APACHE if shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None]
+        return f"no {', '.join(absent)}" if absent else None
     if service == "Chromium":
         return None if program(*CHROMIUM) else "not installed"
     if service == "GPU":
@@ -45,7 +50,8 @@ def missing(service: str) -> str | None:
         absent = [name for name in ("softhsm2-util", "pkcs11-tool") if program(name) is None]
         return f"no {', '.join(absent)}" if absent else None
     if service == "PostgreSQL":
-        absent = [name for name in POSTGRES if program(name) is None]
+        outside = {Path(name).name for name in glob.glob("/usr/lib/postgresql/*/bin/*")}  # Debian's are not in PATH
+        absent = [name for name in POSTGRES if program(name) is None and name not in outside]
         if importlib.util.find_spec("psycopg2") is None:
             absent.append("psycopg2")
         return f"no {', '.join(absent)}" if absent else None

@@ -10,5 +10,6 @@ divisions  its divisions over a fleet, ranked
 purchases  the best model that money buys on a fleet
 cost     `plinth cost`: what was spent, and limits
 run      `plinth run` and `plinth up`: the commands that start work
+backup   `plinth backup`: back up, restore, drill
 status   `plinth status` and `plinth report`: the state of every asset, and the page of results
 """

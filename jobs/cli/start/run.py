@@ -96,16 +96,28 @@ def run(
         _show(summary, settings.workspace)
 
 
-@click.command(epilog=examples("plinth up", "plinth up -r demo --dagster-port 3100 --pages-port 3101"))
+@click.command(
+    epilog=examples(
+        "plinth up",
+        "plinth up -r demo --dagster-port 3100 --pages-port 3101",
+        "plinth up --full -r demo",
+    )
+)
 @shared
 @recipe_option
 @click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
 @click.option("--pages-port", type=click.IntRange(1, 65535), default=3001, show_default=True)
-def up(settings: Settings, dagster_port: int, pages_port: int) -> int:
+@click.option("--full", is_flag=True, help="To try: PostgreSQL, S3, TLS and logins on this machine; nothing is kept.")
+def up(settings: Settings, dagster_port: int, pages_port: int, full: bool) -> int:
     """Serve Dagster, MLflow, the pages of the workspace and its metrics on loopback until Ctrl-C; prints the addresses.
 
-    Schedules and sensors are active meanwhile: new source files, approvals, failures.
+    Schedules and sensors are active meanwhile: new source files, approvals, failures. With --full, a workspace in a
+    bucket and databases in PostgreSQL are made for as long as the command runs, and people log in over TLS.
     """
+    if full:
+        from jobs.installation import trial
+
+        return trial.up(settings.recipe_path(), dagster_port, pages_port)
     from jobs.servers import up as serve
 
     return serve(settings.workspace, settings.recipe_path(), dagster_port, pages_port)

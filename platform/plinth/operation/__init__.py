@@ -7,6 +7,7 @@ objectives  objectives of a workspace, over all of its runs and assets
 continued_training  a recipe that goes on from a release whose text has drifted
 asset_log   when sources arrived, suites were checked, assets were published
 level_export  service levels as Parquet and views of DuckDB
+backup/   what cannot be made again, copied while others write, and put back
 goodput   every rank-second of a run by its cause, with the state of its job
 metrics/  the table of metrics and their exporter
 alerts/   the table of alerts: rules, routes, an evaluator

@@ -154,7 +154,7 @@ class S3Objects:
             if attempt:
                 time.sleep(BACKOFF_S * 2 ** (attempt - 1))
             try:
-                return request(_client(), {"Bucket": bucket, "Key": key})
+                return request(client(), {"Bucket": bucket, "Key": key})
             except ClientError as error:
                 failure = error
                 self._final(doing, name, error)
@@ -196,7 +196,8 @@ def _found(answer: Any) -> ObjectVersion:
     return ObjectVersion(answer["Body"].read(), answer["ETag"])
 
 
-def _client() -> Any:
+def client() -> Any:
+    """The client of this process, by what its environment says now; for requests about buckets."""
     named = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_CONFIG_FILE")
     return _client_of(os.getpid(), *(os.environ.get(name) for name in named))
 

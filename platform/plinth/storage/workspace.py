@@ -30,6 +30,7 @@ reports/     self-contained pages
 experiments/ references, costs and records of the arms of experiments; what they made lies in the common store
 budget/      settings and ledger of what runs may cost and have cost; limits stand in the ledger
 assets.jsonl arrivals of sources, checks and publications of assets, with their times
+launch/      how often jobs were submitted to each launcher
 costs/       what the last making of each asset cost, for `plinth scale`
 input/       where recipes look for relative source paths (the demo's harvest lands here)
 tmp/         staging; may be deleted whenever nothing runs

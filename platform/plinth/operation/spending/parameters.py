@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import yaml
@@ -15,12 +16,16 @@ from plinth.storage.workspace import Workspace
 
 #: Folder of a workspace that holds settings and ledger.
 FOLDER = "budget"
+#: Names the ledger of every workspace whose settings name none.
+LEDGER_VARIABLE = "PLINTH_LEDGER"
 
 
 class Spending(Frozen):
     """Without the file: no team, the recipe's own price of a rank, a ledger in the workspace."""
 
-    ledger: str = Field("", description="`postgresql://…` or a file; empty: `budget/ledger.sqlite` of the workspace.")
+    ledger: str = Field(
+        "", description="`postgresql://…` or a file; empty: PLINTH_LEDGER, or `budget/ledger.sqlite` of the workspace."
+    )
     team: str = Field("", description="Who pays for what is trained here.")
     device: str = Field("", description="What a rank runs on, by its name in the table of devices: price and power.")
     device_table: Path | None = Field(None, description="Devices of your own, as for `plinth plan --device-table`.")
@@ -84,5 +89,5 @@ def workspace_name(workspace: Workspace) -> str:
 
 
 def ledger_place(workspace: Workspace, settings: Spending) -> str:
-    """The ledger that the settings name."""
-    return settings.ledger or str(workspace.root / FOLDER / "ledger.sqlite")
+    """The ledger that the settings name, or the environment, or the workspace's own."""
+    return settings.ledger or os.environ.get(LEDGER_VARIABLE) or str(workspace.root / FOLDER / "ledger.sqlite")

@@ -1,0 +1,189 @@
+"""Take a backup of a workspace while others write; killed anywhere, the same command goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from plinth.errors import MissingError, SignatureError, StorageError
+from plinth.operation.backup import databases, inventory
+from plinth.operation.backup.inventory import GROUPS, HEAD, KEPT_ASSETS, InventoryGroup
+from plinth.operation.backup.snapshot import BackupArchive, BackupEntry, BackupSnapshot, DatabaseCopy
+from plinth.records import Blob, Manifest
+from plinth.storage.destination import read_file
+from plinth.storage.state import State
+from plinth.storage.workspace import Workspace
+from plinth.trust.clock import now
+from plinth.trust.pin import Trust
+
+Blobs = Literal["needed", "all"]
+#: A private key in PEM, in any file up to this length, stops a backup.
+KEY, KEY_BYTES = b"PRIVATE KEY-----", 1 << 16
+#: How often the head and its log are copied again, when releases are made meanwhile.
+ATTEMPTS: Final = 5
+PIECE_BYTES: Final = 1 << 20
+
+
+class DatabaseSource(NamedTuple):
+    """A database of an installation: a file of SQLite in the workspace, or a URL of PostgreSQL."""
+
+    name: str
+    place: str
+
+    @property
+    def kind(self) -> str:
+        return databases.POSTGRES if self.place.startswith("postgres") else databases.SQLITE
+
+
+def take(
+    state: State, archive: BackupArchive, sources: Iterable[DatabaseSource], blobs: Blobs, say: Callable[[str], object]
+) -> tuple[str, BackupSnapshot]:
+    """Back up a workspace; returns the name of the backup and its record.
+
+    Args:
+        blobs: `needed` copies what cannot be made again, `all` every blob that a manifest names.
+
+    Raises:
+        SignatureError: a private key lies among what would be copied; no root of trust is pinned.
+        IntegrityError: a blob that is copied is not what its manifest says.
+        StorageError: something cannot be read or written.
+    """
+    trust = Trust.newest(state.workspace)
+    with tempfile.TemporaryDirectory(prefix="plinth-backup-") as name:
+        scratch = Path(name)
+        copies = tuple(_database(archive, state.workspace, source, scratch) for source in sources)
+        say(f"{len(copies)} databases")
+        entries = list(_pointers(archive, state.workspace, scratch))
+        for group in GROUPS[2:]:
+            entries += _group(archive, state.workspace, group, scratch)
+        say(f"{len(entries)} files")
+        kept, missing = _blobs(archive, state, blobs)
+        say(f"{len(kept)} blobs")
+    snapshot = BackupSnapshot(
+        at=now(),
+        workspace=state.workspace.uri or str(state.workspace.root),
+        root=trust.root.name,
+        root_version=trust.root.version,
+        entries=tuple(sorted(entries, key=lambda each: each.path)),
+        databases=copies,
+        blobs=kept,
+        missing=missing,
+        counts=dict(Counter(each.group for each in entries)) | {"blobs": len(kept), "missing": len(missing)},
+    )
+    return archive.commit(snapshot), snapshot
+
+
+def _pointers(archive: BackupArchive, workspace: Workspace, scratch: Path) -> Iterator[BackupEntry]:
+    """Pointers and signed logs, copied again where the head of the release history has moved meanwhile."""
+    for _ in range(ATTEMPTS):
+        before = _head(workspace)
+        found = [entry for group in GROUPS[:2] for entry in _group(archive, workspace, group, scratch, vanishing=False)]
+        if _head(workspace) == before:
+            yield from found
+            return
+    raise StorageError(
+        "releases were made faster than they could be copied",
+        expected=f"no release while the logs are copied, in one of {ATTEMPTS} attempts",
+        remedy="run the command again",
+    )
+
+
+def _head(workspace: Workspace) -> bytes:
+    try:
+        return Path(inventory.location(workspace, HEAD)).read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _group(
+    archive: BackupArchive, workspace: Workspace, group: InventoryGroup, scratch: Path, *, vanishing: bool = True
+) -> Iterator[BackupEntry]:
+    """Copy the files of a group. What vanishes meanwhile takes its checkpoint with it.
+
+    Args:
+        vanishing: files of this group may be deleted by those who write it.
+    """
+    made, gone = [], set()
+    for path in inventory.files(workspace, group):
+        try:
+            made.append(_file(archive, workspace, group, path, scratch))
+        except MissingError:
+            if not vanishing:
+                raise
+            gone.add(path.partition("/step-")[0] + "/step-" + path.partition("/step-")[2].partition("/")[0])
+    yield from (each for each in made if not any(each.path.startswith(one) for one in gone))
+
+
+def _file(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, path: str, scratch: Path) -> BackupEntry:
+    """Keep one file as it is now; one that is being appended to, up to where it ends now."""
+    where, copy = inventory.location(workspace, path), scratch / "file"
+    digest, size = hashlib.sha256(), 0
+    try:
+        with copy.open("wb") as stream:
+            for piece in read_file(where):
+                digest.update(piece)
+                size += stream.write(piece)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise MissingError(f"{where} has vanished") from error
+        raise
+    if size <= KEY_BYTES and KEY in copy.read_bytes():
+        raise SignatureError(
+            f"a private key lies in the workspace: {path}",
+            expected="private keys outside it, in no backup",
+            remedy="move it to the trust folder (`plinth keys show`), and replace it if others could read it",
+        )
+    archive.keep(_pieces(copy), digest.hexdigest(), size, path)
+    return BackupEntry(path=path, group=group.name, sha256=digest.hexdigest(), bytes=size)
+
+
+def _database(archive: BackupArchive, workspace: Workspace, source: DatabaseSource, scratch: Path) -> DatabaseCopy:
+    copy = scratch / "database"
+    copy.unlink(missing_ok=True)
+    if source.kind == databases.POSTGRES:
+        rows, path = databases.dump_postgres(source.place, copy), ""
+    else:
+        rows, path = databases.copy_sqlite(workspace.root / source.place, copy), source.place
+    digest, size = _digest(copy), copy.stat().st_size
+    archive.keep(_pieces(copy), digest, size, f"database {source.name}")
+    return DatabaseCopy(name=source.name, kind=source.kind, path=path, sha256=digest, bytes=size, rows=rows)
+
+
+def _blobs(archive: BackupArchive, state: State, blobs: Blobs) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
+    """Copy blobs that manifests name. Returns those that are kept, and those that are listed only."""
+    kept: dict[str, Blob] = {}
+    listed: dict[str, Blob] = {}
+    for _, data in state.refs.raw(state.refs.digests()):
+        manifest = Manifest.parse(data)
+        wanted = kept if blobs == "all" or KEPT_ASSETS.fullmatch(manifest.asset) else listed
+        wanted.update({part.blob.md5: part.blob for part in manifest.parts})
+    there = {}
+    for md5, blob in sorted(kept.items()):
+        if archive.has(blob.sha256, blob.bytes):
+            there[md5] = blob
+            continue
+        try:
+            archive.keep(_pieces(state.store.open_path(blob)), blob.sha256, blob.bytes, f"blob {md5}")
+        except MissingError:  # of an older snapshot, or of another machine's cache
+            listed[md5] = blob
+            continue
+        there[md5] = blob
+    missing = {md5: blob for md5, blob in listed.items() if md5 not in there}
+    return tuple(there.values()), tuple(blob for _, blob in sorted(missing.items()))
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while piece := stream.read(PIECE_BYTES):
+            yield piece
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    for piece in _pieces(path):
+        digest.update(piece)
+    return digest.hexdigest()
