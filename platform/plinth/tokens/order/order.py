@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plinth.compiled import njit
 from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.tokens.mixture.apportion import Blocks, Ramp
 from plinth.tokens.mixture.mixture_audit import blocks_of
-from plinth.tokens.order.permutation import Permutation, forward_each
+from plinth.tokens.order.permutation import Permutation, forward_each, numbered, table_of
 from plinth.tokens.order.steps import Steps, constant
 
 PERMUTATIONS_HELD = 1024
@@ -169,7 +170,7 @@ class Order:
         self.seed: int = stats["seed"]
         self.streams = tuple(sorted(stats["buckets"]))
         self.available = tuple(int(stats["buckets"][name]["sequences"]) for name in self.streams)
-        self._sizes = np.array(self.available, np.int64)
+        self._sizes = np.array([max(1, held) for held in self.available], np.int64)
         counts = [[phase["counts"][name] for name in self.streams] for phase in stats["phases"]]
         drawn = [[0] * len(self.streams)]
         for gave in counts:
@@ -204,26 +205,15 @@ class Order:
     ) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
         """`drawn` within a phase, all in its full blocks or all in its tail."""
         phase = self._phases[number]
-        blocks, slots = np.divmod(positions - phase.first, self.block_sequences)
-        first, last = int(blocks[0]), int(blocks[-1])
+        first, last = ((int(edge) - phase.first) // self.block_sequences for edge in positions[[0, -1]])
         counts = np.array([self._counts(phase, block) for block in range(first, last + 1)], np.int64)
         before = np.array(self._before(phase, first)) + np.cumsum(counts, axis=0) - counts
-        edges = np.cumsum(counts, axis=1) - counts
-        size = int(counts[0].sum())
-        owners = blocks - first
-        ranks = forward_each([self._shuffle(number, block, size) for block in range(first, last + 1)], owners, slots)
-        edges += size * np.arange(len(edges))[:, None]
-        cells = np.searchsorted(edges.ravel(), ranks + size * owners, side="right") - 1  # (block, stream)
-        streams = cells - owners * len(self.streams)
-        ordinals = ranks + size * owners + (before - edges).ravel()[cells]
-        epochs, turns = np.divmod(ordinals, self._sizes[streams])
-        indices = np.empty_like(turns)
-        for stream in np.flatnonzero(counts.any(axis=0)).tolist():
-            own = np.flatnonzero(streams == stream)
-            for epoch in np.unique(epochs[own]).tolist():
-                at = own[epochs[own] == epoch]
-                indices[at] = self._permutation(stream, epoch).forward(turns[at])
-        return streams.astype(np.int16), epochs.astype(np.int32), indices
+        blocks, slots = np.divmod(positions - (phase.first + first * self.block_sequences), self.block_sequences)
+        shuffles = numbered(int(counts[0].sum()), self._shuffled(number), range(first, last + 1))
+        ranks = forward_each(shuffles, blocks, slots)
+        streams, epochs, turns, owners, pairs = _place(ranks, blocks, counts, before, self._sizes)
+        table = table_of([self._permutation(stream, epoch) for stream, epoch in pairs])
+        return streams, epochs, forward_each(table, owners, turns)
 
     def _position(self, stream: int, ordinal: int) -> int:
         """Position of the n-th sequence of a stream: back through phase, block and slot."""
@@ -238,11 +228,38 @@ class Order:
                 high = middle - 1
         counts, before = self._counts(phase, low), self._before(phase, low)
         rank = sum(counts[:stream]) + ordinal - before[stream]
-        slot = int(self._shuffle(number, low, sum(counts)).inverse([rank])[0])
+        shuffle = Permutation(sum(counts), *self._shuffled(number), low)
+        slot = int(shuffle.inverse([rank])[0])
         return phase.first + low * self.block_sequences + slot
 
-    def _shuffle(self, phase: int, block: int, size: int) -> Permutation:
-        return Permutation(size, "block", self.seed, phase, block)
+    def _shuffled(self, phase: int) -> tuple[str | int, ...]:
+        """The key of the permutations of a phase's blocks; the number of the block follows."""
+        return "block", self.seed, phase
 
     def _make_permutation(self, stream: int, epoch: int) -> Permutation:
         return Permutation(self.available[stream], "epoch", self.seed, self.streams[stream], epoch)
+
+
+@njit(nogil=True, cache=True)
+def _place(ranks, blocks, counts, before, sizes):  # type: ignore[no-untyped-def]
+    """Stream, epoch and turn in it of ranks in blocks; the pairs of stream and epoch that occur, and each rank's."""
+    lowest, highest = before[0] // sizes, (before[-1] + counts[-1]) // sizes
+    begins = np.cumsum(highest - lowest + 1)  # of streams in the numbers of pairs
+    numbers = np.full(begins[-1], -1)
+    begins -= highest - lowest + 1
+    streams, epochs = np.empty(len(ranks), np.int16), np.empty(len(ranks), np.int32)
+    turns, owners, pairs = np.empty(len(ranks), np.int64), np.empty(len(ranks), np.int64), [(0, 0) for _ in range(0)]
+    for i in range(len(ranks)):
+        block, stream, left = blocks[i], 0, ranks[i]
+        while left >= counts[block, stream]:
+            left -= counts[block, stream]
+            stream += 1
+        ordinal = before[block, stream] + left
+        epoch = ordinal // sizes[stream]
+        streams[i], epochs[i], turns[i] = stream, epoch, ordinal - epoch * sizes[stream]
+        place = begins[stream] + epoch - lowest[stream]
+        if numbers[place] < 0:
+            numbers[place] = len(pairs)
+            pairs.append((stream, epoch))
+        owners[i] = numbers[place]
+    return streams, epochs, turns, owners, pairs

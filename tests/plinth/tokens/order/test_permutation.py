@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.order.permutation import MAX_SIZE, Permutation, forward_each
+from plinth.tokens.order.permutation import MAX_SIZE, Permutation, _divide, forward_each, numbered, table_of
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))
@@ -49,7 +49,23 @@ def test_points_of_several_permutations_go_where_each_sends_its_own(many: int) -
     permutations = [Permutation(10, "each", key) for key in range(many)]
     owners, values = np.arange(40) % many, np.arange(40) // 4
     alone = [int(permutations[owner].forward(value)) for owner, value in zip(owners, values, strict=True)]
-    assert forward_each(permutations, owners, values).tolist() == alone
+    assert forward_each(table_of(permutations), owners, values).tolist() == alone
+
+
+def test_numbered_permutations_have_the_keys_of_permutations() -> None:
+    for key in (("block", 7, 0), ("ä", -1), ("only",)):
+        each = table_of([Permutation(77, *key, number) for number in range(5, 9)])
+        assert np.array_equal(numbered(77, key, range(5, 9)), each)
+
+
+@given(word=st.integers(0, 2**64 - 1), modulus=st.integers(1, 2**31))
+@example(word=2**64 - 1, modulus=1)
+@example(word=2**64 - 1, modulus=2**31)
+@settings(max_examples=300, deadline=None)
+def test_division_by_a_product_is_exact(word: int, modulus: int) -> None:
+    for near in {word, word - word % modulus, max(0, word - word % modulus - 1)}:
+        found = _divide(np.uint64(near), np.uint64(modulus), np.uint64((2**64 - 1) // modulus))
+        assert tuple(map(int, found)) == divmod(near, modulus)
 
 
 def test_a_point_alone_goes_where_it_goes_among_others() -> None:
