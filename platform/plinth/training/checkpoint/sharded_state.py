@@ -23,7 +23,7 @@ import os
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from torch import Tensor
 from plinth.errors import CheckpointError
 from plinth.storage import tensor_file
 from plinth.training.checkpoint.file_digests import CHUNK_BYTES
+from plinth.training.checkpoint.piece_index import Piece
 from plinth.training.checkpoint.tensor_digests import FilledTensors, bytes_of
 
 FORMAT = 1
@@ -72,10 +73,15 @@ class Share:
 
 @dataclass(frozen=True)
 class Captured:
-    """One rank's contribution to a checkpoint: views of live memory until they are copied."""
+    """One rank's contribution to a checkpoint: views of live memory until they are copied.
+
+    Attributes:
+        pieces: the range of each parameter's state that it has, of the engine's own state.
+    """
 
     tensors: dict[str, Tensor]
     header: dict[str, Any]
+    pieces: dict[str, Piece] = field(default_factory=dict)
 
 
 def key_of(share: Share, kind: str, start: int) -> str:

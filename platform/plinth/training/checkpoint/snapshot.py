@@ -19,6 +19,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from plinth.errors import CheckpointError, ResumeError
 from plinth.model.hugging_face import CONFIG, config_text, hf_config, hf_name
+from plinth.model.parameters import Model
 from plinth.training.checkpoint import checkpoint, model_share, piece_index, universal
 from plinth.training.checkpoint.digest_tree import share as share_of_ranks
 from plinth.training.checkpoint.file_digests import Beat, silent
@@ -46,10 +48,10 @@ def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) 
 
     A collective. Copy the tensors (`StagingLayout.copy`) before the next update of the optimizer changes them.
     """
-    config, rank = engine.config, engine.rank
+    rank, run = engine.rank, engine.config.directory
     division = model_share.division_of(engine)
     captured = universal.capture(engine)
-    share = list(model_share.share(engine, division, Pulse(config.directory.events)))
+    share = list(model_share.share(engine, division, Pulse(run.events)))
     parts = list(engine.optimizer_tensors())
     layout = StagingLayout([*captured.tensors.values(), *(tensor for _, tensor in share), *parts])
     pieces = tuple(layout.describe(index, key) for index, key in enumerate(captured.tensors))
@@ -62,13 +64,13 @@ def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) 
         whole, path = tuple(sorted(named, key=lambda one: one.name)), file_names(division.writers)[rank.index]
         files.append(TensorsFile(path=f"model/{path}", metadata={"format": "pt"}, tensors=whole))
     made = WritePlan(
-        run=str(config.directory.root),
+        run=str(run.root),
         step=step,
         rank=rank.index,
         mode=mode,
         tensor_files=tuple(files),
         texts={f"rng/rank-{rank.index:05d}.json": state},
-        pieces=universal.pieces_of(engine, written=True),
+        pieces=captured.pieces,
         parameters=parameters,
         optimizer=tuple(layout.describe(first + index, str(index)) for index in range(len(parts))),
         rng_sha256=hashlib.sha256(state.encode()).hexdigest(),
@@ -79,8 +81,6 @@ def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) 
 
 def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: model_share.ModelDivision) -> Lead:
     config = engine.config
-    index = index_text(division.writers, division.bytes)
-    texts = _described(config, engine.precision, step) | {f"model/{name}": text for name, text in index.items()}
     state = {
         "identity": identity(config, step),
         "step": step,
@@ -92,7 +92,23 @@ def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: 
         "monitor": monitor,
     }
     always = (config.audit_step, config.total_steps)
+    texts = _texts(engine, step, division)
     return Lead(ranks=config.ranks, state=state, texts=texts, checkpoints=config.checkpoints, always=always)
+
+
+#: By engine and by the model's configuration at a step: only the rotary positions of a run's model change.
+_TEXTS: WeakKeyDictionary[TrainingEngine, dict[Model, dict[str, str]]] = WeakKeyDictionary()
+
+
+def _texts(engine: TrainingEngine, step: int, division: model_share.ModelDivision) -> dict[str, str]:
+    """Files beside the tensors. They are made once: training waits for them."""
+    config, held = engine.config, _TEXTS.setdefault(engine, {})
+    model = config.model_at(step)
+    if model not in held:
+        index = index_text(division.writers, division.bytes)
+        named = {f"model/{name}": text for name, text in index.items()}
+        held[model] = _described(config, engine.precision, step) | named
+    return held[model]
 
 
 def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:

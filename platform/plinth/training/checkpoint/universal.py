@@ -53,11 +53,13 @@ def capture(engine: TrainingEngine) -> Captured:
     """This rank's contribution to a checkpoint: views of the engine's memory. No collective."""
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
+    pieces: dict[str, Piece] = {}
     for share in shares(engine):
         first, last = _written_range(engine, share)
         if first == last:
             continue
         shapes[share.name] = list(share.shape)
+        pieces[share.name] = Piece(*share.shard, share.start + first, share.start + last)
         for kind, values in share.state.items():
             tensors[key_of(share, kind, share.start + first)] = values[first:last]
     outer = engine.deepspeed
@@ -69,7 +71,7 @@ def capture(engine: TrainingEngine) -> Captured:
         "shapes": shapes,
         "groups": _kinds_by_group(outer),
     }
-    return Captured(tensors, header)
+    return Captured(tensors, header, pieces)
 
 
 def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
@@ -83,14 +85,13 @@ def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
     return found
 
 
-def pieces_of(engine: TrainingEngine, *, written: bool = False) -> dict[str, Piece]:
-    """The ranges of each parameter's state that this rank holds, or those of them that it writes."""
-    found = {}
-    for share in shares(engine):
-        first, last = _written_range(engine, share) if written else (0, share.state[MASTER].numel())
-        if first < last:
-            found[share.name] = Piece(*share.shard, share.start + first, share.start + last)
-    return found
+def pieces_of(engine: TrainingEngine) -> dict[str, Piece]:
+    """The ranges of each parameter's state that this rank holds."""
+    return {
+        share.name: Piece(*share.shard, share.start, share.start + size)
+        for share in shares(engine)
+        if (size := share.state[MASTER].numel())
+    }
 
 
 def restore(
