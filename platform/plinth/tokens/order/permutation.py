@@ -53,7 +53,8 @@ class Permutation:
     def _moved(self, values: ArrayLike, inverse: bool) -> Ints:
         points = np.asarray(values, dtype=np.int64)
         flat = points.ravel()
-        return _move(self.parameters[None], np.zeros(len(flat), np.int64), flat, inverse).reshape(points.shape)
+        moved: Ints = _move(self.parameters[None], np.zeros(len(flat), np.int64), flat, inverse)
+        return moved.reshape(points.shape)
 
 
 def numbered(size: int, key: tuple[str | int, ...], numbers: Iterable[int]) -> UInts:
@@ -75,7 +76,8 @@ def forward_each(table: UInts, owners: Ints, values: Ints) -> Ints:
         owners: [n] row of each value's permutation.
         values: [n].
     """
-    return np.asarray(_move(table, owners, values, False))
+    moved: Ints = _move(table, owners, values, False)
+    return moved
 
 
 def _parameters(size: int, keys: list[bytes]) -> UInts:
