@@ -67,9 +67,6 @@ def first_fired(
     return found
 
 
-first_firing = first_fired  # the name that game days call it by
-
-
 def replay(
     alerts: Sequence[Alert], series: SampledSeries, begin: float, end: float, interval_s: float = EVALUATION_S
 ) -> Iterator[tuple[float, list[AlertState]]]:

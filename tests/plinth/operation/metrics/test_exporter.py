@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from plinth.errors import StorageError
 from plinth.operation.metrics import exporter as exporters
@@ -24,7 +27,7 @@ from plinth.operation.metrics.workspace import WorkspaceState
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.sinks.metric import MetricSample
+from plinth.training.sinks.metric import MetricSample, exposition
 from plinth.training.sinks.prometheus_file import PrometheusFile
 from plinth.training.sinks.relay import Feed, SinkSource, folder
 from plinth.training.telemetry.timeline import Timeline
@@ -216,6 +219,33 @@ def test_it_answers_over_http_until_it_is_over(space: Workspace) -> None:
         thread.join()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/metrics")
+
+
+def test_the_text_is_that_of_the_client_of_prometheus() -> None:
+    samples = [
+        MetricSample("plinth_train_loss", ('a"b\\c\nd',), 0.1),
+        MetricSample("plinth_train_loss", ("r",), float("nan")),
+        MetricSample("plinth_events_total", ("r", "x"), 1e6),
+        MetricSample("plinth_taints", (), 3.0),
+        MetricSample("plinth_train_loss", ("q",), float("inf")),
+        MetricSample("plinth_step", ("q",), 1.5e-7),
+    ]
+
+    class Families(Collector):
+        def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+            for name, one in METRICS.items():
+                kind = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
+                family = kind(name, one.meaning, labels=one.labels)
+                for sample in [sample for sample in samples if sample.name == name]:
+                    family.add_metric(sample.labels, sample.value)
+                if family.samples:
+                    yield family
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Families())
+    assert exposition(METRICS, samples) == generate_latest(registry)
+    with pytest.raises(KeyError):
+        exposition(METRICS, [MetricSample("plinth_unknown", (), 1.0)])
 
 
 def test_names_follow_the_conventions_of_prometheus() -> None:
