@@ -3,7 +3,8 @@
 Both have an engine of their own on the same two ranks and take turns step by step, so that whatever else the
 machine does meets both alike. Ours reads batches through the loader, agrees on loss, batch and signals over
 all ranks, judges the update, gathers statistics and writes the timeline; the bare one calls forward, backward
-and step on tensors that are ready. Then the full state is committed once, and start-up and restore are timed.
+and step on tensors that are ready. Then the full state is committed once, and start-up and restore are timed. Ratios of
+a rank's processor seconds stand beside those of the clock, which other work on the machine disturbs more.
 
     python tests/benchmarks/bench_training.py [--steps 40] [--zero 1] [--ranks 2] [--precision fp32]
 """
@@ -111,9 +112,10 @@ def rank_main(path: str) -> None:
     bare = Bare(config, rank, engine.precision)
     stream = run.trainer.batches(1)
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
+    processor: dict[str, list[float]] = {"ours": [], "bare": []}  # of this rank, its threads counted
     for step in range(1, config.total_steps + 1):
         if step % 2:
-            begun = time.perf_counter()
+            begun, spent = time.perf_counter(), time.process_time()
             run._in_flight.append(run.trainer.launch(stream, step, run._pending))
             run.saver.poll()
             run._drain(run._lag)
@@ -121,11 +123,12 @@ def rank_main(path: str) -> None:
         else:
             batch = next(stream)
             micro = [engine._on_device(rows, batch.length) for rows in batch.micro]
-            begun = time.perf_counter()
+            begun, spent = time.perf_counter(), time.process_time()
             bare.step(micro)
             kind = "bare"
         if step > WARMUP_STEPS:
             seconds[kind].append(time.perf_counter() - begun)
+            processor[kind].append(time.process_time() - spent)
     run._drain(0)
     begun = time.perf_counter()
     run._save(config.total_steps)
@@ -139,7 +142,7 @@ def rank_main(path: str) -> None:
     if rank.leads:
         parameters = sum(tensor.numel() for tensor in engine.module.parameters())
         facts = {"seconds": seconds, "ready_s": ready_s, "saved_s": saved_s, "loaded_s": loaded_s}
-        found = {**facts, "precision": engine.precision, "parameters": parameters}
+        found = {**facts, "processor": processor, "precision": engine.precision, "parameters": parameters}
         (config.directory.root / "bench.json").write_text(json.dumps(found))
     engines.leave()
 
@@ -171,7 +174,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     steps = [event for event in events if event["event"] == "step"][WARMUP_STEPS:]
     share = sum(event["data_wait_s"] for event in steps) / sum(event["step_s"] for event in steps)
     speeds = {kind: config.step_tokens() / statistics.median(values) for kind, values in found["seconds"].items()}
-    pairs = [bare / ours for ours, bare in zip(found["seconds"]["ours"], found["seconds"]["bare"], strict=False)]
+    pairs, processor = (
+        [bare / ours for ours, bare in zip(found[of]["ours"], found[of]["bare"], strict=False)]
+        for of in ("seconds", "processor")
+    )
     return {
         "parameters": found["parameters"],
         "ranks": config.ranks,
@@ -181,7 +187,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "steps_each": len(pairs),
         "ours_tokens_per_s": round(speeds["ours"], 1),
         "bare_tokens_per_s": round(speeds["bare"], 1),
+        "load_average": round(os.getloadavg()[0], 1),
         "ours_over_bare": round(statistics.median(pairs), 4),
+        "ours_over_bare_quartiles": [round(value, 4) for value in statistics.quantiles(pairs, n=4)],
+        "ours_over_bare_processor_quartiles": [round(value, 4) for value in statistics.quantiles(processor, n=4)],
         "data_wait_share": round(share, 5),
         "start_up_s": round(found["ready_s"], 2),
         "commit_s": round(found["saved_s"], 3),
@@ -203,7 +212,7 @@ def main() -> None:
         return
     result = measure(arguments)
     for name, value in result.items():
-        print(f"{name:<20} {value:>14}")
+        print(f"{name:<36} {value!s:>26}")
     RESULTS.parent.mkdir(exist_ok=True)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known[f"zero-{arguments.zero}, {arguments.ranks} ranks, {result['precision']}"] = result
