@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.operation.gamedays import alerting, rehearsal, warm_job
 from plinth.operation.gamedays.faulty_line import FaultyLine
-from plinth.operation.gamedays.gameday import OWN, Finding, GameDay, Struck, finding
+from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth.operation.gamedays.rehearsal import Rehearsal
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
@@ -64,7 +64,7 @@ def mlflow_away(made: Served, folder: Path, chooser: Random) -> Struck:
     expected = [(event["step"], event["loss"]) for event in events if event["event"] == "step"]
     found = [
         rehearsal.finished(status),
-        Finding(what="while it is away nothing is lost silently", passed=bool(refused), seen="; ".join(refused[:1])),
+        Outcome(what="while it is away nothing is lost silently", passed=bool(refused), seen="; ".join(refused[:1])),
         finding("afterwards MLflow has every step once, with its loss", relayed, expected),
         *made.whole.end_state(config),
         *alerting.no_page(config),

@@ -17,7 +17,7 @@ from plinth.operation.alerts.alert import SCRAPE_S, Alert
 from plinth.operation.alerts.evaluate import first_fired
 from plinth.operation.alerts.series import SampledSeries
 from plinth.operation.alerts.table import alerts
-from plinth.operation.gamedays.gameday import Finding
+from plinth.operation.gamedays.gameday import Outcome
 from plinth.training.config import RunConfig
 from plinth.training.sinks.run_metrics import RUN, MetricState
 from plinth.training.telemetry.timeline import read_events
@@ -26,7 +26,7 @@ from plinth.training.telemetry.timeline import read_events
 Sample = tuple[str, dict[str, str], float]
 
 #: Findings about an alert, and after how many seconds it fired.
-Alerted = tuple[list[Finding], float | None]
+Alerted = tuple[list[Outcome], float | None]
 
 #: Seconds by which an event lies ahead before `ClockAhead` fires.
 AHEAD_S = 120.0
@@ -56,17 +56,17 @@ def fires(names: Sequence[str], begun: float, sampled: Sequence[Sample]) -> Aler
     in_time = sorted((seconds, name) for name, seconds in after.items() if seconds <= promised[name])
     what = f"the alert {' or '.join(names)} fires within {longest:g} s"
     if not in_time:
-        return [Finding(what=what, passed=False, seen=f"{after or 'none fired'}")], None
+        return [Outcome(what=what, passed=False, seen=f"{after or 'none fired'}")], None
     seconds, name = in_time[0]
-    return [Finding(what=what, passed=True, seen=f"{name} after {seconds:g} s")], seconds
+    return [Outcome(what=what, passed=True, seen=f"{name} after {seconds:g} s")], seconds
 
 
-def no_page(config: RunConfig) -> list[Finding]:
+def no_page(config: RunConfig) -> list[Outcome]:
     """Whether nothing that the timeline says wakes anybody."""
     pages = [one for one in alerts() if one.severity == "page"]
     begun = max((float(event["time"]) for event in read_events(config.directory.events)), default=0.0)
     first = _first_fired(pages, samples(config), begun, QUIET_S)
-    return [Finding(what="nobody is woken", passed=not first, seen=", ".join(sorted(first)) or "no page")]
+    return [Outcome(what="nobody is woken", passed=not first, seen=", ".join(sorted(first)) or "no page")]
 
 
 def samples(config: RunConfig) -> list[Sample]:

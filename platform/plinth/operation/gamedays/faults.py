@@ -1,6 +1,6 @@
 """Faults inside the processes of a rehearsal: what, at which step, on which rank.
 
-    plan(folder, Fault(...), …)     environment of a job whose processes meet the faults
+    plan(folder, RehearsalFault(...), …)     environment of a job whose processes meet the faults
     open_batches                    the run's own batches; before the batch of a step, what is due there strikes
 
 Each fault strikes once, ever: a mark in the folder of the plan says that it has. Kinds:
@@ -47,7 +47,7 @@ WAIT_S = 300.0
 Kind = Literal["kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "wait"]
 
 
-class Fault(Frozen):
+class RehearsalFault(Frozen):
     """One fault: it strikes before the batch of `step` on `rank`; some end before that of `until`."""
 
     kind: Kind
@@ -63,18 +63,18 @@ class FaultPlan(Frozen):
     """The faults of a job, and the folder with their marks."""
 
     folder: str
-    faults: tuple[Fault, ...]
+    faults: tuple[RehearsalFault, ...]
 
-    def mark(self, fault: Fault) -> Path:
+    def mark(self, fault: RehearsalFault) -> Path:
         """The file that says that a fault has struck."""
         return Path(self.folder) / f"{fault.kind.replace(' ', '-')}-{fault.step}-{fault.rank}"
 
-    def struck(self, fault: Fault) -> bool:
+    def struck(self, fault: RehearsalFault) -> bool:
         """Whether it has."""
         return self.mark(fault).exists()
 
 
-def plan(folder: Path, *faults: Fault) -> tuple[FaultPlan, dict[str, str]]:
+def plan(folder: Path, *faults: RehearsalFault) -> tuple[FaultPlan, dict[str, str]]:
     """A plan, and the environment of jobs that follow it."""
     folder.mkdir(parents=True, exist_ok=True)
     made = FaultPlan(folder=str(folder), faults=faults)
@@ -113,7 +113,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     return stream
 
 
-def _meet(followed: FaultPlan, fault: Fault, step: int) -> None:
+def _meet(followed: FaultPlan, fault: RehearsalFault, step: int) -> None:
     """Strike, where a fault is due before the batch of a step for the first time; end it, where its end is due."""
     mark = followed.mark(fault)
     if fault.until and step >= fault.until and mark.exists():
@@ -127,7 +127,7 @@ def _meet(followed: FaultPlan, fault: Fault, step: int) -> None:
     _strike(fault, mark)
 
 
-def _strike(fault: Fault, mark: Path) -> None:
+def _strike(fault: RehearsalFault, mark: Path) -> None:
     if fault.kind == "kill at write":
         boundaries.install(int(fault.value))
     elif fault.kind == "count writes":
@@ -148,10 +148,10 @@ def _strike(fault: Fault, mark: Path) -> None:
         _wait_until(lambda: not mark.exists() or _asked_to_stop())
 
 
-_COUNTERS: dict[Fault, boundaries.Counter] = {}
+_COUNTERS: dict[RehearsalFault, boundaries.Counter] = {}
 
 
-def _end(fault: Fault, mark: Path) -> None:
+def _end(fault: RehearsalFault, mark: Path) -> None:
     if fault.kind == "count writes" and fault in _COUNTERS:
         mark.write_text(str(_COUNTERS.pop(fault).passed))
     elif fault.kind == "limit files":

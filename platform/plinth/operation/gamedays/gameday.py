@@ -19,7 +19,7 @@ from pydantic import Field
 from plinth.records import Frozen
 
 
-class Finding(Frozen):
+class Outcome(Frozen):
     """One thing that the hypothesis states, and what was seen of it at an instant."""
 
     what: str
@@ -41,7 +41,7 @@ class Instant(Frozen):
 
     number: int
     struck: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Outcome, ...] = ()
     aborted: str = ""
     alert_s: float | None = None
     seconds: float = 0.0
@@ -87,7 +87,7 @@ class Struck:
     """What playing one instant gives: where the fault struck, what was found, and when the alert fired."""
 
     where: str
-    findings: tuple[Finding, ...]
+    findings: tuple[Outcome, ...]
     alert_s: float | None = None
 
 
@@ -146,6 +146,6 @@ class GameDay:
 OWN: Final = "One rehearsal of its own in the scratch folder; no run, bucket or workspace of anybody else."
 
 
-def finding(what: str, seen: object, expected: object) -> Finding:
+def finding(what: str, seen: object, expected: object) -> Outcome:
     """A finding that holds where what was seen is what was expected."""
-    return Finding(what=what, passed=seen == expected, seen=f"{seen}" if seen == expected else f"{seen} ≠ {expected}")
+    return Outcome(what=what, passed=seen == expected, seen=f"{seen}" if seen == expected else f"{seen} ≠ {expected}")

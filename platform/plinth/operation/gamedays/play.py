@@ -20,8 +20,8 @@ from typing import Any
 
 import plinth
 from plinth.errors import RequestError
-from plinth.operation.gamedays.gameday import Finding, GameDay, GameDayRecord, Instant
-from plinth.operation.gamedays.scratch import Aborted, Watch, scratch
+from plinth.operation.gamedays.gameday import GameDay, GameDayRecord, Instant, Outcome
+from plinth.operation.gamedays.scratch import Aborted, InstantWatch, scratch
 
 #: Instants of a game day, unless said otherwise.
 INSTANTS = 3
@@ -47,7 +47,7 @@ def play(
     require_playable(day, instants)
     begun, played = time.monotonic(), list[Instant]()
     with scratch() as folder:
-        watch = Watch(outside)
+        watch = InstantWatch(outside)
         prepared = day.prepare(folder / "prepared")
         watch.begin()
         mechanism = day.mechanism(prepared)
@@ -88,12 +88,12 @@ def require_playable(day: GameDay, instants: int) -> None:
         raise RequestError(f"game day {day.name} cannot be played here", found=why, remedy="see docs/gamedays.md")
 
 
-def _instant(day: GameDay, prepared: Any, folder: Path, watch: Watch, seed: int, number: int) -> Instant:
+def _instant(day: GameDay, prepared: Any, folder: Path, watch: InstantWatch, seed: int, number: int) -> Instant:
     begun, own = time.monotonic(), folder / f"instant-{number}"
     own.mkdir()
     chooser = Random(f"{day.name} {seed} {number}")
 
-    def ended(where: str, findings: tuple[Finding, ...] = (), **more: Any) -> Instant:
+    def ended(where: str, findings: tuple[Outcome, ...] = (), **more: Any) -> Instant:
         seconds = round(time.monotonic() - begun, 3)
         return Instant(number=number, struck=where, findings=findings, seconds=seconds, **more)
 
@@ -105,9 +105,9 @@ def _instant(day: GameDay, prepared: Any, folder: Path, watch: Watch, seed: int,
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         words = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        return ended("", (Finding(what="the instant could be played", passed=False, seen=words),))
+        return ended("", (Outcome(what="the instant could be played", passed=False, seen=words),))
     if damage := watch.damage():
         return ended(struck.where, struck.findings, aborted=damage)
     left = [f"{one.pid}" for one in watch.left()]
-    clean = Finding(what="no process is left over", passed=not left, seen=", ".join(left) or "none")
+    clean = Outcome(what="no process is left over", passed=not left, seen=", ".join(left) or "none")
     return ended(struck.where, (*struck.findings, clean), alert_s=struck.alert_s)

@@ -27,7 +27,7 @@ import pyarrow as pa
 from plinth.compute.context import Context
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.operation.gamedays.gameday import Finding, finding
+from plinth.operation.gamedays.gameday import Outcome, finding
 from plinth.operation.gamedays.warm_job import WarmJob
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.atomic import write_bytes
@@ -100,7 +100,7 @@ class Rehearsal:
             found[step] = counted
         return found
 
-    def end_state(self, config: RunConfig, left_out: Collection[int] = ()) -> list[Finding]:
+    def end_state(self, config: RunConfig, left_out: Collection[int] = ()) -> list[Outcome]:
         """What the disturbed run ended with, compared with arithmetic and with the undisturbed run.
 
         Args:
@@ -113,7 +113,7 @@ class Rehearsal:
         ]
 
 
-def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int] = ()) -> list[Finding]:
+def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int] = ()) -> list[Outcome]:
     """Whether every step trained the batch that the arithmetic order gives it, and which documents that leaves."""
     trained = timeline(config.directory.events).steps
     expected = {step: made.fingerprints[step] for step in made.fingerprints if step not in left_out}
@@ -128,8 +128,8 @@ def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int
     other = sorted(step for step in {*seen, *expected} if seen.get(step) != expected.get(step))
     words = f"{len(lost)} documents lost, {len(doubled)} doubled, of {len(wanted)}"
     return [
-        Finding(what="0 documents lost or doubled", passed=not (lost or doubled), seen=words),
-        Finding(
+        Outcome(what="0 documents lost or doubled", passed=not (lost or doubled), seen=words),
+        Outcome(
             what="every committed step trained the batch of the arithmetic order",
             passed=not other,
             seen=f"{len(expected) - len(other)} of {len(expected)} steps" + (f", not {other}" if other else ""),
@@ -137,21 +137,21 @@ def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int
     ]
 
 
-def weights_found(undisturbed: RunConfig, config: RunConfig) -> Finding:
+def weights_found(undisturbed: RunConfig, config: RunConfig) -> Outcome:
     """Whether parameters, optimizer, generators and monitor of the last step are those of the undisturbed run."""
     ours, theirs = (state_digests(one) for one in (config, undisturbed))
     other = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
     if not theirs:
-        return Finding(what="weights and state are bit-equal to an undisturbed run", passed=False, seen="no state")
+        return Outcome(what="weights and state are bit-equal to an undisturbed run", passed=False, seen="no state")
     seen = f"{len(theirs)} files of state" if not other else f"{other[0]} differs, with {len(other) - 1} others"
-    return Finding(what="weights and state are bit-equal to an undisturbed run", passed=not other, seen=seen)
+    return Outcome(what="weights and state are bit-equal to an undisturbed run", passed=not other, seen=seen)
 
 
-def committed_found(config: RunConfig) -> Finding:
+def committed_found(config: RunConfig) -> Outcome:
     """Whether the last checkpoint is committed and every byte is as its signed record says."""
     step = max(checkpoint.committed(config.directory), default=0)
     whole = step == config.total_steps and checkpoint.is_valid(config.directory, step)
-    return Finding(what="the last checkpoint is committed and verifies", passed=whole, seen=f"step {step}")
+    return Outcome(what="the last checkpoint is committed and verifies", passed=whole, seen=f"step {step}")
 
 
 def state_digests(config: RunConfig) -> dict[str, str]:
@@ -255,7 +255,7 @@ def rehearse(
     return Rehearsal(config)
 
 
-def finished(status: int) -> Finding:
+def finished(status: int) -> Outcome:
     """Whether the last job of a run ended as finished."""
     return finding("the run reaches its last step", status, 0)
 

@@ -1,7 +1,7 @@
 """Where a game day is played: a folder of its own, with a root of trust of its own, and a watch on everything else.
 
     scratch(outside)   the folder; while it lasts, workspace, keys and servers of the caller are out of reach
-    Watch              what an instant may not do: outlast its time, change what lies outside, leave processes
+    InstantWatch              what an instant may not do: outlast its time, change what lies outside, leave processes
 
 Does not belong here: faults.
 """
@@ -51,7 +51,7 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Watch:
+class InstantWatch:
     """The abort condition of instants.
 
     Args:

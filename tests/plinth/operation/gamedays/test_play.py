@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import MissingError, RequestError
-from plinth.operation.gamedays.gameday import Finding, GameDay, GameDayRecord, Struck, finding
+from plinth.operation.gamedays.gameday import GameDay, GameDayRecord, Outcome, Struck, finding
 from plinth.operation.gamedays.play import play
 from plinth.operation.gamedays.table import TABLE, find
 from plinth.storage.workspace import TRUST_VARIABLE
@@ -154,4 +154,4 @@ def test_every_game_day_states_what_it_must(name: str) -> None:
 
 
 def test_findings_say_both_sides() -> None:
-    assert finding("n", 1, 2) == Finding(what="n", passed=False, seen="1 ≠ 2")
+    assert finding("n", 1, 2) == Outcome(what="n", passed=False, seen="1 ≠ 2")

@@ -10,12 +10,12 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.operation.gamedays import page, signed_record
-from plinth.operation.gamedays.gameday import Finding, GameDayRecord, Instant
+from plinth.operation.gamedays.gameday import GameDayRecord, Instant, Outcome
 from plinth.storage.workspace import Workspace
 
 
 def record(name: str = "toy", passed: bool = True) -> GameDayRecord:
-    found = Finding(what="it <holds>", passed=passed, seen="seen")
+    found = Outcome(what="it <holds>", passed=passed, seen="seen")
     return GameDayRecord(
         name=name,
         hypothesis="h",

@@ -18,8 +18,8 @@ from random import Random
 from typing import Final
 
 from plinth.operation.gamedays import alerting, faults, rehearsal, warm_job
-from plinth.operation.gamedays.faults import Fault
-from plinth.operation.gamedays.gameday import OWN, Finding, GameDay, Struck, finding
+from plinth.operation.gamedays.faults import RehearsalFault
+from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth.operation.gamedays.rehearsal import Rehearsal, without_audit
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
@@ -55,7 +55,7 @@ def begin(folder: Path) -> Begun:
     """An undisturbed run, and one that was stopped after step 10."""
     whole = rehearsal.rehearse(folder / "whole")
     half = whole.copy(folder / "half", batches=faults.SOURCE)
-    _, environment = faults.plan(folder / "plan", Fault(kind="stop", step=10))
+    _, environment = faults.plan(folder / "plan", RehearsalFault(kind="stop", step=10))
     warm_job.run(half, **environment)
     return Begun(whole, half)
 
@@ -107,7 +107,7 @@ def _damage(folder: Path, chooser: Random) -> str:
 
 def counted(folder: Path) -> Counted:
     """An undisturbed run in which the boundaries of each save are counted."""
-    counts = [Fault(kind="count writes", step=step, until=step + 1) for step in COMMITS]
+    counts = [RehearsalFault(kind="count writes", step=step, until=step + 1) for step in COMMITS]
     plan, environment = faults.plan(folder / "plan", *counts)
     whole = rehearsal.rehearse(folder / "whole", environment, batches=faults.SOURCE)
     return Counted(whole, {one.step: int(plan.mark(one).read_text()) for one in counts})
@@ -118,7 +118,7 @@ def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
     config = made.whole.copy(folder / "workspace", batches=faults.SOURCE)
     step = chooser.choice(COMMITS)
     boundary = chooser.randint(1, made.boundaries[step])
-    kill = Fault(kind="kill at write", step=step, value=boundary)
+    kill = RehearsalFault(kind="kill at write", step=step, value=boundary)
     _, environment = faults.plan(folder / "plan", kill)
     status = warm_job.run(config, **environment)
     story, interval = timeline(config.directory.events), 3
@@ -128,7 +128,7 @@ def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
     found = [
         rehearsal.finished(status),
         finding("the killed rank is started again, once", len(restarts), 1),
-        Finding(what=f"at most {interval} steps are redone", passed=all(n <= interval for n in lost), seen=f"{lost}"),
+        Outcome(what=f"at most {interval} steps are redone", passed=all(n <= interval for n in lost), seen=f"{lost}"),
         finding("no committed checkpoint is refused", [event["step"] for event in story.of("refused")], []),
         finding("nothing half-written is left", _remains(config), []),
         *made.whole.end_state(config),
@@ -176,8 +176,8 @@ def full_disk(made: Counted, folder: Path, chooser: Random) -> Struck:
         allowed = {max((known for known in COMMITS if known < fault.step), default=None), fault.step}
         seen = f"status {failed}, {'named' if named else 'not named'}"
         found = [
-            Finding(what="the job fails by name, as storage or training", passed=failed in (5, 7) and named, seen=seen),
-            Finding(what="what was committed still loads", passed=newest in allowed and not refused, seen=f"{newest}"),
+            Outcome(what="the job fails by name, as storage or training", passed=failed in (5, 7) and named, seen=seen),
+            Outcome(what="what was committed still loads", passed=newest in allowed and not refused, seen=f"{newest}"),
             rehearsal.finished(status),
             *made.whole.end_state(config),
             *alert,
@@ -186,13 +186,13 @@ def full_disk(made: Counted, folder: Path, chooser: Random) -> Struck:
     return Struck(f"{fault.left} bytes left {when}, of {size} that a checkpoint takes", tuple(found), after)
 
 
-def _full(config: RunConfig, made: Counted, chooser: Random, size: int) -> Fault:
+def _full(config: RunConfig, made: Counted, chooser: Random, size: int) -> RehearsalFault:
     step, left = chooser.choice(COMMITS), chooser.randrange(size)
     boundary = chooser.choice([0, chooser.randint(1, made.boundaries[step])])
     if not can_mount():
-        return Fault(kind="limit files", step=step, value=left // 4)
+        return RehearsalFault(kind="limit files", step=step, value=left // 4)
     root = str(config.directory.root)
-    return Fault(kind="fill disk", step=step, value=boundary, left=left // 8 if boundary else left, place=root)
+    return RehearsalFault(kind="fill disk", step=step, value=boundary, left=left // 8 if boundary else left, place=root)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from plinth.compute.context import Context
 from plinth.model.parameters import Model
 from plinth.operation.gamedays import alerting, faults, rehearsal, warm_job
 from plinth.operation.gamedays.days import left_out, s3_server
-from plinth.operation.gamedays.faults import Fault
+from plinth.operation.gamedays.faults import RehearsalFault
 from plinth.operation.gamedays.faulty_line import FaultyLine
-from plinth.operation.gamedays.gameday import OWN, Finding, GameDay, Struck, finding
+from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth.operation.gamedays.rehearsal import Rehearsal, RehearsalData
 from plinth.records import Blob
 from plinth.storage.workspace import Workspace
@@ -64,7 +64,7 @@ def bad_shard(made: Shelved, folder: Path, chooser: Random) -> Struck:
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chooser.randrange(8)]) + whole[at + 1 :])
     first, status = made.first_step.get(blob.md5), warm_job.run(config)
     story = timeline(config.directory.events)
-    found, after = list[Finding](), None
+    found, after = list[Outcome](), None
     if first is not None:
         alert, after = alerting.fired(config, BAD_SHARD.alerts, "failed")
         kinds = [event["kind"] for event in story.of("rank_failed")]
@@ -72,7 +72,7 @@ def bad_shard(made: Shelved, folder: Path, chooser: Random) -> Struck:
         named = blob.md5 in said.replace("/", "")
         found += [
             *alert,
-            Finding(what="the job fails by the name of the blob", passed=status == 7 and named, seen=f"{kinds}"),
+            Outcome(what="the job fails by the name of the blob", passed=status == 7 and named, seen=f"{kinds}"),
             finding(
                 "no step that reads it is trained, and every step before is", max(story.steps, default=0), first - 1
             ),
@@ -187,7 +187,7 @@ def storage_stall(made: Stored, folder: Path, chooser: Random) -> Struck:
     reading = Reading(remote=made.uri, fetch="shard", cache=str(folder / "cache"))
     config = made.whole.copy(folder / "workspace", reading=reading, batches=faults.SOURCE)
     _forget_shards(config)
-    short = Fault(kind="read timeout", step=0, value=READ_TIMEOUT_S)
+    short = RehearsalFault(kind="read timeout", step=0, value=READ_TIMEOUT_S)
     _, environment = faults.plan(folder / "plan", short)
     with FaultyLine(made.endpoint, after, failures, stall_s) as line:
         here = f"http://127.0.0.1:{line.port}"
@@ -195,7 +195,7 @@ def storage_stall(made: Stored, folder: Path, chooser: Random) -> Struck:
         struck = line.struck
     story = timeline(config.directory.events)
     found = [
-        Finding(what="the fault struck", passed=struck > 0, seen=f"{struck} answers"),
+        Outcome(what="the fault struck", passed=struck > 0, seen=f"{struck} answers"),
         finding("no attempt is lost to it", [event["event"] for event in story.of("restart")], []),
         rehearsal.finished(status),
         *made.whole.end_state(config),

@@ -13,8 +13,8 @@ from typing import Final
 
 from plinth.launch.parameters import Launch, Supervision
 from plinth.operation.gamedays import alerting, faults, rehearsal, warm_job
-from plinth.operation.gamedays.faults import Fault
-from plinth.operation.gamedays.gameday import OWN, Finding, GameDay, Struck, finding
+from plinth.operation.gamedays.faults import RehearsalFault
+from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth.operation.gamedays.rehearsal import Rehearsal
 from plinth.operation.gamedays.warm_job import WarmJob
 from plinth.training.checkpoint import checkpoint
@@ -35,7 +35,7 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     """SIGTERM within a step, as a scheduler sends it; then the next job."""
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     step = chooser.randint(1, config.total_steps - 2)
-    _, environment = faults.plan(folder / "plan", Fault(kind="stop", step=step))
+    _, environment = faults.plan(folder / "plan", RehearsalFault(kind="stop", step=step))
     begun = time.monotonic()
     left = warm_job.run(config, **environment)
     took, at = time.monotonic() - begun, checkpoint.newest_valid(config.directory)
@@ -46,7 +46,7 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     found = [
         finding("the job leaves with 75, for another start", left, EXIT_PREEMPTED),
         finding("the step in which it stopped is committed", at, (stopped[-1] if stopped else None, [])),
-        Finding(what="it leaves within its grace", passed=took < config.supervision.grace_s, seen=f"{took:.1f} s"),
+        Outcome(what="it leaves within its grace", passed=took < config.supervision.grace_s, seen=f"{took:.1f} s"),
         finding("no step is trained twice", story.redone, 0),
         rehearsal.finished(status),
         *made.end_state(config),
@@ -69,7 +69,7 @@ def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     launch = Launch(kind="slurm", ranks=2, nodes=2)
     config = made.copy(folder / "workspace", launch=launch, batches=faults.SOURCE, supervision=supervision)
     step = chooser.randint(2, config.total_steps - 1)
-    held = Fault(kind="wait", step=step, rank=1)
+    held = RehearsalFault(kind="wait", step=step, rank=1)
     plan, environment = faults.plan(folder / "plan", held)
     nodes = [_node(config, number, environment) for number in range(2)]
     _until(lambda: plan.struck(held) or nodes[0].process.exitcode is not None)
@@ -84,7 +84,7 @@ def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     silent = [reason for reason in reasons if NODE_SILENT in reason]
     found = [
         finding("node 0 leaves with 75, for another node", first, EXIT_PREEMPTED),
-        Finding(what="the timeline names the silent node", passed=len(silent) == 1, seen=f"{reasons}"),
+        Outcome(what="the timeline names the silent node", passed=len(silent) == 1, seen=f"{reasons}"),
         finding("with two nodes again the run reaches its last step", statuses, [0, 0]),
         finding("at most an interval is redone", story.redone <= 3, True),
         *made.end_state(config),
@@ -120,9 +120,9 @@ def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     """The clock of supervisor and rank jumps before a step; where the root has expired by it, it is put right after."""
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     jump = _Jump(chooser.randint(1, config.total_steps - 1), chooser.choice(JUMPS_S))
-    _, environment = faults.plan(folder / "plan", Fault(kind="jump", step=jump.step, value=jump.by_s))
+    _, environment = faults.plan(folder / "plan", RehearsalFault(kind="jump", step=jump.step, value=jump.by_s))
     begun = time.time()
-    status, found, after = warm_job.run(config, **environment), list[Finding](), None
+    status, found, after = warm_job.run(config, **environment), list[Outcome](), None
     if jump.by_s > alerting.AHEAD_S:  # a clock that is behind looks like a run that was silent, and nothing is lost
         alert, after = alerting.fires(CLOCK_JUMP.alerts, begun, alerting.samples(config))
         found += alert
@@ -130,7 +130,7 @@ def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
         log = config.directory.log.read_text(errors="replace")
         refused = status == 7 and "has expired" in log
         seen = f"status {status}, the root {'is' if 'has expired' in log else 'is not'} named"
-        found.append(Finding(what="nothing is signed under an expired root", passed=refused, seen=seen))
+        found.append(Outcome(what="nothing is signed under an expired root", passed=refused, seen=seen))
         before = [known for known in checkpoint.committed(config.directory) if known >= jump.step]
         found.append(finding("no checkpoint is committed after the jump", before, []))
         status = warm_job.run(config)  # the clock is right again
@@ -138,7 +138,7 @@ def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     return Struck(jump.words, tuple(found), after)
 
 
-def _ledger(config: RunConfig) -> list[Finding]:
+def _ledger(config: RunConfig) -> list[Outcome]:
     """Whether every rank-second has a cause although the clock went back or forth, and events are in their order."""
     events = list(read_events(config.directory.events))
     attempts = account(events, config.ranks).attempts
@@ -146,8 +146,8 @@ def _ledger(config: RunConfig) -> list[Finding]:
     least = min((us for one in attempts for us in one.rank_us.values()), default=0)
     numbers = [event["seq"] for event in events]
     return [
-        Finding(what="causes add up to all rank-seconds", passed=all(abs(gap) <= 2 for gap in gaps), seen=f"{gaps} µs"),
-        Finding(what="no cause has negative time", passed=least >= 0, seen=f"least {least} µs"),
+        Outcome(what="causes add up to all rank-seconds", passed=all(abs(gap) <= 2 for gap in gaps), seen=f"{gaps} µs"),
+        Outcome(what="no cause has negative time", passed=least >= 0, seen=f"least {least} µs"),
         finding("events keep their order", numbers, sorted(set(numbers))),
     ]
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from plinth.errors import SignatureError
 from plinth.operation.gamedays import alerting, faults, rehearsal, warm_job
-from plinth.operation.gamedays.faults import Fault
-from plinth.operation.gamedays.gameday import OWN, Finding, GameDay, Struck, finding
+from plinth.operation.gamedays.faults import RehearsalFault
+from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth.operation.gamedays.rehearsal import Rehearsal
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training.checkpoint import checkpoint
@@ -40,11 +40,11 @@ def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     workspace, step = Workspace(config.workspace), chooser.randint(4, config.total_steps - 2)
     before, now = Trust.of(workspace), datetime.now(UTC)
     envelopes = {day: _stated(before, now - timedelta(days=day)) for day in range(DAYS)}
-    _, environment = faults.plan(folder / "plan", Fault(kind="stop", step=step))
+    _, environment = faults.plan(folder / "plan", RehearsalFault(kind="stop", step=step))
     warm_job.run(config, **environment)
     since = now - timedelta(days=chooser.randrange(1, DAYS), hours=chooser.randrange(-12, 12))
     enrolment.revoke(workspace, before.signer(TRAINER).key_id, since)
-    after, found = Trust.of(workspace), list[Finding]()
+    after, found = Trust.of(workspace), list[Outcome]()
     accepted = {day for day, envelope in envelopes.items() if _accepted(after, envelope)}
     expected = {day for day in envelopes if now - timedelta(days=day) < since.replace(microsecond=0)}
     found.append(finding("statements from the date on are refused, those before hold", accepted, expected))
@@ -57,13 +57,13 @@ def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     seen = f"status {refused}, {len(timeline(config.directory.events).steps)} steps"
     none = max(timeline(config.directory.events).steps, default=0) <= step + 1
     named = "no private key" in log
-    found.append(Finding(what="a job with the revoked key trains no step, and says why", passed=refused == 7 and none
+    found.append(Outcome(what="a job with the revoked key trains no step, and says why", passed=refused == 7 and none
                          and named, seen=seen))  # fmt: skip
     found += _go_on(made, config)
     return Struck(f"revoked from {since:%Y-%m-%d %H:%M} on, after step {step}", tuple(found), after_s)
 
 
-def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Finding]:
+def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
     """Another key for the same role: what the revoked one committed since its revocation does not count."""
     workspace = Workspace(config.workspace)
     trust = Trust.of(workspace)
@@ -72,10 +72,10 @@ def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Finding]:
         try:
             checkpoint.verify(config.directory, step)
         except Exception as error:
-            yield Finding(what=f"the checkpoint of step {step} is refused by name", passed="commit" in str(error)
+            yield Outcome(what=f"the checkpoint of step {step} is refused by name", passed="commit" in str(error)
                           or "sign" in str(error), seen=str(error).splitlines()[0])  # fmt: skip
         else:
-            yield Finding(what=f"the checkpoint of step {step} is refused by name", passed=False, seen="accepted")
+            yield Outcome(what=f"the checkpoint of step {step} is refused by name", passed=False, seen="accepted")
     shutil.rmtree(config.directory.checkpoints)  # as the refusal says: train from the beginning
     shutil.rmtree(config.directory.attempts)
     config.directory.events.unlink()
