@@ -84,7 +84,7 @@ def test_placement_is_no_part_of_a_run(recipe):
 
 def test_jobs_sensors_and_schedules_are_there(defs):
     names = {sensor.name for sensor in defs.sensors}
-    assert names == {"arrival", "approval", "canary", "mirror", "feed", "failed_runs", "automation", "drift"}
+    assert names == {"arrival", "approval", "canary", "mirror", "feed", "pages", "failed_runs", "automation", "drift"}
     for job in (definitions.CORPUS, definitions.CANDIDATE, definitions.RELEASE):
         assert defs.resolve_job_def(job).name == job
     assert defs.resolve_schedule_def("nightly").cron_schedule == "0 2 * * *"
