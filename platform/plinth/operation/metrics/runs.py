@@ -31,6 +31,7 @@ class RunsCollector:
         self._followed: dict[str, RunFollower] = {}
         self._seen: dict[str, tuple[int, int]] = {}  # inode and size of the timeline, when it was read
         self._samples: dict[str, list[MetricSample]] = {}
+        self._last: dict[str, float] = {}  # time of the last event
         self._read = 0
 
     @property
@@ -61,6 +62,10 @@ class RunsCollector:
             follower.poll()
         except (PlinthError, ValueError, KeyError, TypeError, OSError):  # one broken run hides no other
             return self._samples.get(name, [])
+        self._last[name] = follower.state.last
+        if not follower.state.active:  # its account is let go; whoever starts another job has it read again
+            self._read += follower.read_bytes
+            del self._followed[name]
         return list(follower.state.samples())
 
     def _follow(self, name: str) -> RunFollower:
@@ -69,8 +74,7 @@ class RunsCollector:
         return follower
 
     def _kept(self, name: str, now: float) -> bool:
-        follower = self._followed.get(name)
-        return follower is not None and now - follower.state.last < KEPT_S
+        return now - self._last.get(name, 0.0) < KEPT_S
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -77,7 +77,7 @@ def of_runs(space: Workspace) -> tuple[Exporter, RunsCollector]:
 
 def test_a_run_under_way_and_its_end(space: Workspace) -> None:
     config = begun(space, "r1")
-    found, _ = of_runs(space)
+    found, runs = of_runs(space)
     run = ("run", "r1")
     values = parsed(found.refresh())
     assert values["plinth_run_active", run] == 1
@@ -92,6 +92,8 @@ def test_a_run_under_way_and_its_end(space: Workspace) -> None:
     assert causes == pytest.approx(values["plinth_held_rank_seconds", run])
     last = Timeline(config.directory.events).append("failed", reason="x")
     values = parsed(found.refresh())
+    assert runs._followed == {}  # nothing is kept of a run that has ended but its samples
+    assert parsed(found.refresh())["plinth_step", run] == 3
     assert (values["plinth_run_active", run], values["plinth_run_failed", run]) == (0, 1)
     assert values["plinth_event_timestamp_seconds", ("kind", "failed"), run] == last["time"]
     Timeline(config.directory.events).append("submitted", launcher="local")
