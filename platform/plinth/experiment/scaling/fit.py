@@ -148,6 +148,11 @@ class Fitted:
         return (1 + near * (self._lost - 1)) * few
 
     @property
+    def floorless(self) -> Bools:
+        """Draws whose E is 0, [K]."""
+        return np.asarray(self.drawn[:, 0] < NOTHING * min(run.loss for run in self.runs))
+
+    @property
     def noise(self) -> Floats:
         """Residuals of ln L, [R], as large as those of runs that the constants were not fitted to."""
         return self.residuals * self._lost

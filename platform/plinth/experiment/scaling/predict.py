@@ -99,9 +99,23 @@ def predict(fitted: Fitted, params: float, tokens: float, *, level: float = LEVE
     return ScalingPrediction(
         params=params, tokens=tokens, flops=flops, extrapolation=fitted.extrapolation(flops),
         far=fitted.extrapolation(flops) > FAR,
-        loss=prediction(value, drawn, noise, n=record.runs, seed=record.seed, level=level),
+        loss=_loss(fitted, value, drawn, noise, level),
         probes=probes, unpredicted=unpredicted, fit=record,
     )  # fmt: skip
+
+
+def _loss(fitted: Fitted, value: float, drawn: Floats, noise: Floats, level: float) -> Estimate:
+    """The loss with its interval; low enough for a law without a floor, where draws have none.
+
+    E cannot be below 0, so that noise raises the floor of some draws and lowers that of none: beside them, those
+    without a floor lie too deep in the lower tail. Where they would reach into it, they have an interval of their own.
+    """
+    record, none = fitted.fit, fitted.floorless
+    found = prediction(value, drawn, noise, n=record.runs, seed=record.seed, level=level)
+    if none.mean() < (1 - level) / 2:
+        return found
+    floorless = prediction(value, drawn[none], noise, n=record.runs, seed=record.seed, level=level)
+    return found.model_copy(update={"low": min(found.low, floorless.low)})
 
 
 def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) -> Estimate | str:

@@ -1,6 +1,7 @@
 """Predictions of one larger run: coverage on ladders from a known law, probes by a sigmoid, the truth beside them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +33,18 @@ def test_intervals_hold_the_truth_in_most_of_a_few_ladders() -> None:
 @pytest.mark.exhaustive
 def test_80_percent_intervals_hold_the_truth_of_76_to_84_percent_of_200_ladders() -> None:
     assert 0.76 <= covered(200, 400) / 200 <= 0.84
+
+
+def test_draws_without_a_floor_lower_the_interval_only_where_they_reach_its_tail() -> None:
+    fitted = fit(ladder(0.005, 3, CORRECTED.model_copy(update={"E": 0.0})), draws=60)
+    assert 0.1 < fitted.floorless.mean() < 0.9
+    floored = replace(fitted, drawn=fitted.drawn[~fitted.floorless])
+    few = replace(fitted, drawn=np.concatenate([np.repeat(floored.drawn, 20, axis=0), fitted.drawn[fitted.floorless]]))
+    assert few.floorless.mean() < 0.1
+    lows = [predict(one, *TARGET).loss.low for one in (fitted, few, floored)]
+    assert lows[0] < lows[1]
+    none = predict(replace(fitted, drawn=fitted.drawn[fitted.floorless]), *TARGET).loss
+    assert lows[0] == none.low
 
 
 def probed(score: float = 0.0) -> list[ScalingRun]:
