@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-import dagster as dg
+from typing import TYPE_CHECKING
 
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
+
+if TYPE_CHECKING:
+    import dagster as dg
 
 
 def settings_file() -> Path:
@@ -30,5 +32,7 @@ def home(workspace: Workspace) -> Path:
 
 def open_instance(workspace: Workspace) -> dg.DagsterInstance:
     """The instance, for runs that this process executes itself."""
+    import dagster as dg
+
     os.environ["DAGSTER_HOME"] = str(home(workspace))
     return dg.DagsterInstance.get()

@@ -48,6 +48,9 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     promotion     copy, record, rollback, return of a canary
     review        candidates before they are released: judged, approved, waived, ready
     canary/       what is observed of a canary beside the champion -> return, go on, promote
+    incidents     opened, noted, closed; while one is open, nothing is promoted
+    postmortem    the facts about an incident, from evidence alone
+    checks/       lines of checklists that need the registry
     consumers     services that use a release and models made of one, with who answers for each
     impact        everything that came of something: manifests, runs, versions, consumers
     feed          what consumers must learn, signed and numbered; webhook sends it

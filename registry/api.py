@@ -14,7 +14,6 @@ from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from registry import (
-    audit_log,
     canary,
     candidate,
     judgement,
@@ -34,9 +33,8 @@ from registry.candidate import Candidate, CandidateRun, Facts
 from registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
 from registry.gates import GateResult
 from registry.promotion import CANARY, CHAMPION, Stage
-from registry.releases import ReleaseRecord
+from registry.releases import ReleaseRecord, prove_log
 from registry.review import CandidateStatus, approve, find_candidate, pending, ready, status, waive
-from registry.signed_log import AUDIT
 from registry.standing import standing
 
 __all__ = [
@@ -236,17 +234,6 @@ def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str,
     with registration.locked(ctx):
         releases.refresh(ctx, expired=expired)
         return mirror.repair(ctx, mlflow_client.connect(ctx.workspace), name)
-
-
-def prove_log(ctx: Context) -> audit_log.AuditProof:
-    """Prove the log of decisions, and that it has what every release record and the head of their history name.
-
-    Raises:
-        SignatureError: the log or the history does not hold; says which entry.
-    """
-    anchors = [(f"release record {record.number}", record.audit) for record in releases.history(ctx)]
-    releases.log_records(ctx, AUDIT)
-    return audit_log.prove(ctx, [(name, anchor) for name, anchor in anchors if anchor])
 
 
 def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:

@@ -44,6 +44,7 @@ ROLE_OF = {
     "taint": COMPLIANCE,
     "lift": COMPLIANCE,
     "exclude": COMPLIANCE,
+    "close incident": COMPLIANCE,
     "papers": COMPLIANCE,
     "provider": COMPLIANCE,
     "policy": POLICY,

@@ -17,7 +17,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RegistryError
 from plinth.recipe.recipe import Recipe
 from plinth.trust.clock import now
-from registry import audit_log, judgement, mirror, mlflow_client, released, releases
+from registry import audit_log, incidents, judgement, mirror, mlflow_client, released, releases
 from registry import candidate as candidates
 from registry.audit_log import AuditedAction
 from registry.candidate import Candidate
@@ -38,11 +38,12 @@ def promote(
     Raises:
         SignatureError: a file or statement was changed; names it.
         LineageError: the chain is broken; names the first broken link.
-        GateError: gates that did not pass, each with its reason.
+        GateError: gates that did not pass, each with its reason; or an incident is open.
         MissingError: no such candidate.
     """
     asked = AuditedAction("promote", f"{candidates.model_name(recipe)} version {version}", by, reason)
     with audit_log.audited(ctx, asked), locked(ctx):
+        incidents.require_none(ctx)
         judged = judgement.judge(ctx, client, recipe, client.get_model_version(candidates.model_name(recipe), version))
         asked.subject = f"{judged.candidate.title} to {stage}"
         judgement.write_verdict(ctx, recipe, judged)
@@ -172,6 +173,7 @@ def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Rel
     if version in (held.champion, held.canary if stage == CANARY else None):
         last = released.record_of(ctx, name, version)
     else:
+        incidents.require_none(ctx)  # opened while the gates were judged, which takes minutes
         previous = held.champion
         last = releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
         mirror.note(client, name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")

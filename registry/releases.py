@@ -21,6 +21,8 @@ from plinth.trust.authority import PROMOTER
 from plinth.trust.log_head import LogHead
 from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import SignedLog, anchor_of
+from registry import audit_log
+from registry.audit_log import AuditProof
 from registry.gates import Approval
 from registry.signed_log import AUDIT, RELEASES, beside_releases
 
@@ -97,6 +99,16 @@ def refresh(ctx: Context, *, expired: bool = False) -> bool:
     return _HEAD.refresh(ctx, tuple(beside_releases(ctx)), REFRESH_DAYS, expired=expired)
 
 
+def head_expires(ctx: Context) -> str:
+    """Until when the head is believed (UTC, ISO 8601); empty before anything was released.
+
+    Raises:
+        SignatureError: it was changed, or signed by somebody else.
+    """
+    head = _HEAD.read(ctx)
+    return head.expires if head else ""
+
+
 def log_records(ctx: Context, log: SignedLog) -> tuple[LogRecord, ...]:
     """The records of another log, which continue from what the signed head of this history says about them.
 
@@ -120,6 +132,17 @@ def history(ctx: Context, model: str | None = None, *, expired: bool = False) ->
     _HEAD.require(ctx, found[-1] if found else None, expired=expired)
     records = (_record(each) for each in found)
     return tuple(record for record in records if model in (None, record.model))
+
+
+def prove_log(ctx: Context) -> AuditProof:
+    """Prove the log of decisions, and that it has what every release record and the head of their history name.
+
+    Raises:
+        SignatureError: the log or the history does not hold; says which entry.
+    """
+    anchors = [(f"release record {record.number}", record.audit) for record in history(ctx)]
+    log_records(ctx, AUDIT)
+    return audit_log.prove(ctx, [(name, anchor) for name, anchor in anchors if anchor])
 
 
 def _record(found: LogRecord) -> ReleaseRecord:

@@ -9,7 +9,18 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, TrustError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
-from registry import approval, audit_log, candidate, judgement, mlflow_client, policy, released, releases, waivers
+from registry import (
+    approval,
+    audit_log,
+    candidate,
+    incidents,
+    judgement,
+    mlflow_client,
+    policy,
+    released,
+    releases,
+    waivers,
+)
 from registry.audit_log import AuditedAction
 from registry.candidate import Candidate
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
@@ -127,9 +138,9 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     """Unsettled candidates that may be promoted now. Weights are read only where people have approved enough.
 
     That an approved one may not be is recorded once for each reason. Where the policy asks for a trial, they wait until
-    that of the standing canary has ended.
+    that of the standing canary has ended; while an incident is open, all wait.
     """
-    if next_stage(ctx, recipe) is None:
+    if next_stage(ctx, recipe) is None or incidents.open_ones(ctx):
         return ()
     client = mlflow_client.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]

@@ -1,6 +1,6 @@
-"""The signed logs of a workspace, each with who may sign it. The head of the release history names the newest of each.
+"""The signed logs of a workspace, each with who may sign it. The head of the releases names the newest of each.
 
-`plinth.corpus.exclusions` keeps one more, which builds read; its form stands there.
+Builds read `plinth.corpus.exclusions`, checklists `plinth.operation.checklists.waivers`: their forms stand there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Final
 
 from plinth.compute.context import Context
 from plinth.corpus.exclusions.exclusion_list import EXCLUSIONS
+from plinth.operation.checklists.waivers import CHECK_WAIVERS
 from plinth.trust.authority import APPROVER, COMPLIANCE, POLICY, PROMOTER, ROLES
 from plinth.trust.signed_log import SignedLog
 
@@ -29,8 +30,10 @@ LOGINS: Final = SignedLog("logins", (APPROVER,))
 AUDIT: Final = SignedLog("audit", tuple(ROLES), keeps_revoked=True)
 #: What providers state of themselves and their data (`papers.provider`).
 PROVIDERS: Final = SignedLog("providers", (COMPLIANCE,))
+#: Incidents: opened, noted, closed (`incidents`).
+INCIDENTS: Final = SignedLog("incidents", (COMPLIANCE, PROMOTER))
 
-LOGS: Final = (MARKS, FEED, CONSUMERS, LOGINS, AUDIT, PROVIDERS, EXCLUSIONS)
+LOGS: Final = (MARKS, FEED, CONSUMERS, LOGINS, AUDIT, PROVIDERS, EXCLUSIONS, INCIDENTS, CHECK_WAIVERS)
 POLICY_PREDICATE: Final = "urn:plinth:gate-policy:v1"
 
 

@@ -23,6 +23,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "Set up and run",
         {
             "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
+            "check": ("check", "Evaluate a checklist of this workspace, with evidence."),
             "recipe": ("recipe", "Check, print or describe a recipe."),
             "gameday": ("gameday", "Play a fault in a rehearsal; verdict, signed record, page."),
             "scale": ("scale", "Estimate a corpus of any size: core hours, bytes, money."),
@@ -126,6 +127,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "papers": ("papers", "Show, write or sign the papers of a candidate or release."),
             "provider": ("papers", "Sign what the provider of a release states of itself."),
             "taint": ("taint", "Mark data or a model unfit; freeze everything derived from it."),
+            "incident": ("incident", "Freeze promotions while an incident is open; its facts."),
             "consumer": ("consumer", "Enrol services and models that use a release; show their feed."),
             "log": ("log", "List every decision and every refused one; prove the list."),
             "impact": ("impact", "List everything made of a digest, source, document or commit."),

@@ -11,6 +11,7 @@ canary   `plinth canary`: give a canary back
 verify   `plinth verify`: every link from a target to its sources
 papers   `plinth papers` and `plinth provider`: papers of a model, what its provider states, signatures of compliance
 taint    `plinth taint`: marks of unfit data and models, and their lifting
+incident `plinth incident`: incidents, which freeze promotions, and their facts
 consumer `plinth consumer`: services and models that use a release, and their feed
 impact   `plinth impact`: everything that came of something
 log      `plinth log`: decisions and refused ones, and their proof

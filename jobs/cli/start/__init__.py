@@ -1,6 +1,7 @@
 """Commands to set up and run.
 
 doctor   `plinth doctor`: check this machine
+check    `plinth check`: a checklist of this workspace; waivers of its lines
 machine  the checks of `plinth doctor`, one function each
 recipe   `plinth recipe check | show | schema`: the recipe, before anything runs
 gameday  `plinth gameday`: a fault on purpose, with verdict, signed record and page

@@ -18,12 +18,17 @@ COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
 
 
 @click.command(
-    epilog=examples("plinth doctor", "plinth doctor --json | jq '.[] | select(.state != \"ok\")'"),
+    epilog=examples(
+        "plinth doctor",
+        "plinth doctor --security",
+        "plinth doctor --json | jq '.[] | select(.state != \"ok\")'",
+    ),
     short_help="Check this machine: packages, memory, GPU, ports.",
 )
+@click.option("--security", is_flag=True, help="The security checklist instead: `plinth check security`.")
 @shared
 @json_option
-def doctor(settings: Settings, as_json: bool) -> int:
+def doctor(settings: Settings, security: bool, as_json: bool) -> int:
     """Check this machine: packages, memory, GPU, ports.
 
     `missing` marks a requirement of every run: the exit code is then 1. `warn` marks something slow or optional;
@@ -31,6 +36,11 @@ def doctor(settings: Settings, as_json: bool) -> int:
     """
     from jobs.cli import output
 
+    if security:
+        from jobs.cli.start.check import show
+
+        show(settings, "security", as_json)
+        return 0
     findings = list(examine(settings.workspace))
     if as_json:
         output.emit_json([asdict(finding) for finding in findings])

@@ -14,6 +14,9 @@ from plinth.storage.atomic import write_bytes
 
 HANDLE = "handle.json"
 
+#: Machines that the run may not be placed on again, one name a line (`training.supervise.exclusion`).
+EXCLUDED = "excluded_hosts"
+
 _LOG_TAIL_BYTES = 1 << 16
 
 
@@ -32,6 +35,12 @@ def read_handle(directory: Path) -> Handle | None:
         raise LaunchError(
             f"{path} is not a handle", found=error, remedy="make sure no job runs, then delete it"
         ) from error
+
+
+def excluded_hosts(directory: Path) -> list[str]:
+    """The machines that a run of this folder may not be placed on."""
+    path = directory / EXCLUDED
+    return path.read_text().split() if path.exists() else []
 
 
 def write_handle(directory: Path, handle: Handle) -> Handle:

@@ -23,6 +23,7 @@ from typing import Any
 
 from plinth.errors import LaunchError
 from plinth.launch import script
+from plinth.launch.files import excluded_hosts
 from plinth.launch.parameters import Launch
 
 Manifest = dict[str, Any]
@@ -84,6 +85,8 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
         pod["serviceAccountName"] = asked.service_account
     if asked.node_selector:
         pod["nodeSelector"] = dict(asked.node_selector)
+    if unfit := excluded_hosts(directory):
+        pod["affinity"] = _elsewhere(unfit)
     if asked.tolerations:
         pod["tolerations"] = [dict(entry) for entry in asked.tolerations]
     if asked.priority_class:
@@ -195,12 +198,21 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
     return found
 
 
+def _elsewhere(hosts: list[str]) -> Manifest:
+    """Affinity to any node but these: they failed the checks of an earlier Job of the run."""
+    # `metadata.name` is the one field that may be matched, with one value a requirement; all of a term must hold
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in hosts]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
 def _places(launch: Launch, directory: Path) -> list[Manifest]:
-    """Environment that places a pod: its index as the node, and the name of the first pod."""
+    """Environment that places a pod: its machine; of several its index as the node, and the name of the first pod."""
+    host: Manifest = {"name": "PLINTH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     if launch.nodes == 1:
-        return []
+        return [host]
     name = job_name(directory)
     return [
+        host,
         {"name": "PLINTH_NODES", "value": str(launch.nodes)},
         {"name": "PLINTH_NODE", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
         {"name": "PLINTH_ADDRESS", "value": f"{name}-0.{name}"},

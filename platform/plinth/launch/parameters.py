@@ -34,6 +34,20 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
+class HostChecks(Frozen):
+    """Checks of every node before its ranks start. A node that fails one alone is left out of the next attempt."""
+
+    enabled: bool = Field(True, description="Disk, memory, clock, GPUs; of several nodes, connections between them.")
+    bound_s: float = Field(60.0, gt=0, description="Seconds for all of it; a node that is silent for longer fails.")
+    free_bytes: int = Field(0, ge=0, description="Free in the run's folder; a save looks for its own room.")
+    disk_bytes: int = Field(2**23, ge=1, description="Written, read back and compared; at most a quarter of the room.")
+    disk_bytes_per_s: int = Field(0, ge=0, description="At least, of that; 0: any speed.")
+    memory_bytes: int = Field(2**28, ge=0, description="Free memory of the machine.")
+    clock_s: float = Field(1.0, gt=0, description="Seconds that a clock may differ from those of the others.")
+    temperature_c: float = Field(88.0, description="Of a GPU, at most, in degrees Celsius.")
+    all_reduce: bool = Field(True, description="Between several nodes: a sum by NCCL, or gloo without GPUs.")
+
+
 class Supervision(Frozen):
     """Restarts inside the allocation."""
 
@@ -41,6 +55,7 @@ class Supervision(Frozen):
     backoff_s: float = internal(1.0, ge=0, description="Before the first restart; doubles each time.")
     hang_s: float = Field(300.0, gt=0, description="No event for this long means the ranks hang.")
     grace_s: float = Field(60.0, gt=0, description="Time to save and leave after SIGTERM.")
+    host_checks: HostChecks = HostChecks()
 
 
 class Slurm(Frozen):

@@ -26,8 +26,9 @@ from typing import Any
 from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.base import Handle, JobStatus, LauncherKind
-from plinth.launch.files import read_handle, submit_once, tail
+from plinth.launch.files import EXCLUDED, read_handle, submit_once, tail
 from plinth.launch.parameters import Launch, Ray
+from plinth.launch.ray_nodes import EXCLUDED_VARIABLE
 from plinth.launch.script import LEFT
 from plinth.launch.status_cache import EVERY_S, StatusCache
 from plinth.storage.atomic import write_bytes
@@ -149,9 +150,13 @@ class RayLauncher:
             "entrypoint": "exec " + shlex.join(["bash", "-c", f"{unless}\n{script.logged(words, log)}"]),
             "submission_id": name,
             "metadata": {"plinth_directory": str(directory), "plinth_mark": uuid.uuid4().hex},
-            "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S), **_trust()}},
+            "runtime_env": {"env_vars": self._environment(directory)},
             **needs,
         }
+
+    def _environment(self, directory: Path) -> dict[str, str]:
+        wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S)}
+        return {**wait, EXCLUDED_VARIABLE: str(directory / EXCLUDED), **_trust()}
 
     def _jobs(self, name: str) -> list[dict[str, Any]]:
         """All jobs of this directory that the cluster still lists, in the order of their numbers."""

@@ -10,6 +10,9 @@ Where a node is lost, node 0's supervisor ends once its lease is over (or, lost 
 is started again on nodes that the cluster has or gets, as a scheduler that requeues would: from the last commit, at
 most `REPLACEMENTS` times, then with status 75.
 
+So does one in which a supervisor has excluded nodes, by the identifiers that Ray gives them (PLINTH_HOST), in the file
+that PLINTH_EXCLUDED names: nothing is placed on those again.
+
 Needs Ray in the interpreter that runs it, of the cluster's version.
 """
 
@@ -17,16 +20,21 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from plinth.launch.script import LEFT
 
 POLL_S = 0.5
+
+#: Names the file of excluded nodes (`plinth.launch.files`), one identifier a line.
+EXCLUDED_VARIABLE = "PLINTH_EXCLUDED"
 
 #: How often a job fills the place of a lost node; one that loses more is for a person to look at.
 REPLACEMENTS = 6
@@ -49,6 +57,12 @@ class Node:
         from ray import util
 
         return str(util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+    def name(self) -> str:
+        """The identifier that Ray has for this node."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run the command; returns its exit status. The command gets SIGTERM when this process dies."""
@@ -76,21 +90,35 @@ class Node:
 def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event) -> int:
     """Run a command on each of so many nodes, again where one is lost; returns the status of the first."""
     for left in reversed(range(REPLACEMENTS + 1)):
-        status, lost = _run_once(nodes, bundle, command, asked)
-        if not lost or asked.is_set() or not left:
+        before = excluded()
+        status, lost = _run_once(nodes, bundle, command, asked, before)
+        unfit = [name for name in excluded() if name not in before] if status == LEFT else []
+        if not (lost or unfit) or asked.is_set() or not left:
             break
-        print(f"lost: node {', '.join(map(str, lost))}; again on {nodes} nodes, {left} times at most", flush=True)
+        words = ", ".join([*(f"node {node}" for node in lost), *unfit])
+        print(f"lost or excluded: {words}; again on {nodes} nodes, {left} times at most", flush=True)
     return status
 
 
+def excluded() -> list[str]:
+    """Identifiers of nodes that the job may not be placed on."""
+    path = Path(os.environ.get(EXCLUDED_VARIABLE) or os.devnull)
+    return path.read_text().split() if path.exists() else []
+
+
 def _run_once(
-    nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event
+    nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event, without: Sequence[str]
 ) -> tuple[int, list[int]]:
-    """The status of the first node, and the nodes that were lost, once none of them runs the command."""
+    """The status of the first node, and the nodes that were lost, once none of them runs the command.
+
+    Args:
+        without: identifiers of nodes on which nothing is placed.
+    """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
 
-    group = placement_group([dict(bundle)] * nodes, strategy="STRICT_SPREAD")
+    elsewhere = [{"ray.io/node-id": f"!in({','.join(without)})"}] * nodes if without else []
+    group = placement_group([dict(bundle)] * nodes, strategy="STRICT_SPREAD", bundle_label_selector=elsewhere)
     try:
         while not group.wait(POLL_S):
             if asked.is_set():
@@ -98,11 +126,18 @@ def _run_once(
         supervisors = _start(group, nodes, bundle)
         try:
             address = ray.get(supervisors[0].address.remote())
+            names = ray.get([supervisor.name.remote() for supervisor in supervisors])
         except ray.exceptions.RayActorError:
             return LEFT, [0]
         ends = [
             supervisor.run.remote(
-                command, {"PLINTH_NODE": str(node), "PLINTH_NODES": str(nodes), "PLINTH_ADDRESS": address}
+                command,
+                {
+                    "PLINTH_NODE": str(node),
+                    "PLINTH_NODES": str(nodes),
+                    "PLINTH_ADDRESS": address,
+                    "PLINTH_HOST": names[node],
+                },
             )
             for node, supervisor in enumerate(supervisors)
         ]

@@ -19,7 +19,7 @@ from pathlib import Path
 from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.base import Handle, JobStatus, LauncherKind
-from plinth.launch.files import read_handle, submit_once, tail
+from plinth.launch.files import EXCLUDED, read_handle, submit_once, tail
 from plinth.launch.parameters import Launch
 from plinth.launch.status_cache import EVERY_S, StatusCache
 from plinth.storage.atomic import write_bytes
@@ -120,14 +120,14 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     lines = ["#!/bin/bash", "#SBATCH --requeue"]
     lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
     lines += [f"#SBATCH {line}" for line in asked.sbatch]
-    lines += ["", *asked.setup]
+    lines += ["", 'export PLINTH_HOST="$SLURMD_NODENAME"', *asked.setup]
     words = shlex.join(command)
     if nodes > 1:
         lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
         words = f"{_SRUN.format(nodes=nodes)} {words}"
     lines += script.waiting(words, _ASK_ALL if nodes > 1 else script.TERMINATE)
     lines += ["kill $(jobs -p) 2>/dev/null"] if nodes > 1 else []
-    lines += [f'[ "$status" = {script.LEFT} ] && scontrol requeue "$SLURM_JOB_ID"', 'exit "$status"', ""]
+    lines += [f'if [ "$status" = {script.LEFT} ]; then', *_requeue(directory), "fi", 'exit "$status"', ""]
     return "\n".join(lines)
 
 
@@ -142,8 +142,25 @@ _ADDRESS = (
 _SRUN = (
     "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --input=none "
     "${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} "
-    "bash -c 'PLINTH_NODE=$SLURM_NODEID exec \"$@\"' node"
+    "bash -c 'PLINTH_NODE=$SLURM_NODEID PLINTH_HOST=$SLURMD_NODENAME exec \"$@\"' node"
 )
+
+
+def _requeue(directory: Path) -> list[str]:
+    """Back into the queue; never onto a machine that is excluded (`training.supervise.exclusion`).
+
+    Slurm takes another list of excluded nodes of a job that is pending only: it is held, given the list and released.
+    As it is requeued Slurm sends this script SIGTERM and, after KillWait, SIGKILL: until then it goes on.
+    """
+    excluded = shlex.quote(str(directory / EXCLUDED))
+    return [
+        f"  if [ -s {excluded} ]; then",
+        "    trap '' TERM INT",
+        '    scontrol requeuehold "$SLURM_JOB_ID"',
+        f'    scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$(paste -s -d, {excluded})"',
+        '    scontrol release "$SLURM_JOB_ID"',
+        '  else scontrol requeue "$SLURM_JOB_ID"; fi',
+    ]
 
 
 #: In the background: scancel repeats its request for 95 s for a job that Slurm is about to requeue; one is enough.

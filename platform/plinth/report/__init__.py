@@ -16,6 +16,7 @@
     page          `page(data) -> str`, the page of results
     impact_figure what came of something, as a graph; impact_page is the page around it
     gameday_page  the page of a game day
+    incident_page facts of a postmortem, as HTML or Markdown
     trial_figure  evidence about a canary, pair by pair; trial_page is the page around it
     period_page   the page of a week or month: what failed, cost, proofs
     comparison    the page of two models side by side; comparison_figure draws its differences

@@ -16,6 +16,7 @@ import pytest
 from plinth.errors import LaunchError
 from plinth.launch import manifest
 from plinth.launch.base import Handle, JobStatus
+from plinth.launch.files import EXCLUDED
 from plinth.launch.kubernetes import KubernetesLauncher
 from plinth.launch.parameters import Kubernetes, Launch
 from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown
@@ -348,3 +349,20 @@ def test_nobody_listens(directory: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     with pytest.raises(LaunchError, match="no answer from the Kubernetes API"):
         launcher().submit(COMMAND, directory, directory / "job.log")
+
+
+def test_a_job_has_no_affinity_to_excluded_machines(directory: Path) -> None:
+    plain = manifest.job(launch(2), 60.0, COMMAND, directory, directory / "job.log")
+    assert "affinity" not in plain["spec"]["template"]["spec"]
+    (container,) = plain["spec"]["template"]["spec"]["containers"]
+    places = {entry["name"]: entry for entry in container["env"]}
+    assert places["PLINTH_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    (directory / EXCLUDED).write_text("gpu-7\ngpu-9\n")
+    made = manifest.job(launch(2), 60.0, COMMAND, directory, directory / "job.log")
+    refuse_unknown(made, "V1Job")
+    needed = made["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = needed["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [(one["operator"], one["values"]) for one in term["matchFields"]] == [
+        ("NotIn", ["gpu-7"]),
+        ("NotIn", ["gpu-9"]),
+    ]

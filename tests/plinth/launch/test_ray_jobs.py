@@ -19,6 +19,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
 from plinth.launch.base import Handle, JobStatus
+from plinth.launch.files import EXCLUDED
 from plinth.launch.parameters import Launch, Ray, Supervision
 from plinth.launch.ray_jobs import RayLauncher, base_name
 from plinth.storage.workspace import Workspace
@@ -204,3 +205,29 @@ def lose_a_node(run: Path) -> int:
                         one.kill()
                 return process.pid
     raise AssertionError("no node but the head runs a rank")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("known")
+def test_an_excluded_node_is_left_out_of_the_next_attempt(tmp_path: Path) -> None:
+    """Three nodes, a job on two: node 1 is written down as one that is not fit; the third takes its place."""
+    seen, excluded = tmp_path / "seen", tmp_path / EXCLUDED
+    words = (
+        f'echo "$PLINTH_NODE $PLINTH_HOST" >> {seen}; [ "$(wc -l < {seen})" -gt 2 ] && exit 0; '
+        f'if [ "$PLINTH_NODE" = 1 ]; then echo "$PLINTH_HOST" > {excluded}; exit 75; fi; '
+        f"while [ ! -s {excluded} ]; do sleep 0.2; done; exit 75"
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        ray_head(Path(folder), environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN), 3) as found,
+    ):
+        launch = Launch(kind="ray", ranks=2, nodes=2, ray=Ray(address=found))
+        launcher = RayLauncher(launch, 20.0, every_s=0.0)
+        handle = launcher.submit(["bash", "-c", words], tmp_path, tmp_path / "job.log")
+        wait_for(lambda: not launcher.poll(handle).alive, "the job ends")
+    hosts = [line.split()[1] for line in seen.read_text().splitlines()]
+    unfit = excluded.read_text().strip()
+    assert len(hosts) == 4, (tmp_path / "job.log").read_text()
+    assert unfit in hosts[:2]
+    assert unfit not in hosts[2:]
+    assert len(set(hosts[2:])) == 2

@@ -17,6 +17,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
 from plinth.launch.base import Handle, JobStatus
+from plinth.launch.files import EXCLUDED
 from plinth.launch.parameters import Launch, Slurm, Supervision
 from plinth.launch.slurm import SCRIPT, SlurmLauncher, sbatch_script
 from plinth.storage.workspace import Workspace
@@ -246,3 +247,17 @@ def test_cancel_saves_and_is_not_requeued(tmp_path: Path, monkeypatch: pytest.Mo
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     launch = Launch(kind="slurm", ranks=1)
     cancelled(ctx, tiny(ctx.workspace.root, launch=launch, batches="faulty_ranks:open_batches"))
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_a_job_goes_on_without_a_node_that_was_excluded(tmp_path: Path) -> None:
+    """The first machine is written down as one that is not fit; the job comes back on the other, and on no other."""
+    seen, excluded = tmp_path / "seen", tmp_path / EXCLUDED
+    words = f'echo "$PLINTH_HOST" >> {seen}; [ -e {excluded} ] && exit 0; echo "$PLINTH_HOST" > {excluded}; exit 75'
+    launcher = SlurmLauncher(Launch(kind="slurm", ranks=1), 20.0, every_s=0.0)
+    log = tmp_path / "job.log"
+    handle = launcher.submit(["bash", "-c", words], tmp_path, log)
+    wait_for(lambda: not launcher.poll(handle).alive, "the job ends on another node", log)
+    hosts = seen.read_text().split()
+    assert sorted(hosts) == ["n1", "n2"], log.read_text()
+    assert excluded.read_text().split() == hosts[:1]

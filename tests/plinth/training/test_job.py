@@ -164,7 +164,7 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     result = job.follow(ctx, prepared, events.append)
     assert (result.status, result.step, result.restarts) == ("finished", 12, 0)
     kinds = [event["event"] for event in events]
-    assert kinds[:3] == ["submitted", "job_started", "run_started"]
+    assert kinds[:4] == ["submitted", "job_started", "hosts_checked", "run_started"]
     assert kinds[-2:] == ["audited", "finished"]
     assert kinds.count("step") == 12
 

@@ -22,6 +22,7 @@ from plinth.training.supervise.nodes import (
     NodeReport,
     on_stop,
     read,
+    start_checks,
     start_rank,
     write,
 )
@@ -74,7 +75,9 @@ class Follower:
         if order.id != self._order.id:
             self._end_ranks()
             self._order, self._signals = order, 0
-            if order.fetch is not None:
+            if order.check:
+                self._ranks = [start_checks(self._path, self.place, order.address, order.check)]
+            elif order.fetch is not None:
                 self._ranks = [self.fetch(order.fetch)]
             elif order.port:
                 here = self.place.ranks(self.config)

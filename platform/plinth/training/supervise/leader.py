@@ -51,6 +51,7 @@ class Leader:
             port=port,
             signals=(),
             fetch=None,
+            check=0,
         )
         for node in self._nodes:
             node.follow(self._order.id)
@@ -65,9 +66,16 @@ class Leader:
     def begin(self, step: int) -> None:
         """Order the other nodes to fetch their share of a checkpoint from the bucket."""
         if self._away:
-            self._publish(id=uuid.uuid4().hex, fetch=step, port=0, signals=())
+            self._publish(id=uuid.uuid4().hex, fetch=step, check=0, port=0, signals=())
             for node in self._nodes:
                 node.follow(self._order.id)
+
+    def check(self, port: int) -> list[RemoteRank]:
+        """Order the other nodes to check themselves, and what lies between them and node 0's port."""
+        self._publish(id=uuid.uuid4().hex, check=port, address=self._place.address, port=0, signals=(), fetch=None)
+        for node in self._nodes:
+            node.follow(self._order.id)
+        return [RemoteRank(node, 0) for node in self._nodes]
 
     def failed(self) -> list[int]:
         """The nodes whose share of the checkpoint has not come, once each has ended or is lost."""
@@ -98,7 +106,7 @@ class Leader:
         """Order the others to exit with a status, and wait until each has read the order or is lost."""
         if not self._away:
             return
-        self._publish(id=uuid.uuid4().hex, status=status, fetch=None)
+        self._publish(id=uuid.uuid4().hex, status=status, fetch=None, check=0)
         for node in self._nodes:
             node.follow(self._order.id)
         while not all(node.acknowledged for node in self._nodes):

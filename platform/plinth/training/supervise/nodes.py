@@ -5,6 +5,7 @@ They agree through files in the run's directory, `nodes/`, which all of them see
     order.json       of node 0: which attempt runs where, which signals it gets, how it ended at last
     report-0001.json of node 1: which order it follows, and how its ranks ended
     beat-0001        a number that rises for as long as the node's supervisor lives
+    host-0001.json   what was found when node 1 was checked
     lock-0001        held by the supervisor of node 1 and its ranks
 
 An order counts only while the heartbeat of its supervisor rises: the orders of one that was killed start nothing.
@@ -93,6 +94,7 @@ class NodeOrder(Frozen):
     address: str = ""
     port: int = 0
     signals: tuple[int, ...] = ()
+    check: int = 0  # the port at which node 0 answers while hosts are checked
     fetch: int | None = None  # the step of a checkpoint in the bucket, of which each node fetches a share
     status: int | None = None
 
@@ -120,6 +122,9 @@ class NodeFiles:
 
     def beat(self, node: int) -> Path:
         return self.root / f"beat-{node:04d}"
+
+    def host_checks(self, node: int) -> Path:
+        return self.root / f"host-{node:04d}.json"
 
     def lock(self, node: int) -> Path:
         return self.root / f"lock-{node:04d}"
@@ -214,6 +219,13 @@ _STARTER: list[RankStarter] = [_interpreter]
 def start_ranks_by(starter: RankStarter) -> None:
     """Let another way start the ranks of this process: of a rehearsal, in which torch is loaded already."""
     _STARTER[:] = [starter]
+
+
+def start_checks(config_path: Path, place: NodePlace, address: str, port: int) -> subprocess.Popen[bytes]:
+    """Start the process that checks this node (`peer_checks`)."""
+    words = [str(place.node), str(place.nodes), address, str(port)]
+    module = "plinth.training.supervise.peer_checks"
+    return subprocess.Popen([sys.executable, "-m", module, str(config_path), *words], stdin=subprocess.DEVNULL)
 
 
 def on_stop(note: Callable[[int], None]) -> None:

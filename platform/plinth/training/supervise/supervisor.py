@@ -41,7 +41,10 @@ from plinth.training.sinks import relay as sinks
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise import hang
 from plinth.training.supervise.allowance import AllowanceWatch
+from plinth.training.supervise.exclusion import exclude, replaces
 from plinth.training.supervise.follower import follow
+from plinth.training.supervise.host_checks import judged
+from plinth.training.supervise.host_rounds import checked_hosts
 from plinth.training.supervise.leader import Leader
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
 from plinth.training.supervise.rank_failure import RankFailure
@@ -93,13 +96,32 @@ class Supervisor:
         try:
             trainer_of(self.run)  # a run that could commit nothing ends here, not at its first checkpoint
             self._take_over()
-            return self._phases()
+            return self._excluded() or self._phases()
         except PlinthError as error:
             self.failure = RankFailure.of(error)
             return self._result("failed", f"{self.failure.kind}: {error.what}")
         finally:
             if self.uploader is not None:
                 self.uploader.finish(lambda: bool(self.asked_to_stop))
+
+    def _excluded(self) -> JobResult | None:
+        """How the job ends where a machine is not fit to train; None where all are."""
+        if not self.config.supervision.host_checks.enabled or self.asked_to_stop:
+            return None
+        reports = checked_hosts(self.config, self.config_path, self.place, self.leader, self._on_check)
+        bad, common = judged(reports)
+        if self.asked_to_stop or not (bad or common):
+            return None
+        if common:
+            return self._result("failed", f"no rank was started: {common}")
+        reason = exclude(self.run, bad)
+        return self._result("stopped" if replaces(self.config.launch) else "failed", f"not fit: {reason}")
+
+    def _on_check(self) -> bool:
+        """Whether the checks are to end: somebody has asked to stop."""
+        self._watch_allowance()
+        self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
+        return bool(self.asked_to_stop)
 
     def _phases(self) -> JobResult:
         for audit in (False, True):
@@ -158,9 +180,7 @@ class Supervisor:
     def _state(self, audit: bool) -> None:
         """Sign what this attempt trains with, before its ranks begin: the code on the disk may have changed since."""
         hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
-        statement.state(
-            self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit
-        )
+        statement.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
 
     @property
     def overspent(self) -> str:

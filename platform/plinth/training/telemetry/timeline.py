@@ -5,6 +5,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
 
     submitted    a job is handed to its launcher (launcher); until `job_started` it waits in a queue
     job_started  its supervisor is up, and holds as many ranks from now on (ranks, nodes)
+    hosts_checked   every node before its ranks start (hosts: node, host, outcome by check; seconds)
+    node_excluded   a node did not pass, and the run is not placed on it again (node, host, checks: check, evidence)
     run_started  the ranks are up (attempt, ranks, device, precision; verified_s: of the checkpoint that is loaded next)
     resumed      from a committed checkpoint (step, attempt)
     reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); from here on exact

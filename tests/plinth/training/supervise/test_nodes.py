@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from plinth.errors import LaunchError
-from plinth.launch.parameters import Launch, Supervision
+from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.training import config as configuration
 from plinth.training.attempts.host import HostFacts, this_host
 from plinth.training.config import RunConfig
@@ -212,7 +212,8 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
             super()._on_poll(ranks)
 
     place = NodePlace(nodes=2, lease_s=1.5)
-    patient = pair.model_copy(update={"supervision": Supervision(hang_s=300.0)})
+    unchecked = Supervision(hang_s=300.0, host_checks=HostChecks(enabled=False))  # nobody would answer those
+    patient = pair.model_copy(update={"supervision": unchecked})
     lock = locks.hold(pair.directory.lock)
     quick = Alone(patient, pair.directory.config, lock, place=place)
     ended = quick.supervise()

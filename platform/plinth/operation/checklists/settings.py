@@ -1,0 +1,49 @@
+"""`checklists.yaml` of a workspace: the people behind the roles, and the bounds of some lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import yaml
+from pydantic import Field, ValidationError
+
+from plinth.errors import RequestError
+from plinth.records import Frozen
+from plinth.storage.workspace import Workspace
+
+FILE = "checklists.yaml"
+
+
+class ChecklistSettings(Frozen):
+    """Without the file: roles without people, and these bounds."""
+
+    owners: Mapping[str, str] = Field(default_factory=dict, description="By role: who answers for its lines.")
+    expiry_days: int = Field(30, ge=1, description="Warn so many days before root or release head expire.")
+    free_checkpoints: int = Field(3, ge=1, description="Free space for so many more checkpoints.")
+    interval_factor: float = Field(
+        3.0, gt=1, description="Times the best interval of saves, or the inverse, beyond which a line warns."
+    )
+    clock_s: float = Field(1.0, gt=0, description="Seconds that two clocks may differ by.")
+    backups: str = Field("", description="Folder in which the newest backup lies; empty: nobody has said where.")
+    backup_hours: float = Field(26.0, gt=0, description="Hours that the newest backup may be old.")
+    idle_hours: float = Field(8.0, gt=0, description="Hours without use after which a server runs for nobody.")
+
+
+def load(workspace: Workspace) -> ChecklistSettings:
+    """The settings of a workspace.
+
+    Raises:
+        RequestError: the file has none that can be used.
+    """
+    path = workspace.root / FILE
+    try:
+        return ChecklistSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except FileNotFoundError:
+        return ChecklistSettings()
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
+        raise RequestError(
+            f"{path} has no settings of checklists",
+            found=str(cause),
+            expected=", ".join(ChecklistSettings.model_fields),
+            remedy="see docs/checklists.md",
+        ) from cause

@@ -1,0 +1,255 @@
+"""Checks of a machine before ranks start: disk, memory, clock and GPUs of each node; connections between nodes.
+
+    of_this_node(config)    what needs no other node, within seconds
+    asked_gpus(launch)      GPUs of a node that the launch asks for
+    judged(reports)         the nodes to exclude
+
+A check that a node fails alone excludes it; what every node fails is no node's fault, and fails the job. What cannot be
+seen (no NVML, no sensor) is said so and excludes nobody. Does not belong here: what happens between nodes
+(`peer_checks`), how a node is kept out of the next attempt (`exclusion`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from plinth.launch.parameters import HostChecks, Launch
+from plinth.records import Frozen
+from plinth.training.config import RunConfig
+from plinth.training.telemetry.timeline import read_events
+
+HostOutcome = Literal["pass", "fail", "undetermined", "not applicable"]
+
+#: `PLINTH_HOST`: the scheduler's name for this machine, by which it can leave it out.
+HOST_VARIABLE: Final = "PLINTH_HOST"
+
+#: Reasons for slow clocks that are faults (nvml.h): hardware slowdown, thermal by hardware, power brake.
+_SLOWED: Final = {0x08: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
+_GPU_OPTION = re.compile(r"--(?:gpus-per-node|gres|gpus-per-task)[= ](?:gpu:)?(?:[\w.-]+:)?(\d+)")
+_BLOCK: Final = 1 << 20
+
+#: The check in which nodes wait for each other.
+SUM: Final = "all_reduce"
+
+
+class HostCheck(Frozen):
+    """One check of a node, with what was seen."""
+
+    name: str
+    outcome: HostOutcome
+    evidence: str
+
+
+class HostReport(Frozen):
+    """All checks of a node. `host` is the scheduler's name for it, `offset_s` seconds that node 0's clock is ahead."""
+
+    node: int
+    host: str
+    checks: tuple[HostCheck, ...] = ()
+    offset_s: float | None = None
+
+    def also(self, check: HostCheck) -> HostReport:
+        """The same with one more check."""
+        return self.model_copy(update={"checks": (*self.checks, check)})
+
+    @property
+    def failed(self) -> tuple[HostCheck, ...]:
+        """Those that it does not pass."""
+        return tuple(check for check in self.checks if check.outcome == "fail")
+
+
+def this_host() -> str:
+    """This machine's name: the scheduler's where it gives one."""
+    import socket
+
+    return os.environ.get(HOST_VARIABLE) or socket.gethostname()
+
+
+def of_this_node(config: RunConfig) -> Iterator[HostCheck]:
+    """Disk, memory, clock and GPUs of this machine."""
+    wanted = config.supervision.host_checks
+    yield disk(config.directory.root, wanted)
+    yield memory(wanted)
+    yield clock(config.directory.root, wanted)
+    yield gpus(config, wanted)
+
+
+def disk(folder: Path, wanted: HostChecks) -> HostCheck:
+    """Room in the run's folder; bytes that are written there come back the same, fast enough."""
+    free = shutil.disk_usage(folder).free
+    if free < wanted.free_bytes:
+        return _check("disk", "fail", f"{free:,} bytes free in {folder}, at least {wanted.free_bytes:,} wanted")
+    begun, count = time.monotonic(), min(wanted.disk_bytes, free // 4)
+    try:
+        same = _comes_back(folder, count)
+    except OSError as error:
+        return _check("disk", "fail", f"{folder}: {error}")
+    rate = count / max(time.monotonic() - begun, 1e-9)
+    found = f"{count:,} bytes at {rate:,.0f} bytes/s, {free:,} free"
+    if not same:
+        return _check("disk", "fail", f"bytes written to {folder} came back others")
+    slow = rate < wanted.disk_bytes_per_s
+    return _check("disk", "fail" if slow else "pass", f"{found}, {wanted.disk_bytes_per_s:,} wanted" if slow else found)
+
+
+def memory(wanted: HostChecks) -> HostCheck:
+    """Memory that is free now."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    return _check("memory", "pass" if free >= wanted.memory_bytes else "fail", f"{free:,} bytes free")
+
+
+def clock(folder: Path, wanted: HostChecks) -> HostCheck:
+    """This clock against that of the file system that all nodes see."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            before = time.time()
+            os.utime(file.fileno())
+            skew = os.fstat(file.fileno()).st_mtime - (before + time.time()) / 2
+    except OSError as error:
+        return _check("clock", "undetermined", str(error))
+    return _check("clock", "fail" if abs(skew) > wanted.clock_s else "pass", f"file system {skew:+.3f} s")
+
+
+def gpus(config: RunConfig, wanted: HostChecks) -> HostCheck:
+    """As many GPUs as the launch asks for, cool, with their full clocks, without errors."""
+    asked = asked_gpus(config.launch)
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except ImportError:
+        return _without_gpus(asked, "nvidia-ml-py is not installed (extra `gpu`)", "undetermined")
+    except Exception as error:  # NVMLError: no driver, no device
+        return _without_gpus(asked, f"NVML: {error}", "fail")
+    found = list(range(pynvml.nvmlDeviceGetCount()))
+    if asked and len(found) < asked:
+        return _check("gpu", "fail", f"{len(found)} visible, {asked} asked for")
+    if not found:
+        return _without_gpus(asked, "none visible", "fail")
+    errors = list(_noted(config))
+    errors += [f"GPU {n}: {fault}" for n in found for fault in faults(pynvml, n, wanted.temperature_c)]
+    return _check("gpu", "fail" if errors else "pass", "; ".join(errors) or f"{len(found)} healthy")
+
+
+def faults(nvml: Any, index: int, temperature_c: float) -> Iterator[str]:
+    """What is wrong with a GPU, as NVML says it; a sensor that it has not says nothing."""
+    gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def asked(question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except nvml.NVMLError:
+            return None
+
+    kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    ecc = asked(lambda: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, counter))
+    if ecc:
+        yield f"{ecc} ECC errors not corrected since it was reset"
+    rows = asked(lambda: nvml.nvmlDeviceGetRemappedRows(gpu))
+    if rows and rows[3]:
+        yield "a row of its memory could not be remapped"
+    elif rows and rows[2]:
+        yield "a remapping of its memory waits for a reset"
+    degrees = asked(lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))
+    if degrees is not None and degrees > temperature_c:
+        yield f"{degrees} degrees Celsius, at most {temperature_c:g} wanted"
+    slowed = asked(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)) or 0
+    yield from (words for bit, words in _SLOWED.items() if slowed & bit)
+
+
+def asked_gpus(launch: Launch) -> int:
+    """GPUs of a node that the launch asks for; 0 where it names none (the local launcher never does)."""
+    if launch.kind == "ray":
+        return int(launch.ray.resources.get("GPU", 0))
+    if launch.kind == "kubernetes":
+        given = launch.kubernetes.resources.get("nvidia.com/gpu", "0")
+        return int(given) if given.isdigit() else 0
+    matches = [match for line in launch.slurm.sbatch if (match := _GPU_OPTION.search(line))]
+    return max((int(match[1]) for match in matches), default=0) if launch.kind == "slurm" else 0
+
+
+def with_clocks(reports: Sequence[HostReport], clock_s: float) -> list[HostReport]:
+    """Reports with each node's clock against the median of all; of two nodes, the second against the first.
+
+    Args:
+        clock_s: seconds by which one may differ.
+    """
+    known = [one.offset_s for one in reports if one.offset_s is not None]
+    if len(known) < 2:
+        return list(reports)
+    middle = statistics.median(known) if len(known) > 2 else 0.0
+    found = []
+    for one in reports:
+        if one.offset_s is not None:
+            ahead = middle - one.offset_s
+            outcome: HostOutcome = "fail" if abs(ahead) > clock_s else "pass"
+            one = one.also(_check("clocks", outcome, f"{ahead:+.3f} s against {len(known)} nodes"))
+        found.append(one)
+    return found
+
+
+def judged(reports: Sequence[HostReport]) -> tuple[list[HostReport], str]:
+    """The nodes to exclude, and why the job fails where no node is at fault alone.
+
+    A check that all of several nodes fail is left out: another node would fail it too. So is a sum that did not come
+    where a node has failed something else, or never began: the sum waited for that one.
+    """
+    known = [one for one in reports if one.host]
+    if len(known) < len(reports) or any(check.name != SUM for one in known for check in one.failed):
+        reports = [one.model_copy(update={"checks": tuple(c for c in one.checks if c.name != SUM)}) for one in reports]
+    names = {check.name for one in reports for check in one.failed}
+    common = {name for name in names if all(any(c.name == name for c in one.failed) for one in reports)}
+    if len(reports) == 1:
+        common = set()
+    bad = [one for one in reports if any(check.name not in common for check in one.failed)]
+    if bad:
+        return bad, ""
+    shown = reports[0].failed if reports else ()
+    words = [f"{check.name}: {check.evidence}" for check in shown if check.name in common]
+    return [], f"every node fails {'; '.join(words)}" if words else ""
+
+
+def _comes_back(folder: Path, count: int) -> bool:
+    """Whether random bytes, flushed to the disk and dropped from this file's pages, are read back the same."""
+    sent, got = hashlib.sha256(), hashlib.sha256()
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        for begin in range(0, count, _BLOCK):
+            block = os.urandom(min(_BLOCK, count - begin))
+            sent.update(block)
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        while block := file.read(_BLOCK):
+            got.update(block)
+    return sent.digest() == got.digest()
+
+
+def _noted(config: RunConfig) -> Iterator[str]:
+    """Errors of GPUs of this machine that earlier jobs of the run have noted."""
+    host = {this_host(), os.uname().nodename}
+    for event in read_events(config.directory.events):
+        if event["event"] == "device_error" and event.get("host") in host:
+            yield f"GPU {event.get('gpu')} in an earlier attempt: {event.get('kind')} {event.get('xid', '')}".rstrip()
+
+
+def _without_gpus(asked: int, why: str, outcome: HostOutcome) -> HostCheck:
+    if not asked:
+        return _check("gpu", "not applicable", f"the launch asks for none; {why}")
+    return _check("gpu", outcome, f"{asked} asked for; {why}")
+
+
+def _check(name: str, outcome: HostOutcome, evidence: str) -> HostCheck:
+    return HostCheck(name=name, outcome=outcome, evidence=evidence)

@@ -1,0 +1,147 @@
+"""The process that checks one node of several: its own machine, then connection, clock and a sum with the others.
+
+    python -m plinth.training.supervise.peer_checks CONFIG NODE NODES ADDRESS PORT
+
+Node 0 listens on PORT. Every other node connects to it, exchanges times as NTP does (the offset of the exchange with
+the shortest round trip counts), and gets the port of a rendezvous, where all nodes add numbers by gloo, or by NCCL
+where they have GPUs. Each writes its report to `nodes/host-0001.json`; one that does not is named by node 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from plinth.launch.parameters import HostChecks
+from plinth.training import config as configuration
+from plinth.training.supervise.host_checks import SUM, HostCheck, HostReport, of_this_node, this_host
+from plinth.training.supervise.nodes import NodeFiles, write
+
+#: Exchanges of times with node 0.
+EXCHANGES = 8
+_LINE = 128
+
+
+class TimeExchange:
+    """Node 0's end: answers with its time, and with the port of the rendezvous.
+
+    Args:
+        port: to listen on; rendezvous: where all nodes add.
+    """
+
+    def __init__(self, port: int, rendezvous: int) -> None:
+        self._rendezvous = rendezvous
+        self._server = socket.create_server(("", port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._server.accept()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rwb", buffering=0) as stream, contextlib.suppress(OSError):
+            while stream.readline(_LINE):
+                received = time.time()
+                stream.write(f"{received!r} {time.time()!r} {self._rendezvous}\n".encode())
+
+
+def exchanged(address: str, port: int, until: float) -> tuple[float, float, int]:
+    """Offset of node 0's clock and round trip, in seconds, and the port of the rendezvous.
+
+    Raises:
+        OSError: node 0 cannot be reached before `until` (monotonic).
+    """
+    with _connected(address, port, until) as connection, connection.makefile("rwb", buffering=0) as stream:
+        best, rendezvous = (0.0, float("inf")), 0
+        for _ in range(EXCHANGES):
+            sent = time.time()
+            stream.write(b"time\n")
+            answer = stream.readline(_LINE).decode().split()
+            came = time.time()
+            if len(answer) != 3:
+                raise OSError("node 0 closed the connection")
+            received, left, rendezvous = float(answer[0]), float(answer[1]), int(answer[2])
+            trip = (came - sent) - (left - received)
+            best = min(best, (((received - sent) + (left - came)) / 2, trip), key=lambda one: one[1])
+    return best[0], best[1], rendezvous
+
+
+def _connected(address: str, port: int, until: float) -> socket.socket:
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=max(0.1, until - time.monotonic()))
+        except OSError:
+            if time.monotonic() + 0.2 >= until:
+                raise
+            time.sleep(0.2)
+
+
+def summed(address: str, port: int, node: int, nodes: int, until: float) -> HostCheck:
+    """Numbers of all nodes, added by a collective: the sum that arithmetic gives."""
+    import torch
+    from torch import distributed
+
+    cuda = torch.cuda.is_available()
+    backend = "nccl" if cuda else "gloo"
+    limit = datetime.timedelta(seconds=max(1.0, until - time.monotonic()))
+    try:
+        where = f"tcp://{address}:{port}"
+        distributed.init_process_group(backend, init_method=where, rank=node, world_size=nodes, timeout=limit)
+        wanted = nodes * (nodes + 1) // 2
+        numbers = torch.full((1 << 16,), node + 1, dtype=torch.int64, device="cuda" if cuda else "cpu")
+        distributed.all_reduce(numbers)
+        found = set(map(int, numbers.tolist()))
+    except (RuntimeError, ValueError) as error:  # what torch raises of a backend, a store, a timeout
+        return HostCheck(name=SUM, outcome="fail", evidence=f"{backend}: {str(error).splitlines()[0][:200]}")
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+    right = found == {wanted}
+    evidence = f"{backend} over {nodes} nodes: {', '.join(map(str, sorted(found)[:5]))}, expected {wanted}"
+    return HostCheck(name=SUM, outcome="pass" if right else "fail", evidence=evidence)
+
+
+def _between(report: HostReport, nodes: int, address: str, port: int, wanted: HostChecks, until: float) -> HostReport:
+    """The report with what happens between nodes."""
+    from plinth.training.supervise.supervisor import free_port
+
+    if report.node == 0:
+        rendezvous = free_port()
+        TimeExchange(port, rendezvous)
+        report = report.model_copy(update={"offset_s": 0.0})
+    else:
+        try:
+            offset, trip, rendezvous = exchanged(address, port, until)
+        except (OSError, ValueError) as error:
+            return report.also(HostCheck(name="network", outcome="fail", evidence=f"node 0 at {address}: {error}"))
+        seen = f"node 0 at {address}, round trip {trip * 1e3:.2f} ms"
+        report = report.also(HostCheck(name="network", outcome="pass", evidence=seen))
+        report = report.model_copy(update={"offset_s": offset})
+    return report.also(summed(address, rendezvous, report.node, nodes, until)) if wanted.all_reduce else report
+
+
+def main() -> int:
+    """Check this node and write its report; 0 whatever was found."""
+    path, node, nodes, address, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]
+    config = configuration.load(path)
+    wanted = config.supervision.host_checks
+    if wanted.all_reduce:
+        import torch  # noqa: F401  (its import takes seconds, which are not the network's)
+    until = time.monotonic() + wanted.bound_s
+    file = NodeFiles(config.directory).host_checks(node)
+    report = HostReport(node=node, host=this_host())
+    write(file, report)  # its name, where what follows hangs
+    report = report.model_copy(update={"checks": tuple(of_this_node(config))})
+    write(file, report)  # what is known if the others never answer
+    write(file, _between(report, nodes, address, int(port), wanted, until))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
