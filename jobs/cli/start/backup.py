@@ -128,8 +128,8 @@ def drill(settings: Settings, place: str, name: str, as_json: bool) -> int:
 
 
 def _facts(snapshot: BackupSnapshot) -> dict[str, object]:
-    sizes = ([each.bytes for each in kept] for kept in (snapshot.entries, snapshot.blobs))
-    size = sum(map(sum, sizes)) + sum(each.bytes for each in snapshot.databases)
+    size = sum(each.bytes for each in snapshot.entries)
+    size += sum(each.bytes for each in snapshot.blobs) + sum(each.bytes for each in snapshot.databases)
     return {
         "at": snapshot.at,
         "files": len(snapshot.entries),
