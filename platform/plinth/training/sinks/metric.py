@@ -56,7 +56,8 @@ def exposition(metrics: Mapping[str, Metric], samples: Iterable[MetricSample]) -
     """
     lines: dict[str, list[str]] = {}
     for name, labels, value in samples:
-        lines.setdefault(name, []).append(f"{_series(name, metrics[name].labels, labels)} {floatToGoString(value)}\n")
+        number = floatToGoString(value)  # type: ignore[no-untyped-call]
+        lines.setdefault(name, []).append(f"{_series(name, metrics[name].labels, labels)} {number}\n")
     text = (
         f"# HELP {name} {one.meaning}\n# TYPE {name} {one.kind}\n{''.join(lines[name])}"
         for name, one in metrics.items()
