@@ -111,6 +111,10 @@ def _variables(values: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
+def _end(made: Served) -> None:
+    stop_server(made.workspace)
+
+
 MLFLOW: Final = GameDay(
     name="mlflow-away",
     hypothesis="A run trains on while MLflow is away; what could not be relayed is said, kept, and relayed once it is "
@@ -121,5 +125,5 @@ MLFLOW: Final = GameDay(
     abort_s=900.0,
     prepare=serve,
     play=mlflow_away,
-    end=lambda made: stop_server(made.workspace),
+    end=_end,
 )

@@ -84,7 +84,7 @@ def list_(settings: Settings, name: ChecklistName | None, as_json: bool) -> None
 @shared
 @json_option
 def waive(settings: Settings, name: str, until: datetime, reason: str, owner: str | None, as_json: bool) -> None:
-    """Sign that the line NAME may stay unmet in this workspace until a date."""
+    """Sign that item NAME may stay unmet in this workspace until a date."""
     import time
     from datetime import UTC
 
