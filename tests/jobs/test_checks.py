@@ -34,6 +34,7 @@ from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
 from plinth.trust.pin import SEEN
 from registry import api, feed, incidents, policy
+from registry.checks import server_checks
 from registry.signed_log import AUDIT, FEED
 from tests.attacks.conftest import mlflow, mlflow_database
 from tests.registry.conftest import Line, ctx, line, make_line
@@ -255,6 +256,10 @@ def kept() -> tuple[Kept, Callable[[], None]]:
 def test_each_planted_fault_fails_its_own_line_and_no_other(
     site: Site, kept: tuple[Kept, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # servers that other tests of this machine have lost are no faults of this workspace
+    elsewhere = server_checks._serving
+    own = lambda: (found for found in elsewhere() if found[1].is_relative_to(site.root))  # noqa: E731
+    monkeypatch.setattr(server_checks, "_serving", own)
     healthy = site.lines()
     unmet = [one for one in healthy.values() if one.outcome in ("fail", "undetermined")]
     bad = {one.name: (one.outcome, one.evidence) for one in unmet}
