@@ -6,6 +6,7 @@ experiment    run an experiment: its arms and its effects through Dagster
 sensors       new source files, approvals, failed runs; the nightly and hourly schedules
 schedules     when the reviews are written
 reviews       the page of a week or month
+checklists    checklists as assets with a check for each line, by schedule
 checks        lines of checklists about the orchestrator
 marks         the check of every asset against marks of unfitness
 instance      the Dagster instance of a workspace

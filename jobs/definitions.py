@@ -17,7 +17,7 @@ from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
-from jobs import experiments, marks, schedules, sensors
+from jobs import checklists, experiments, marks, schedules, sensors
 from jobs.recipes import find, load
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
@@ -91,6 +91,12 @@ def build(
         executor_def=in_process,
         description="The champion on held-out text that came since the last look.",
     )
+    checked = dg.define_asset_job(
+        checklists.JOB,
+        dg.AssetSelection.groups(checklists.GROUP),
+        executor_def=in_process,
+        description="Evaluates the checklists.",
+    )
     released = [
         sensors.approval(recipe, workspace, release),
         sensors.canary(recipe, workspace, release),
@@ -100,10 +106,11 @@ def build(
         assets=[
             *(asset(stage, pages) for stage in (*stages(recipe), *watching, *further)),
             service_levels.asset(recipe),
+            *checklists.assets(recipe, workspace),
         ],
         asset_checks=[marks_check],
         jobs=[
-            *(corpus, candidate, levels),
+            *(corpus, candidate, levels, checked),
             *([] if recipe.release is None else [release]),
             *([drifting] if watching else []),
         ],
@@ -111,6 +118,7 @@ def build(
             *(sensors.nightly(corpus), sensors.hourly(levels)),
             *([sensors.daily(drifting)] if watching else []),
             *schedules.of_reviews(workspace),
+            checklists.schedule(checked),
         ],
         sensors=[
             sensors.arrival(recipe, workspace, corpus),

@@ -10,6 +10,7 @@ import pytest
 from assets.catalog import STEMS, selected, stages
 from jobs import definitions
 from plinth.errors import MissingError
+from plinth.operation.checklists.check import CHECKLISTS
 from plinth.recipe.load import load
 
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
@@ -35,7 +36,8 @@ def test_the_demo_loads_too(tmp_path):
 
 def test_every_asset_says_what_it_is(defs, recipe):
     specs = {"/".join(spec.key.path): spec for spec in defs.resolve_all_asset_specs()}
-    assert set(specs) == {"service_levels", "drift", *(stage.asset for stage in stages(recipe))}
+    made = {stage.asset for stage in stages(recipe)}
+    assert set(specs) == made | {"service_levels", "drift", *(f"checklists/{name}" for name in CHECKLISTS)}
     for name, spec in specs.items():
         assert spec.description, name
         assert spec.code_version, name
@@ -149,3 +151,22 @@ def test_a_mixture_without_release_ends_at_the_evaluation(recipe):
     found = {stage.asset for stage in stages(recipe.model_copy(update={"release": None}))}
     assert "evaluation" in found
     assert not {"candidate", "release"} & found
+
+
+def test_every_line_of_a_checklist_is_a_check_of_its_asset(defs, tmp_path, recipe):
+    """Evaluated in a workspace where nothing was ever made: what cannot be seen is no pass."""
+    from jobs import checklists
+    from plinth.operation.checklists import catalog
+
+    found = (
+        definitions.build(recipe, tmp_path)
+        .resolve_job_def(checklists.JOB)
+        .execute_in_process(asset_selection=[checklists.key_of("preproduction")], raise_on_error=True)
+    )
+    evaluated = {one.check_name: one for one in found.get_asset_check_evaluations()}
+    assert set(evaluated) == {check.name.replace("-", "_") for check in catalog.checks("preproduction")}
+    assert not evaluated["lineage"].passed
+    assert evaluated["lineage"].severity == dg.AssetCheckSeverity.WARN
+    assert evaluated["held_out"].severity == dg.AssetCheckSeverity.ERROR
+    assert evaluated["sources_owned"].passed
+    assert defs.resolve_schedule_def("checklists").cron_schedule == checklists.CRON
