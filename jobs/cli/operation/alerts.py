@@ -20,7 +20,7 @@ url_option = click.option(
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@click.group()
+@click.group(epilog=examples("plinth alerts list", "plinth alerts rules --out rules.yaml"))
 def alerts() -> None:
     """List alerts; write rules for Prometheus and routes for Alertmanager; silence a run that stops as planned."""
 

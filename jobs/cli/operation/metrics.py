@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PORT = 9464
 
 
-@click.group()
+@click.group(epilog=examples("plinth metrics list", "plinth metrics serve"))
 def metrics() -> None:
     """List metrics; serve them to Prometheus, or write them into a file for its textfile collector."""
 
