@@ -139,7 +139,7 @@ def _emit(text: str, out: Path | None) -> None:
     from plinth.storage.atomic import write_bytes
 
     if out is None:
-        click.echo(text, nl=False)
+        output.line(text, end="")
     else:
         write_bytes(out, text.encode())
         output.line(str(out))

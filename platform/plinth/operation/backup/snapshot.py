@@ -15,7 +15,7 @@ from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Blob, Frozen
 from plinth.storage.destination import DigestWriter, WrittenFile, read_file, remove_file, sizes, write_file
 
-_NAME: Final = re.compile(r"\d{8}T\d{6}Z-([0-9a-f]{64})\.json")
+_NAME: Final = re.compile(r"\d{8}T\d{6}(?:\.\d{6})?Z-([0-9a-f]{64})\.json")
 
 
 class BackupEntry(Frozen):

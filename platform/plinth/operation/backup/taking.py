@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -17,7 +18,6 @@ from plinth.records import Blob, Manifest
 from plinth.storage.destination import read_file
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
-from plinth.trust.clock import now
 from plinth.trust.pin import Trust
 
 Blobs = Literal["needed", "all"]
@@ -64,7 +64,7 @@ def take(
         kept, missing = _blobs(archive, state, blobs)
         say(f"{len(kept)} blobs")
     snapshot = BackupSnapshot(
-        at=now(),
+        at=datetime.now(UTC).isoformat(timespec="microseconds"),  # names of backups sort by it
         workspace=state.workspace.uri or str(state.workspace.root),
         root=trust.root.name,
         root_version=trust.root.version,
