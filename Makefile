@@ -106,6 +106,8 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 # One module's tests stay in one process, so that what they share is made once. Many tests wait for servers and for
 # processes of their own, so three at a time keep two cores busy; tests/conftest.py puts the longest modules first.
 # Three test processes for two cores, each and what it starts on one thread: threads would wait for one another.
+# Compiled modules are kept, whatever the user's settings: the suite starts hundreds of processes that import the same.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 test: setup-test check ## checks and the suite: every part from end to end, in some 25 minutes on two cores

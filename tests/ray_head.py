@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.ray_patience import PATIENCE, RAY, TRIES
+from tests.ray_patience import PATIENCE, RAY, TRIES, started
 
 PATIENCE_S = 300.0
 
@@ -31,17 +31,11 @@ def ray_head(folder: Path, environment: Mapping[str, str], nodes: int = 1) -> It
         environment: of its jobs too; RAY_AUTH_TOKEN is asked of whoever calls.
         nodes: with the head's; each has a daemon and an object store of its own.
     """
-    port, output, further = _free_port(), folder / "head.out", []
-    head = _start(
-        output,
-        environment,
-        *("--head", "--port=0", "--num-cpus=2", f"--temp-dir={folder}", "--include-dashboard=true"),
-        *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}", f"--ray-client-server-port={_free_port()}"),
-    )
+    further: list[subprocess.Popen[bytes]] = []
+    head, port, address = started(lambda: _head(folder, environment))
     try:
-        _wait(f"http://127.0.0.1:{port}/api/jobs/", environment["RAY_AUTH_TOKEN"], head, output)
         for number in range(1, nodes):
-            address, said = _address(head, output), folder / f"node-{number}.out"
+            said = folder / f"node-{number}.out"
             for left in reversed(range(TRIES)):
                 further.append(_start(said, environment, f"--address={address}", "--num-cpus=1"))
                 if _joined(port, environment["RAY_AUTH_TOKEN"], number + 1, further[-1], said, left):
@@ -50,6 +44,23 @@ def ray_head(folder: Path, environment: Mapping[str, str], nodes: int = 1) -> It
     finally:
         for process in (*further, head):
             _end(process)
+
+
+def _head(folder: Path, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int, str]:
+    """A head that is up, the port of its dashboard, and the address where further nodes find it."""
+    port, output = _free_port(), folder / "head.out"
+    head = _start(
+        output,
+        environment,
+        *("--head", "--port=0", "--num-cpus=2", f"--temp-dir={folder}", "--include-dashboard=true"),
+        *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}", f"--ray-client-server-port={_free_port()}"),
+    )
+    try:
+        _wait(f"http://127.0.0.1:{port}/api/jobs/", environment["RAY_AUTH_TOKEN"], head, output)
+        return head, port, _address(head, output)
+    except BaseException:
+        _end(head)
+        raise
 
 
 def _start(output: Path, environment: Mapping[str, str], *options: str) -> subprocess.Popen[bytes]:

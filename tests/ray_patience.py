@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +27,8 @@ TIMES = 4
 TRIES = 3
 
 MB = 2**20
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * MB}
+T = TypeVar("T")
 
 
 def patient(here: pytest.MonkeyPatch) -> None:
@@ -41,19 +45,23 @@ def two_nodes(*environments: dict[str, str]) -> Any:
     """A cluster of two nodes with a core each, after `patient`; what their environments have more than this process."""
     from ray.cluster_utils import Cluster
 
-    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * MB}
     first, second = environments or ({}, {})
-    for left in reversed(range(TRIES)):
-        try:
-            made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "env_vars": first})
-            made.add_node(**node, env_vars=second)
-            made.wait_for_nodes(timeout=300)
-        except Exception:
-            if not left:
-                raise
-        else:
-            return made
-    raise AssertionError
+
+    def start() -> Any:
+        made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "env_vars": first})
+        made.add_node(**NODE, env_vars=second)
+        made.wait_for_nodes(timeout=300)
+        return made
+
+    return started(start)
+
+
+def started(start: Callable[[], T]) -> T:
+    """What a start gives, tried `TRIES` times."""
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(Exception):
+            return start()
+    return start()
 
 
 #: The `ray` command with this patience, for `python -c`.

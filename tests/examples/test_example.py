@@ -200,7 +200,7 @@ def test_what_it_does_not_take_is_refused_by_key_and_line(shared: Environment, w
 def test_its_gate_stands_in_a_policy(shared: Environment, workspace: Path) -> None:
     path = workspace.parent / "policy.yaml"
     path.write_text(POLICY)
-    assert "23 gates" in shared.plinth(workspace, "gates", "check", str(path)).stdout
+    assert "24 gates" in shared.plinth(workspace, "gates", "check", str(path)).stdout
     path.write_text(POLICY.replace("0.05", "-1"))
     done = shared.plinth(workspace, "gates", "check", str(path), check=False)
     assert done.returncode == 2

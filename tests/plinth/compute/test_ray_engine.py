@@ -14,11 +14,9 @@ import pytest
 from plinth.compute.ray_engine import RayEngine
 from plinth.compute.select_engine import Compute
 from plinth.errors import MissingError, RecipeError, WorkerError
-from tests.ray_patience import patient, two_nodes
+from tests.ray_patience import NODE, patient, started, two_nodes
 
 pytestmark = pytest.mark.slow
-
-MB = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +124,7 @@ def test_a_task_over_its_limit_is_killed(engine: RayEngine) -> None:
 
 
 def test_a_lost_node_costs_its_tasks_and_no_more(cluster: Any) -> None:
-    lost = cluster.add_node(num_cpus=1, object_store_memory=80 * MB)
+    lost = started(lambda: cluster.add_node(**NODE))
     cluster.wait_for_nodes(timeout=300)
     finished: list[int] = []
 

@@ -3,9 +3,9 @@
 Writers write content first, then what points to it: blobs, then records and manifests, then references; a record of a
 signed log, then the head that names it. A backup copies the other way round: pointers first, then what they point to.
 Content is only ever added, so whatever a copied pointer names was there before the pointer was, and is copied after it.
-What was added meanwhile is copied without a pointer to it, which is what an interrupted writer leaves, too. The head of
-the release history is read again after its log; when it has moved, both are copied again, since a log may be one record
-longer than its head and no more. Each database is copied in one transaction of its own; none refers to another.
+What was added meanwhile is copied without a pointer to it, which is what an interrupted writer leaves, too; but the log
+of releases may be one record longer than its head and no more, so what is longer is left out. Each database is copied
+in one transaction of its own; none refers to another.
 """
 
 from __future__ import annotations

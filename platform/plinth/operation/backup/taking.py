@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -18,13 +20,13 @@ from plinth.records import Blob, Manifest
 from plinth.storage.destination import read_file
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
+from plinth.trust import dsse
 from plinth.trust.pin import Trust
 
 Blobs = Literal["needed", "all"]
 #: A private key in PEM, in any file up to this length, stops a backup.
 KEY, KEY_BYTES = b"PRIVATE KEY-----", 1 << 16
-#: How often the head and its log are copied again, when releases are made meanwhile.
-ATTEMPTS: Final = 5
+_RECORD: Final = re.compile(r"releases/(\d+)\.json")
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -57,9 +59,8 @@ def take(
         scratch = Path(name)
         copies = tuple(_database(archive, state.workspace, source, scratch) for source in sources)
         say(f"{len(copies)} databases")
-        entries = list(_pointers(archive, state.workspace, scratch))
-        for group in GROUPS[2:]:
-            entries += _group(archive, state.workspace, group, scratch)
+        found = [entry for group in GROUPS for entry in _group(archive, state.workspace, group, scratch)]
+        entries = list(_not_outgrown(archive, found))
         say(f"{len(entries)} files")
         kept, missing = _blobs(archive, state, blobs)
         say(f"{len(kept)} blobs")
@@ -77,42 +78,31 @@ def take(
     return archive.commit(snapshot), snapshot
 
 
-def _pointers(archive: BackupArchive, workspace: Workspace, scratch: Path) -> Iterator[BackupEntry]:
-    """Pointers and signed logs, copied again where the head of the release history has moved meanwhile."""
-    for _ in range(ATTEMPTS):
-        before = _head(workspace)
-        found = [entry for group in GROUPS[:2] for entry in _group(archive, workspace, group, scratch, vanishing=False)]
-        if _head(workspace) == before:
-            yield from found
-            return
-    raise StorageError(
-        "releases were made faster than they could be copied",
-        expected=f"no release while the logs are copied, in one of {ATTEMPTS} attempts",
-        remedy="run the command again",
-    )
+def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterator[BackupEntry]:
+    """Entries without release records that were made since their head was copied: a log may be one longer, no more."""
+    head = next((each for each in entries if each.path == HEAD), None)
+    number = 0
+    if head:
+        envelope = json.loads(b"".join(archive.content(head.sha256, head.bytes, HEAD)))
+        number = int(dsse.unverified(envelope, HEAD)["predicate"]["number"])
+    for each in entries:
+        record = _RECORD.fullmatch(each.path)
+        if record is None or int(record[1]) <= number + 1:
+            yield each
 
 
-def _head(workspace: Workspace) -> bytes:
-    try:
-        return Path(inventory.location(workspace, HEAD)).read_bytes()
-    except FileNotFoundError:
-        return b""
-
-
-def _group(
-    archive: BackupArchive, workspace: Workspace, group: InventoryGroup, scratch: Path, *, vanishing: bool = True
-) -> Iterator[BackupEntry]:
+def _group(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, scratch: Path) -> Iterator[BackupEntry]:
     """Copy the files of a group. What vanishes meanwhile takes its checkpoint with it.
 
-    Args:
-        vanishing: files of this group may be deleted by those who write it.
+    Raises:
+        MissingError: a file has vanished that nobody deletes.
     """
     made, gone = [], set()
     for path in inventory.files(workspace, group):
         try:
             made.append(_file(archive, workspace, group, path, scratch))
         except MissingError:
-            if not vanishing:
+            if group in GROUPS[:2]:
                 raise
             gone.add(path.partition("/step-")[0] + "/step-" + path.partition("/step-")[2].partition("/")[0])
     yield from (each for each in made if not any(each.path.startswith(one) for one in gone))
