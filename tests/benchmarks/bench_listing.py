@@ -28,8 +28,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from plinth import private
 from plinth.compute.context import Context
 from plinth.records import Blob, Manifest, Part
+from plinth.storage import verified
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
@@ -56,12 +58,14 @@ def main() -> None:
         return
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
+        os.environ[private.VARIABLE] = f"{folder}/private"
         ctx = Context(Workspace(folder).ensure())
         drawn = _Drawn(ctx, given.tokens)
         asked = _asked(drawn)
+        rows = [drawn.first_read()]
         drawn.fill([(step, batch) for batch, steps in asked.items() for step in steps])
         mix, shards = drawn.publish()
-        rows = [row for batch, steps in asked.items() for row in _measured(folder, mix, batch, steps, drawn)]
+        rows += [row for batch, steps in asked.items() for row in _measured(folder, mix, batch, steps, drawn)]
         started = time.perf_counter()
         parts = len(ctx.refs.load(shards).parts)
         rows.append(_row(f"loading the shards' manifest of {parts:,} parts, which listing does without", started))
@@ -136,6 +140,12 @@ class _Drawn:
         self.path = ctx.store.path(self.form.blob)
         self.path.chmod(0o644)
 
+    def first_read(self) -> dict[str, Any]:
+        """What the first reader of a part on a machine adds."""
+        started = time.perf_counter()
+        verified.require_unchanged(self.path, self.form.blob)
+        return _row(f"first read of a part of {self.form.blob.bytes / 1e6:.0f} MB on a machine: SHA-256", started)
+
     def fill(self, steps: Sequence[tuple[int, int]]) -> None:
         """Make what listing these steps reads of the index."""
         asked = [self.order.step_window(step, batch).indices * WIDTH for step, batch in steps]
@@ -162,6 +172,7 @@ class _Drawn:
                 if column is not None:
                     out.seek(at)
                     out.write(column.data)
+        verified.remember(self.path, self.form.blob)  # what was drawn is what is searched
         stats = {**self.form.stats, "start": number * self.span, "tokens": self.span, "parts": [number, number]}
         return self.form.model_copy(update={"name": f"index-{number:05d}.arrow", "stats": stats})
 
@@ -190,6 +201,7 @@ class _Drawn:
             for at, size in self.read:
                 out.seek(at)
                 out.write(os.pread(whole.fileno(), size, at))
+        verified.remember(path, blob)  # as after the first reader of the machine, who would find holes here
         return part.model_copy(update={"blob": blob})
 
     def publish(self) -> tuple[str, str]:

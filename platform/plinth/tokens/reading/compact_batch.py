@@ -16,6 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.compiled import njit
+from plinth.tokens.reading.buffer_pool import BufferPool
+
+#: Of the arrays with a value per token, of all batches of a process.
+_POOL = BufferPool(np.dtype(np.int32))
 
 
 class ExpandedBatch(NamedTuple):
@@ -89,8 +93,10 @@ class CompactBatch:
         return counts
 
     def expanded(self) -> ExpandedBatch:
-        """The same sequences with a value per token."""
-        tokens, segments = self.tokens.astype(np.int32), np.empty(self.tokens.shape, np.int32)
+        """The same sequences with a value per token, in memory of expanded batches that nobody refers to any more."""
+        rows, width = self.tokens.shape
+        tokens, segments = _POOL.take((rows, width)), _POOL.take((rows, width))
+        np.copyto(tokens, self.tokens)  # uint32 too: ids are below 2^31
         _number(self.starts, segments)
         if self.unscored is None:
             return ExpandedBatch(tokens, segments, None)

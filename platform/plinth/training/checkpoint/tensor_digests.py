@@ -83,6 +83,7 @@ class _Hashed:
         if self._again:
             self._digest, self._done = blake3(), 0
         self._hash(self.bytes, beat)
+        self._data = None  # of a tensor on a device it is a copy
         return tensor_line(name, str(self.tensor.dtype), self.tensor.shape, self._digest.hexdigest())
 
     def _hash(self, end: int, beat: Beat) -> None:

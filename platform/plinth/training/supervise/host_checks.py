@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 from plinth.launch.parameters import HostChecks, Launch
 from plinth.records import Frozen
 from plinth.training.config import RunConfig
+from plinth.training.telemetry.devices import chosen
 from plinth.training.telemetry.timeline import read_events
 
 HostOutcome = Literal["pass", "fail", "undetermined", "not applicable"]
@@ -34,6 +35,9 @@ HOST_VARIABLE: Final = "PLINTH_HOST"
 
 #: Reasons for slow clocks that are faults (nvml.h): hardware slowdown, thermal by hardware, power brake.
 _SLOWED: Final = {0x08: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
+#: XIDs that the program causes, or its end (45 follows every killed process), on a GPU that is sound: those that
+#: NVIDIA's device plugin for Kubernetes leaves out of its health check.
+_OF_PROGRAMS: Final = {13, 31, 43, 45, 68, 109}
 _GPU_OPTION = re.compile(r"--(?:gpus-per-node|gres|gpus-per-task)[= ](?:gpu:)?(?:[\w.-]+:)?(\d+)")
 _BLOCK: Final = 1 << 20
 
@@ -122,7 +126,7 @@ def clock(folder: Path, wanted: HostChecks) -> HostCheck:
 
 
 def gpus(config: RunConfig, wanted: HostChecks) -> HostCheck:
-    """As many GPUs as the launch asks for, cool, with their full clocks, without errors."""
+    """As many GPUs as the launch asks for, cool, with their full clocks, without errors; those of other jobs aside."""
     asked = asked_gpus(config.launch)
     try:
         import pynvml
@@ -132,19 +136,19 @@ def gpus(config: RunConfig, wanted: HostChecks) -> HostCheck:
         return _without_gpus(asked, "nvidia-ml-py is not installed (extra `gpu`)", "undetermined")
     except Exception as error:  # NVMLError: no driver, no device
         return _without_gpus(asked, f"NVML: {error}", "fail")
-    found = list(range(pynvml.nvmlDeviceGetCount()))
+    found = dict(chosen(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    found = found or dict(chosen(pynvml, None))  # names of parts of GPUs (MIG)
     if asked and len(found) < asked:
         return _check("gpu", "fail", f"{len(found)} visible, {asked} asked for")
     if not found:
         return _without_gpus(asked, "none visible", "fail")
     errors = list(_noted(config))
-    errors += [f"GPU {n}: {fault}" for n in found for fault in faults(pynvml, n, wanted.temperature_c)]
+    errors += [f"GPU {n}: {fault}" for n, gpu in found.items() for fault in faults(pynvml, gpu, wanted.temperature_c)]
     return _check("gpu", "fail" if errors else "pass", "; ".join(errors) or f"{len(found)} healthy")
 
 
-def faults(nvml: Any, index: int, temperature_c: float) -> Iterator[str]:
-    """What is wrong with a GPU, as NVML says it; a sensor that it has not says nothing."""
-    gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+def faults(nvml: Any, gpu: Any, temperature_c: float) -> Iterator[str]:
+    """What is wrong with a GPU (its handle), as NVML says it; a sensor that it has not says nothing."""
 
     def asked(question: Callable[[], Any]) -> Any:
         try:
@@ -238,10 +242,13 @@ def _comes_back(folder: Path, count: int) -> bool:
 
 
 def _noted(config: RunConfig) -> Iterator[str]:
-    """Errors of GPUs of this machine that earlier jobs of the run have noted."""
-    host = {this_host(), os.uname().nodename}
+    """Errors of GPUs of this machine that earlier jobs of the run have noted since it was started."""
+    import psutil
+
+    host, begun = {this_host(), os.uname().nodename}, psutil.boot_time()
     for event in read_events(config.directory.events):
-        if event["event"] == "device_error" and event.get("host") in host:
+        of_gpu = event["event"] == "device_error" and event.get("xid") not in _OF_PROGRAMS
+        if of_gpu and event.get("host") in host and float(event["time"]) >= begun:
             yield f"GPU {event.get('gpu')} in an earlier attempt: {event.get('kind')} {event.get('xid', '')}".rstrip()
 
 

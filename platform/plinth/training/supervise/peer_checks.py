@@ -126,6 +126,12 @@ def _between(report: HostReport, nodes: int, address: str, port: int, wanted: Ho
     return report.also(summed(address, rendezvous, report.node, nodes, until)) if wanted.all_reduce else report
 
 
+def _unfinished(report: HostReport) -> HostReport:
+    """The report of a node whose sum has not come: a collective that hangs takes this process with it (NCCL's watchdog
+    aborts it), which nobody else would notice."""
+    return report.also(HostCheck(name=SUM, outcome="fail", evidence="it has not come within the bound"))
+
+
 def main() -> int:
     """Check this node and write its report; 0 whatever was found."""
     path, node, nodes, address, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]
@@ -138,7 +144,7 @@ def main() -> int:
     report = HostReport(node=node, host=this_host())
     write(file, report)  # its name, where what follows hangs
     report = report.model_copy(update={"checks": tuple(of_this_node(config))})
-    write(file, report)  # what is known if the others never answer
+    write(file, _unfinished(report) if wanted.all_reduce else report)  # what is known if the others never answer
     write(file, _between(report, nodes, address, int(port), wanted, until))
     return 0
 

@@ -45,7 +45,7 @@ class DeviceMonitor:
         self._nvml, self._node, self._every_s, self._host = nvml, node, every_s, socket.gethostname()
         self._events = Timeline(run.events)
         self._samples = Timeline(run.devices / f"node-{node:04d}.jsonl")
-        self._handles = dict(_chosen(nvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
+        self._handles = dict(chosen(nvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
         self._errors = nvml.nvmlEventSetCreate()
         self._watched = sum(self._watch(handle) for handle in self._handles.values())
 
@@ -142,7 +142,7 @@ def _say_nothing_is_monitored(why: str) -> None:
     print(f"no GPU of this node is monitored: {why}", file=sys.stderr, flush=True)
 
 
-def _chosen(nvml: Any, visible: str | None) -> Iterable[tuple[int, Any]]:
+def chosen(nvml: Any, visible: str | None) -> Iterable[tuple[int, Any]]:
     """Index and handle of the GPUs of this job: those that CUDA_VISIBLE_DEVICES names, by index or by UUID."""
     handles = {index: nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())}
     names = [name.strip() for name in visible.split(",")] if visible else []

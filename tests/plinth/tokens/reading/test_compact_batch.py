@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +42,21 @@ def test_rows_are_their_arrays(count: int, targets: int, seed: int, all_scored: 
     first = seed % count
     for own, whole in zip(CompactBatch(*rows.part(first, count)).expanded(), rows.expanded(), strict=True):
         assert own is None or np.array_equal(own, whole[first:])  # type: ignore[index]
+
+
+def test_memory_of_an_expanded_batch_is_reused_once_nobody_refers_to_it() -> None:
+    """A view keeps it, and a tensor of a view."""
+    batches = [CompactBatch.of(*arrays(3, 10, seed, all_scored=True)) for seed in (1, 2, 3)]
+    first = batches[0].expanded()
+    row, numbers, place = first.tokens[1], torch.from_numpy(first.segments)[2], first.tokens.ctypes.data
+    expected = row.copy(), numbers.clone()
+    del first
+    later = [batch.expanded() for batch in batches]
+    assert place not in {column.ctypes.data for one in later for column in one[:2]}
+    assert np.array_equal(row, expected[0])
+    assert torch.equal(numbers, expected[1])
+    del row, numbers, later
+    assert place in {column.ctypes.data for column in batches[2].expanded()[:2]}
 
 
 class _Shards:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from plinth.errors import CheckpointError
+from plinth.training.checkpoint import tensor_digests
 from plinth.training.checkpoint.file_digests import CHUNK_BYTES
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, ShardedState, Share, key_of, write
 from plinth.training.checkpoint.tensor_digests import FilledTensors, tensors_digest
@@ -50,6 +52,24 @@ def test_the_digest_is_of_the_memory_at_last(order: list[tuple[int, int]]) -> No
     held.filled(other.data_ptr(), 32)
     assert held.digest() == tensors_digest(tensors)
     assert held.digest() != tensors_digest([*tensors[:2], tensors[2] + 1, *tensors[3:]])
+
+
+def test_of_tensors_that_must_be_copied_one_copy_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of every tensor on a GPU; here of tensors that are not contiguous."""
+    copies, most, copied = [], 0, tensor_digests.bytes_of
+
+    def counted(tensor: torch.Tensor) -> Any:
+        nonlocal most
+        data = copied(tensor)
+        copies.append(weakref.ref(data))
+        most = max(most, sum(copy() is not None for copy in copies))
+        return data
+
+    monkeypatch.setattr(tensor_digests, "bytes_of", counted)
+    tensors, held = [torch.ones(4, number).t() for number in range(2, 7)], FilledTensors()
+    held.follow(tensors)
+    assert held.digest() == tensors_digest(tensors)
+    assert (len(copies), most) == (10, 1)
 
 
 def test_a_byte_that_changes_on_disk_or_in_transit_is_noticed(tmp_path: Path, monkeypatch: Any) -> None:

@@ -111,7 +111,7 @@ def nvml(**changes: Any) -> Any:
         nvmlDeviceGetHandleByIndex=lambda index: index, nvmlDeviceGetTotalEccErrors=answer("ecc"),
         nvmlDeviceGetRemappedRows=answer("rows"), nvmlDeviceGetTemperature=answer("degrees"),
         nvmlDeviceGetCurrentClocksThrottleReasons=answer("slowed"), nvmlDeviceGetCount=answer("count"),
-        nvmlInit=lambda: None,
+        nvmlInit=lambda: None, nvmlDeviceGetUUID=lambda gpu: f"GPU-{gpu}",
     )  # fmt: skip
 
 
@@ -142,9 +142,52 @@ def test_missing_and_noted_gpus(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
     Timeline(config.directory.events).append("device_error", kind="xid", xid=79, gpu=1, host=socket.gethostname())
     assert "xid 79" in host_checks.gpus(config, HostChecks()).evidence
     assert host_checks.gpus(config, HostChecks()).outcome == "fail"
+    monkeypatch.setattr("psutil.boot_time", lambda: time.time() + 1)
+    assert host_checks.gpus(config, HostChecks()).outcome == "pass"  # mended and started again
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     assert host_checks.gpus(make(launch=asked), HostChecks()).outcome == "undetermined"
     assert host_checks.gpus(make(), HostChecks()).outcome == "not applicable"
+
+
+@pytest.mark.parametrize(("kind", "xid", "outcome"), [
+    ("xid", 45, "pass"),  # the process was killed
+    ("xid", 31, "pass"),  # its program read beyond an array
+    ("xid", 95, "fail"), ("ecc_uncorrected", None, "fail"),
+])  # fmt: skip
+def test_errors_of_programs_are_no_faults_of_a_gpu(
+    kind: str, xid: int | None, outcome: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml())
+    config = make(launch=Launch(kind="slurm", ranks=1, slurm=Slurm(sbatch=("--gpus-per-node=1",))))
+    code = {} if xid is None else {"xid": xid}
+    Timeline(config.directory.events).append("device_error", kind=kind, **code, gpu=0, host=socket.gethostname())
+    assert host_checks.gpus(config, HostChecks()).outcome == outcome
+
+
+def test_gpus_of_other_jobs_are_not_judged(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = nvml(count=4)
+    said.nvmlDeviceGetTemperature = lambda gpu, _: 99 if gpu == 2 else 50
+    monkeypatch.setitem(sys.modules, "pynvml", said)
+    config = make(launch=Launch(kind="slurm", slurm=Slurm(sbatch=("--gpus-per-node=2",))))
+    for visible, outcome in (("0,1", "pass"), ("GPU-1, GPU-3", "pass"), ("1,2", "fail"), ("1", "fail"), ("", "fail")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert host_checks.gpus(config, HostChecks()).outcome == outcome, visible
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-4711,MIG-4712")
+    assert "GPU 2: 99 degrees" in host_checks.gpus(config, HostChecks()).evidence
+
+
+def test_a_process_that_dies_in_the_sum_leaves_a_failed_sum(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NCCL's watchdog ends it."""
+    config = make()
+    arguments = ["peer_checks", str(configuration.write(config)), "1", "2", "127.0.0.1", str(free_port())]
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(peer_checks, "_between", lambda *_: sys.exit(134))
+    with pytest.raises(SystemExit, match="134"):
+        peer_checks.main()
+    left = read(NodeFiles(config.directory).host_checks(1), HostReport)
+    assert left is not None
+    assert [check.name for check in left.failed] == ["all_reduce"]
+    assert left.checks[0].name == "disk"
 
 
 def test_what_one_node_fails_excludes_it_and_what_all_fail_is_no_nodes_fault() -> None:
