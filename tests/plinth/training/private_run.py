@@ -1,8 +1,9 @@
-"""What ranks do in the tests of private runs: steps with rows by themselves, plain or private."""
+"""What ranks do in the tests of private runs: steps with rows by themselves, plain or private; runs with canaries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,66 @@ def steps_of(legs: list[tuple[RunConfig, bool]], count: int) -> list[list[tuple[
         trainer.engine.deepspeed.destroy()
     leave()
     return found
+
+
+#: Positions that are canaries' where their coin says so, and empty otherwise; each has two tokens of its own.
+CANARIES = 192
+
+
+def coins(config: RunConfig) -> np.ndarray:
+    """Which canaries are in."""
+    return np.random.default_rng((config.seed, 77)).random(CANARIES) < 0.5
+
+
+def canary_rows(config: RunConfig, numbers: Sequence[int]) -> StepBatch:
+    """The sequences of positions: two tokens by turns, of a canary its own, of any other position common ones."""
+    width, common = config.sequence_tokens + 1, 2 * CANARIES
+    tokens = np.empty((len(numbers), 1, width), np.int32)
+    for row, number in enumerate(numbers):
+        tokens[row, 0] = (2 * number if number < CANARIES else common + number % 3) + np.arange(width) % 2
+    return StepBatch.of(tokens)
+
+
+def open_canary_batches(config: RunConfig, rank: int) -> Batches:
+    """The batches of `private_run:open_canary_batches`: positions that the run's key draws."""
+    planted = coins(config)
+
+    def stream(first_step: int) -> Iterator[StepBatch]:
+        for step in range(first_step, config.total_steps + 1):
+            drawn = config.draws.positions(step - 1).tolist()
+            batch = canary_rows(config, [n for n in drawn if n >= CANARIES or planted[n]])
+            yield replace(batch, numbered=False)
+
+    return stream
+
+
+def known_canaries(runs: list[tuple[RunConfig, bool]]) -> list[list[float]]:
+    """On one rank: by how much each canary's loss fell in each run; with True the run leaves its noise out."""
+    from plinth.training.engine.engine import join, leave
+    from plinth.training.trainer import Trainer
+
+    rank, found = join(runs[0][0]), list[Any]()
+    torch.set_num_threads(1)
+    for config, bare in runs:
+        trainer = Trainer(config, rank)
+        engine = trainer.engine
+        if bare:
+            assert engine.private is not None
+            engine.private.noise_multiplier = 0.0
+        rows = canary_rows(config, range(CANARIES))
+        before = _losses(engine, rows)
+        stream = trainer.batches(1)
+        for step in range(1, config.total_steps + 1):
+            trainer.launch(stream, step).read()
+        found.append([was - now for was, now in zip(before, _losses(engine, rows), strict=True)])
+        engine.deepspeed.destroy()
+    leave()
+    return found
+
+
+def _losses(engine: Any, rows: StepBatch) -> list[float]:
+    with torch.no_grad():
+        return [float(engine._sequence_loss(rows, one)) for one in rows.micro]
 
 
 def audited(config: RunConfig, step: int) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import federated_sites
+import numpy as np
 import private_run
 import pytest
 
 from plinth.errors import SignatureError
+from plinth.evaluation.memorisation.audit import audit, extremes
 from plinth.launch.parameters import Launch
+from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
@@ -92,6 +95,41 @@ def test_a_resume_is_exact_and_every_checkpoint_states_epsilon(private: Callable
     for path in (path for path in config.directory.root.rglob("*") if path.is_file()):
         assert key not in path.read_bytes()
         assert key.hex() not in path.read_text(errors="replace")
+
+
+#: Canaries that are guessed to be in, out of `private_run.CANARIES`.
+GUESSES = 48
+
+
+@pytest.mark.exhaustive
+def test_an_audit_in_one_run_proves_no_more_than_the_accountant_allows(private: Callable[..., RunConfig]) -> None:
+    """In 20 of 20 runs; and it proves more of each of five runs that leave out the noise they claim."""
+    state = PrivacyState(
+        epsilon=2.0, delta=1e-5, clip_norm=0.3, noise_multiplier=2.0, sample_rate=0.25, secret_sha256=""
+    )
+    claimed = epsilon(2.0, 0.25, 4, 1e-5)
+    assert 1.5 < claimed < 1.6
+    runs = [(_audited_run(private, state, seed), seed > 20) for seed in range(1, 26)]
+    (found,) = run_ranks(1, private_run.known_canaries, runs, timeout_s=3000)
+    bounds = [
+        audit(extremes(np.array(scores), GUESSES, 0), private_run.coins(config), delta=1e-5).epsilon
+        for (config, _), scores in zip(runs, found, strict=True)
+    ]
+    assert max(bounds[:20]) <= claimed, bounds
+    assert min(bounds[20:]) > claimed, bounds
+
+
+def _audited_run(private: Callable[..., RunConfig], state: PrivacyState, seed: int) -> RunConfig:
+    """Four steps over 256 positions, each drawn with rate 1/4; 192 of them belong to canaries."""
+    run_id = f"audited-{seed}"
+    key = secret.make(Workspace(private().workspace), run_id)
+    return private(
+        seed=seed, run_id=run_id, privacy=state.model_copy(update={"secret_sha256": key}),
+        batches="private_run:open_canary_batches", global_batch_sequences=64, sequence_tokens=16, vocab_size=400,
+        model=Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=32),
+        optimizer=Optimizer(lr=3e-2, warmup_fraction=0.25, grad_clip=1e9),
+        launch=Launch(ranks=1), parallel=Parallel(zero_stage=0),
+    )  # fmt: skip
 
 
 def test_another_key_is_another_run(private: Callable[..., RunConfig]) -> None:
