@@ -20,7 +20,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +34,8 @@ from plinth import private
 
 ROOT = Path(__file__).parent
 
+#: Compiled code of another version is kept so long: another checkout may have that version.
+UNUSED_S = 14 * 86400.0
 #: A process waits no longer for another to compile: that one may be suspended.
 WAIT_S = 60.0
 POLL_S = 0.05
@@ -98,10 +100,14 @@ def _mark(py_file: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _sweep(folder: Path, py_file: str) -> None:
-    """Delete what older versions of a file left in the cache."""
+    """Delete what other versions of a file left in the cache and nobody has loaded or written for `UNUSED_S`."""
+    mine, until = f"-{_mark(py_file)}.", time.time() - UNUSED_S
     for file in folder.glob(f"{Path(py_file).stem}.*.nb[ic]"):
-        if f"-{_mark(py_file)}." not in file.name:
-            file.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if mine in file.name:
+                os.utime(file)
+            elif file.stat().st_mtime < until:
+                file.unlink()
 
 
 class Private(InTreeCacheLocator):
@@ -114,7 +120,11 @@ class Private(InTreeCacheLocator):
 
 
 class OwnKernels(_Ours, Private):
-    """Of kernels of this package."""
+    """Of kernels of this package, wherever it lies: its copies with the same code share what is compiled."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        return str(Path("plinth", Path(py_file).relative_to(ROOT).parent))
 
 
 def _folder() -> Path:

@@ -91,8 +91,22 @@ def test_a_cache_that_names_a_class_that_is_gone_is_compiled_anew(package: Path)
         (package / "caller.py").write_text(TAKER.format(name=name))
         assert _answer(package) == ["41", "0"]
         assert _answer(package) == ["41", "1"]
-    indexes = [file.name for file in (package.parent / "private").rglob("caller.*.nbi")]
-    assert len(indexes) == 1  # what the older version left is gone
+    older, newer = sorted((package.parent / "private").rglob("caller.*.nbi"), key=lambda file: file.stat().st_mtime)
+    (package / "caller.py").write_text(TAKER.format(name="Old"))
+    (package / "pair.py").write_text(PAIR.format(name="Old"))
+    assert _answer(package) == ["41", "1"]  # another checkout may still have the older version
+    os.utime(newer, (0, 0))  # nobody has used it for long
+    assert _answer(package) == ["41", "1"]
+    assert older.exists()
+    assert not newer.exists()
+
+
+def test_a_copy_elsewhere_shares_what_is_compiled(package: Path, tmp_path: Path) -> None:
+    assert _answer(package) == ["41", "0"]
+    copy = shutil.copytree(package, tmp_path / "elsewhere" / "plinth")
+    shared = {private.VARIABLE: str(package.parent / "private")}
+    script = "from plinth.caller import answer; print(answer(40), sum(answer.stats.cache_hits.values()))"
+    assert _run(copy, script, **shared).stdout.split() == ["41", "1"]
 
 
 def _answer(package: Path) -> list[str]:
