@@ -1,6 +1,7 @@
-"""Game days that need MLflow or a registry, and the table of all of them.
+"""Game days that need Dagster, MLflow or a registry, and the table of all of them.
 
-mlflow_day  MLflow is away
+orchestrator_day  Dagster is killed; orchestrated is the Dagster that is killed
+mlflow_day        MLflow is away
 """
 
 from __future__ import annotations
@@ -13,5 +14,6 @@ from plinth.operation.gamedays import table
 #: Name -> module and attribute; those of the library first.
 TABLE: Final[Mapping[str, str]] = {
     **table.TABLE,
+    "orchestrator-death": "jobs.gamedays.orchestrator_day:DEATH",
     "mlflow-away": "jobs.gamedays.mlflow_day:MLFLOW",
 }

@@ -53,6 +53,8 @@ class Launcher(Protocol):
     def find(self, directory: Path) -> Handle | None:
         """The handle last written in this directory, whether or not its job is still there.
 
+        Without one it may be that of a living job whose submitter died before the handle was written.
+
         Raises:
             LaunchError: the file is not a handle.
         """

@@ -15,8 +15,12 @@ import psutil
 
 from plinth.errors import LaunchError
 from plinth.launch.base import Handle, JobStatus, LauncherKind
-from plinth.launch.files import read_handle, submit_once, tail
+from plinth.launch.files import HANDLE, read_handle, submit_once, tail
 from plinth.storage.atomic import named_failures
+
+
+#: In the environment of a job: its directory, so that one whose handle was never written is found again.
+DIRECTORY = "PLINTH_JOB_DIRECTORY"
 
 
 class LocalLauncher:
@@ -24,11 +28,11 @@ class LocalLauncher:
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Start `command`, its output appended to `log`, or return the job that runs there already."""
-        return submit_once(directory, self.find, self.poll, lambda: self._start(command, log))
+        return submit_once(directory, self.find, self.poll, lambda: self._start(command, directory, log))
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle in `directory`, or None when nothing was submitted there."""
-        return read_handle(directory)
+        """The handle in `directory`; without one, that of a living job whose submitter died before it was written."""
+        return read_handle(directory) or _without_handle(directory)
 
     def poll(self, handle: Handle) -> JobStatus:
         """Alive means: a process of this id that began at the recorded moment and is no zombie.
@@ -64,8 +68,9 @@ class LocalLauncher:
         """The last lines of `log`; empty when there is none."""
         return tail(log, lines)
 
-    def _start(self, command: Sequence[str], log: Path) -> Handle:
+    def _start(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         with named_failures(log):
+            (directory / HANDLE).unlink(missing_ok=True)  # of a job that has ended: nothing may hide the new one
             log.parent.mkdir(parents=True, exist_ok=True)
             stream = log.open("ab")
         with stream:
@@ -75,18 +80,28 @@ class LocalLauncher:
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,
+                    env={**os.environ, DIRECTORY: str(directory.resolve())},
                     start_new_session=True,
                     preexec_fn=_default_signals,
                 )
             except OSError as error:
                 raise LaunchError(f"cannot start {command[0]}", found=error) from error
         _children.append(process)
-        return Handle(
-            launcher="local",
-            id=str(process.pid),
-            started=_began(psutil.Process(process.pid)),
-            host=socket.gethostname(),
-        )
+        return _handle(psutil.Process(process.pid))
+
+
+def _handle(process: psutil.Process) -> Handle:
+    return Handle(launcher="local", id=str(process.pid), started=_began(process), host=socket.gethostname())
+
+
+def _without_handle(directory: Path) -> Handle | None:
+    """The living job of a directory: the process that leads a session, and has the directory in its environment."""
+    wanted = str(directory.resolve())
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile, or is another user's
+            if os.getsid(process.pid) == process.pid and process.environ().get(DIRECTORY) == wanted:
+                return _handle(process)
+    return None
 
 
 #: Children of this process, so that one that has ended is reaped and not mistaken for alive.

@@ -134,3 +134,26 @@ def test_job_outlives_its_submitter_and_the_submitters_group(local: LocalLaunche
     assert handle is not None
     wait_for(lambda: "up" in local.logs(tmp_path / "job.log", 1))
     assert local.poll(handle) is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_job_is_found_whose_submitter_died_before_the_handle_was_written(
+    local: LocalLauncher, tmp_path: Path, earlier: bool
+) -> None:
+    if earlier:
+        ended = local.submit([sys.executable, "-c", ""], tmp_path, tmp_path / "job.log")
+        wait_for(lambda: local.poll(ended) is JobStatus.GONE)
+    code = (
+        "import os, sys; from pathlib import Path; from plinth.launch import files, local;"
+        "files.write_handle = lambda *_: os.kill(os.getpid(), 9);"
+        f"local.LocalLauncher().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])}
+    submitter = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, check=False)
+    assert submitter.returncode == -signal.SIGKILL
+    assert not (tmp_path / "handle.json").exists()
+    found = local.find(tmp_path)
+    assert found is not None
+    assert local.poll(found) is JobStatus.RUNNING
+    assert local.submit(SLEEP, tmp_path, tmp_path / "job.log") == found
+    assert (tmp_path / "handle.json").exists()

@@ -2,11 +2,12 @@
 
     plan(folder, RehearsalFault(...), …)     environment of a job whose processes meet the faults
     open_batches                    the run's own batches; before the batch of a step, what is due there strikes
+    submission()                    a block in which an orchestrator submits a job; what is planned for it strikes
 
 Each fault strikes once, ever: a mark in the folder of the plan says that it has. Kinds:
 
     kill at write    SIGKILL at boundary `value` of what the rank writes from the step on (`boundaries`)
-    count writes     only count them; the number is written when step `until` is asked for
+    count writes     only count them; the number is written when step `until` is asked for, or the submission ends
     stop             SIGTERM for the supervisor, as a scheduler sends it; the rank goes on once it has arrived
     fill disk        a file in `place` that leaves `left` bytes of its disk: at once, or at boundary `value` of writes
     limit files      no file of the rank grows beyond `value` bytes (RLIMIT_FSIZE)
@@ -26,6 +27,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from pathlib import Path
@@ -40,6 +42,9 @@ from plinth.training.data import open_batches as real
 
 VARIABLE = "PLINTH_GAMEDAY"
 SOURCE = f"{__name__}:open_batches"
+
+#: The "rank" of the process that submits the job.
+ORCHESTRATOR = -1
 
 #: A rank that nobody lets go ends by itself.
 WAIT_S = 300.0
@@ -111,6 +116,20 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
             yield next(batches)
 
     return stream
+
+
+@contextmanager
+def submission() -> Iterator[None]:
+    """What is planned for the process that submits a job begins here; counts end with the block."""
+    followed = planned()
+    due = [one for one in followed.faults if one.rank == ORCHESTRATOR] if followed else []
+    for fault in due:
+        if followed is not None:
+            _meet(followed, fault, fault.step)
+    yield
+    for fault in due:
+        if followed is not None:
+            _end(fault, followed.mark(fault))
 
 
 def _meet(followed: FaultPlan, fault: RehearsalFault, step: int) -> None:
