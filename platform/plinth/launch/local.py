@@ -18,7 +18,6 @@ from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import HANDLE, read_handle, submit_once, tail
 from plinth.storage.atomic import named_failures
 
-
 #: In the environment of a job: its directory, so that one whose handle was never written is found again.
 DIRECTORY = "PLINTH_JOB_DIRECTORY"
 
