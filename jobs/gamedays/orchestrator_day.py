@@ -34,6 +34,9 @@ from plinth.training import job
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import timeline
 
+#: Arguments of the interpreter that is Dagster, before the configuration of the run.
+ORCHESTRATED = ("-m", "jobs.gamedays.orchestrated")
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -190,7 +193,7 @@ def _dagster(config: RunConfig, folder: Path, which: str, environment: dict[str,
     home = _home(folder)
     home.mkdir(exist_ok=True)
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    command = [sys.executable, "-m", "jobs.gamedays.orchestrated", str(config.directory.config)]
+    command = [sys.executable, *ORCHESTRATED, str(config.directory.config)]
     given = {**os.environ, **environment, "DAGSTER_HOME": str(home), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     with _log(folder, which).open("ab") as log:
         return subprocess.Popen(command, env=given, stdout=log, stderr=log, start_new_session=True)
