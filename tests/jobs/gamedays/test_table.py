@@ -1,0 +1,29 @@
+"""Every game day states what it must; deaths of the orchestrator are what they say."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from jobs.gamedays import TABLE
+from jobs.gamedays.orchestrator_day import _Death
+from plinth.operation.alerts.table import alerts
+from plinth.operation.gamedays.table import find
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_every_game_day_states_what_it_must(name: str) -> None:
+    found = find(name, TABLE)
+    assert found.name == name
+    for stated in (found.hypothesis, found.fault, found.blast_radius, found.protection, found.abort):
+        assert len(stated) > 20
+    assert set(found.alerts) <= {one.name for one in alerts()}
+
+
+def test_deaths_are_within_a_run_and_at_every_boundary() -> None:
+    drawn = [_Death.drawn(Random(seed), 35, 12) for seed in range(2000)]
+    assert {one.boundary for one in drawn} == set(range(36))
+    assert all(2 <= one.step <= 10 for one in drawn)
+    assert all(one.until == 0 or one.step < one.until <= 11 for one in drawn)
+    assert {len(one.faults()) for one in drawn} == {1, 2, 3}
