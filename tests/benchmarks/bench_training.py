@@ -1,10 +1,12 @@
 """Training throughput: our loop beside a bare DeepSpeed loop of the same model, optimizer and ZeRO stage.
 
-Both have an engine of their own on the same two ranks and take turns step by step, so that whatever else the
-machine does meets both alike. Ours reads batches through the loader, agrees on loss, batch and signals over
-all ranks, judges the update, gathers statistics and writes the timeline; the bare one calls forward, backward
-and step on tensors that are ready. Then the full state is committed once, and start-up and restore are timed. Ratios of
-a rank's processor seconds stand beside those of the clock, which other work on the machine disturbs more.
+Both have an engine of their own on the same two ranks and take every step one after the other, in turns first, so that
+whatever else the machine does meets both alike. Ours reads batches through the loader, agrees on loss, batch and
+signals over all ranks, judges the update, gathers statistics in every tenth step and writes the timeline; the bare one
+calls forward, backward and step on tensors of the same rows that are ready. Then the full state is committed once, and
+start-up and restore are timed. Ratios of a rank's processor seconds, and of the sums over all steps, stand beside the
+median of the pairs, which other work on the machine disturbs, and in which a step with statistics counts as any; so
+do the operations and collectives that one step dispatches.
 
     python tests/benchmarks/bench_training.py [--steps 40] [--zero 1] [--ranks 2] [--precision fp32]
 """
@@ -20,6 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +100,34 @@ class Bare:
             self.engine.step()
 
 
+class _Kept:
+    """Batches, of which the last stays at hand."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> _Kept:
+        return self
+
+    def __next__(self) -> Any:
+        self.last = next(self._batches)
+        return self.last
+
+
+def _counted(step: Callable[[], object]) -> dict[str, int]:
+    """Operations and collectives that a step dispatches."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        step()
+    kinds = {"operations": "aten::", "collectives": "c10d::"}
+    every = seen.key_averages()
+    return {name: sum(one.count for one in every if one.key.startswith(kind)) for name, kind in kinds.items()}
+
+
 def rank_main(path: str) -> None:
-    """One rank: odd steps by our loop, even ones by the bare loop; rank 0 writes `bench.json`."""
+    """One rank: every step by our loop, and by the bare loop with the rows of our step before; rank 0 writes
+    `bench.json`."""
     started = time.perf_counter()
     from plinth.training import config as configuration
     from plinth.training.engine import engine as engines
@@ -110,25 +139,28 @@ def rank_main(path: str) -> None:
     ready_s = time.perf_counter() - started
     engine = run.trainer.engine
     bare = Bare(config, rank, engine.precision)
-    stream = run.trainer.batches(1)
-    seconds: dict[str, list[float]] = {"ours": [], "bare": []}
-    processor: dict[str, list[float]] = {"ours": [], "bare": []}  # of this rank, its threads counted
+    stream = _Kept(run.trainer.batches(1))
+    spent: dict[str, list[tuple[float, float]]] = {"ours": [], "bare": []}  # of the clock; of the rank's threads
+    counts: dict[str, dict[str, int]] = {}
+    micro: list[Any] = []
     for step in range(1, config.total_steps + 1):
-        if step % 2:
-            begun, spent = time.perf_counter(), time.process_time()
+
+        def ours(step: int = step) -> None:
             run._in_flight.append(run.trainer.launch(stream, step, run._pending))
             run.saver.poll()
             run._drain(run._lag)
-            kind = "ours"
-        else:
-            batch = next(stream)
-            micro = [engine._on_device(rows, batch.length) for rows in batch.micro]
-            begun, spent = time.perf_counter(), time.process_time()
-            bare.step(micro)
-            kind = "bare"
-        if step > WARMUP_STEPS:
-            seconds[kind].append(time.perf_counter() - begun)
-            processor[kind].append(time.process_time() - spent)
+
+        turns = {"ours": ours, "bare": lambda micro=micro: bare.step(micro)}
+        for kind in ("ours", "bare") if step % 4 < 2 else ("bare", "ours"):
+            begun = time.perf_counter(), time.process_time()
+            if step == WARMUP_STEPS:
+                counts[kind] = _counted(turns[kind])
+                continue
+            turns[kind]()
+            ended = time.perf_counter(), time.process_time()
+            if step > WARMUP_STEPS:
+                spent[kind].append((ended[0] - begun[0], ended[1] - begun[1]))
+        micro = [engine._on_device(rows, stream.last.length) for rows in stream.last.micro]
     run._drain(0)
     begun = time.perf_counter()
     run._save(config.total_steps)
@@ -141,8 +173,8 @@ def rank_main(path: str) -> None:
     run.reporter.close()
     if rank.leads:
         parameters = sum(tensor.numel() for tensor in engine.module.parameters())
-        facts = {"seconds": seconds, "ready_s": ready_s, "saved_s": saved_s, "loaded_s": loaded_s}
-        found = {**facts, "processor": processor, "precision": engine.precision, "parameters": parameters}
+        facts = {"spent": spent, "counts": counts, "ready_s": ready_s, "saved_s": saved_s, "loaded_s": loaded_s}
+        found = {**facts, "precision": engine.precision, "parameters": parameters}
         (config.directory.root / "bench.json").write_text(json.dumps(found))
     engines.leave()
 
@@ -173,11 +205,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         events = [json.loads(line) for line in config.directory.events.read_text().splitlines()]
     steps = [event for event in events if event["event"] == "step"][WARMUP_STEPS:]
     share = sum(event["data_wait_s"] for event in steps) / sum(event["step_s"] for event in steps)
-    speeds = {kind: config.step_tokens() / statistics.median(values) for kind, values in found["seconds"].items()}
-    pairs, processor = (
-        [bare / ours for ours, bare in zip(found[of]["ours"], found[of]["bare"], strict=False)]
-        for of in ("seconds", "processor")
+    (ours, ours_processor), (bare, bare_processor) = (
+        list(zip(*found["spent"][kind], strict=True)) for kind in ("ours", "bare")
     )
+    pairs = [theirs / own for own, theirs in zip(ours, bare, strict=True)]
+    processor = [theirs / own for own, theirs in zip(ours_processor, bare_processor, strict=True)]
     return {
         "parameters": found["parameters"],
         "ranks": config.ranks,
@@ -185,12 +217,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "zero_stage": config.parallel.zero_stage,
         "precision": found["precision"],
         "steps_each": len(pairs),
-        "ours_tokens_per_s": round(speeds["ours"], 1),
-        "bare_tokens_per_s": round(speeds["bare"], 1),
+        "ours_tokens_per_s": round(config.step_tokens() / statistics.median(ours), 1),
+        "bare_tokens_per_s": round(config.step_tokens() / statistics.median(bare), 1),
         "load_average": round(os.getloadavg()[0], 1),
         "ours_over_bare": round(statistics.median(pairs), 4),
         "ours_over_bare_quartiles": [round(value, 4) for value in statistics.quantiles(pairs, n=4)],
+        "ours_over_bare_all_steps": round(sum(bare) / sum(ours), 4),
+        "ours_over_bare_processor": round(sum(bare_processor) / sum(ours_processor), 4),
         "ours_over_bare_processor_quartiles": [round(value, 4) for value in statistics.quantiles(processor, n=4)],
+        "dispatched_in_a_step": found["counts"],
         "data_wait_share": round(share, 5),
         "start_up_s": round(found["ready_s"], 2),
         "commit_s": round(found["saved_s"], 3),
