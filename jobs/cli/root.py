@@ -30,6 +30,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "plan": ("plan", "Estimate a training run: parameters, FLOPs, time, memory."),
             "run": ("run", "Run the pipeline, from sources to release."),
             "cost": ("cost", "Show what was spent, on what, by whom; set limits."),
+            "gc": ("retention", "Show what storage costs by age; delete what nothing needs."),
             "backup": ("backup", "Back up a workspace, restore one, prove that it can be."),
             "up": ("run", "Serve Dagster, MLflow and the pages of the workspace."),
             "pages": ("status", "Write the index of all pages: state, runs, links."),

@@ -11,6 +11,7 @@ divisions  its divisions over a fleet, ranked
 purchases  the best model that money buys on a fleet
 cost     `plinth cost`: what was spent, and limits
 run      `plinth run` and `plinth up`: the commands that start work
+retention  `plinth gc`: storage by age, and the deletion of what nothing needs
 backup   `plinth backup`: back up, restore, drill
 status   `plinth status` and `plinth report`: the state of every asset, and the page of results
 """

@@ -8,6 +8,7 @@ continued_training  a recipe that goes on from a release whose text has drifted
 asset_log   when sources arrived, suites were checked, assets were published
 level_export  service levels as Parquet and views of DuckDB
 backup/   what cannot be made again, copied while others write, and put back
+retention/  what must be kept, and the deletion of what nothing needs
 checklists/  lines with evidence, remedy and owner: preproduction, readiness, incident, security
 goodput   every rank-second of a run by its cause, with the state of its job
 metrics/  the table of metrics and their exporter

@@ -3,31 +3,51 @@
     Folder     files below a folder of this machine or of a shared file system; a lock makes each write conditional
     S3Objects  objects below an `s3://` prefix (`s3_objects`); S3 makes each write conditional
 
-Every write says what it replaces: the object that was read, by its tag, or none. Nothing is overwritten unseen.
+Every write says what it replaces: the object that was read, by its tag, or none. Nothing is overwritten unseen. A write
+of the bytes that are there already makes the object young again, so that nobody deletes for its age what somebody has
+just counted on (`plinth.operation.retention`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
-from plinth.storage.atomic import write_bytes
+from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.locks import locked
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: Who counts on an object that is older makes it young again; nothing younger than twice that is deleted for its age.
+RENEW_AFTER_S = 3 * 86400.0
+
 
 class ObjectVersion(NamedTuple):
-    """An object as it was read; the tag names this version of it."""
+    """An object as it was read; the tag names this version of it, `modified` is when it was written (Unix time)."""
 
     data: bytes
     tag: str
+    modified: float
+
+
+class ObjectFacts(NamedTuple):
+    """An object that was not read: its name, its bytes, when it was written (Unix time)."""
+
+    name: str
+    bytes: int
+    modified: float
+
+    @property
+    def old(self) -> bool:
+        """Whether to make it young before counting on it."""
+        return is_old(self.modified)
 
 
 class Objects(Protocol):
@@ -54,6 +74,19 @@ class Objects(Protocol):
         """Names that begin with `prefix`, sorted."""
         ...
 
+    def facts(self) -> Iterator[ObjectFacts]:
+        """Every object, in no order; none is read."""
+        ...
+
+    def remove_old(self, name: str, before: float) -> bool:
+        """Remove an object that was last written before a time; False where it is younger. None is fine."""
+        ...
+
+
+def is_old(modified: float) -> bool:
+    """Whether what was written then is made young before somebody counts on it."""
+    return modified < time.time() - RENEW_AFTER_S
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -67,16 +100,23 @@ class Folder:
 
     def get(self, name: str) -> ObjectVersion | None:
         try:
-            data = (self.root / name).read_bytes()
+            with (self.root / name).open("rb") as stream:
+                data, modified = stream.read(), os.fstat(stream.fileno()).st_mtime
         except FileNotFoundError:
             return None
-        return ObjectVersion(data, hashlib.sha256(data).hexdigest())
+        return ObjectVersion(data, hashlib.sha256(data).hexdigest(), modified)
 
     def put(self, name: str, data: bytes, replaces: str | None) -> bool:
         with locked(self.root / "lock"):
             found = self.get(name)
+            if found and found.data == data:
+                try:
+                    os.utime(self.root / name)
+                except PermissionError:  # another user's file in a folder of both
+                    write_bytes(self.root / name, data)
+                return True
             if (found.tag if found else None) != replaces:
-                return found is not None and found.data == data
+                return False
             write_bytes(self.root / name, data)
         return True
 
@@ -87,6 +127,39 @@ class Folder:
             start = "" if below == "." else f"{below}/"
             found += [start + name for name in files if name.endswith(".json")]
         return iter(sorted(name for name in found if name.startswith(prefix)))
+
+    def facts(self) -> Iterator[ObjectFacts]:
+        for name, found in files_below(self.root):
+            if name.endswith(".json"):
+                yield ObjectFacts(name, found.st_size, found.st_mtime)
+
+    def remove_old(self, name: str, before: float) -> bool:
+        with locked(self.root / "lock"):
+            return unlink_old(self.root / name, before)
+
+
+def files_below(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Files below a folder by their path in it, links not followed; what vanishes meanwhile is left out."""
+    for folder, _, files in os.walk(root):
+        below = os.path.relpath(folder, root)
+        for name in files:
+            try:
+                found = os.lstat(os.path.join(folder, name))
+            except FileNotFoundError:
+                continue
+            yield (name if below == "." else f"{below}/{name}"), found
+
+
+def unlink_old(path: Path, before: float) -> bool:
+    """Remove a file that was last written before a time; False where it is younger. The caller holds a lock."""
+    try:
+        if path.stat().st_mtime >= before:
+            return False
+        with named_failures(path):
+            path.unlink()
+    except FileNotFoundError:
+        pass
+    return True
 
 
 def write_once(objects: Objects, name: str, data: bytes, sound: Callable[[bytes], bool]) -> bytes:

@@ -14,7 +14,7 @@ from plinth import fingerprint
 from plinth.errors import ConflictError, IntegrityError, MissingError, SealError
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
-from plinth.storage.objects import Folder, ObjectVersion, at_once, write_once
+from plinth.storage.objects import Folder, ObjectFacts, ObjectVersion, at_once, write_once
 from plinth.storage.safe_path import relative
 from plinth.storage.seal import Seal
 from plinth.storage.workspace import Workspace
@@ -58,6 +58,17 @@ class Refs:
     def digests(self, prefix: str = "") -> list[str]:
         """The digests of all saved manifests that begin so, sorted; reads none of them."""
         return [name.removesuffix(".json") for name in self._saved.names(prefix)]
+
+    def facts(self) -> Iterator[ObjectFacts]:
+        """Every saved manifest, by digest, in no order; none is read."""
+        return (one._replace(name=one.name.removesuffix(".json")) for one in self._saved.facts())
+
+    def remove_old(self, digest: str, before: float) -> bool:
+        """Remove a manifest that was saved last before a time; False where it is younger. None is fine."""
+        removed = self._saved.remove_old(f"{digest}.json", before)
+        if removed and not isinstance(self._saved, Folder):
+            (self.manifests / f"{digest}.json").unlink(missing_ok=True)
+        return removed
 
     def raw(self, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Saved manifests as canonical JSON, each with its digest, verified but not parsed.

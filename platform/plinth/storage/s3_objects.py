@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from plinth.errors import MissingError, StorageError, WorkspaceError
 from plinth.records import Blob
-from plinth.storage.objects import ObjectVersion
+from plinth.storage.objects import ObjectFacts, ObjectVersion, is_old
 
 T = TypeVar("T")
 
@@ -63,25 +63,55 @@ class S3Objects:
         except (Absent, Changed):
             # A write whose answer was lost finds its own object when it is tried again.
             found = self.get(name)
-            return found is not None and found.data == data
+            if found is None or found.data != data:
+                return False
+            return self.put(name, data, found.tag) if is_old(found.modified) else True
         return True
 
     def names(self, prefix: str = "") -> Iterator[str]:
+        return iter(sorted(one.name for one in self.every(prefix) if one.name.endswith(".json")))
+
+    def facts(self) -> Iterator[ObjectFacts]:
+        return (one for one in self.every() if one.name.endswith(".json"))
+
+    def every(self, prefix: str = "") -> list[ObjectFacts]:
+        """Every object whose name begins so, whatever its suffix."""
         bucket, top = self._place("")
 
-        def listed(s3: Any, _: Any) -> list[str]:
+        def listed(s3: Any, _: Any) -> list[ObjectFacts]:
             pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=top + prefix)
-            return [one["Key"] for page in pages for one in page.get("Contents", ())]
+            return [
+                ObjectFacts(one["Key"][len(top) :], int(one["Size"]), one["LastModified"].timestamp())
+                for page in pages
+                for one in page.get("Contents", ())
+            ]
 
-        found = self._ask("list", prefix, listed)
-        return iter(sorted(key[len(top) :] for key in found if key.endswith(".json")))
+        return self._ask("list", prefix, listed)
+
+    def look_up(self, name: str) -> ObjectFacts | None:
+        """An object that is not read, or None where there is none."""
+
+        def headed(s3: Any, at: dict[str, str]) -> ObjectFacts:
+            answer = s3.head_object(**at)
+            return ObjectFacts(name, int(answer["ContentLength"]), answer["LastModified"].timestamp())
+
+        try:
+            return self._ask("look up", name, headed)
+        except Absent:
+            return None
 
     def size(self, name: str) -> int | None:
         """Bytes of an object, or None where there is none."""
-        try:
-            return self._ask("look up", name, lambda s3, at: int(s3.head_object(**at)["ContentLength"]))
-        except Absent:
-            return None
+        found = self.look_up(name)
+        return found.bytes if found else None
+
+    def remove_old(self, name: str, before: float) -> bool:
+        # S3 has no removal on condition of a time: between the look and the removal lie some milliseconds.
+        found = self.look_up(name)
+        if found and found.modified >= before:
+            return False
+        self.remove(name)
+        return True
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes `start` to `stop` of an object.
@@ -193,7 +223,7 @@ class S3Objects:
 
 
 def _found(answer: Any) -> ObjectVersion:
-    return ObjectVersion(answer["Body"].read(), answer["ETag"])
+    return ObjectVersion(answer["Body"].read(), answer["ETag"], answer["LastModified"].timestamp())
 
 
 def client() -> Any:

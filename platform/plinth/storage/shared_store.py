@@ -16,7 +16,7 @@ from plinth.errors import StorageError, WorkspaceError
 from plinth.records import Blob
 from plinth.storage.atomic import named_failures
 from plinth.storage.blob_cache import CachedStore
-from plinth.storage.objects import at_once
+from plinth.storage.objects import ObjectFacts, at_once
 from plinth.storage.remote_blobs import RemoteBlobs
 from plinth.storage.s3_objects import S3Objects
 from plinth.storage.store import Store, hash_stream
@@ -62,6 +62,7 @@ class SharedStore(CachedStore):
         self.headroom_bytes = self.limit_bytes // 8
         self.bound_remedy = f"raise {BOUND_VARIABLE}, or run fewer workers on this machine"
         self._present: set[str] = set()  # blobs that were in the bucket when this process looked
+        self._young: set[str] = set()  # blobs that this process has written, or found young
 
     def __reduce__(self) -> tuple[Any, ...]:
         return store_at, (self.workspace_uri,)
@@ -69,7 +70,7 @@ class SharedStore(CachedStore):
     @contextmanager
     def for_task(self) -> Iterator[Store]:
         own = SharedStore(self.root, self.workspace_uri)
-        own._present = self._present
+        own._present, own._young = self._present, self._young
         try:
             yield own
         finally:
@@ -93,6 +94,18 @@ class SharedStore(CachedStore):
         """Remove a blob from the bucket; caches let go of it as they need room."""
         self.objects.remove(address(blob))
         self._present.discard(blob.md5)
+        self._young.discard(blob.md5)
+
+    def facts(self) -> Iterator[ObjectFacts]:
+        for one in self.objects.every("files/md5/"):
+            yield one._replace(name=one.name.removeprefix("files/md5/").replace("/", ""))
+
+    def remove_old(self, md5: str, before: float) -> bool:
+        return self.objects.remove_old(address(md5), before)
+
+    def directory(self, md5: str) -> bytes:
+        found = self.objects.get(address(md5))
+        return found.data if found else b""
 
     def has_all(self, blobs: Iterable[Blob]) -> bool:
         return all(at_once(self.objects, self.has, blobs))
@@ -101,8 +114,11 @@ class SharedStore(CachedStore):
         with named_failures(path), path.open("rb") as stream:
             blob = hash_stream(stream)
             os.fsync(stream.fileno())
-        if not self.has(blob):
-            self.objects.upload(address(blob), path, blob)
+        if blob.md5 not in self._young:
+            found = self.objects.look_up(address(blob))
+            if found is None or found.bytes != blob.bytes or found.old:
+                self.objects.upload(address(blob), path, blob)
+            self._young.add(blob.md5)
             self._present.add(blob.md5)
         self.keep(path, blob)
         self.written, self.written_bytes = self.written + 1, self.written_bytes + blob.bytes
@@ -130,9 +146,10 @@ class SharedStore(CachedStore):
         super().remove_scratch(name)
 
 
-def address(blob: Blob) -> str:
-    """The name of a blob's object, as DVC lays them."""
-    return f"files/md5/{blob.md5[:2]}/{blob.md5[2:]}"
+def address(blob: Blob | str) -> str:
+    """The name of a blob's object, as DVC lays them. Accepts a blob or an MD5."""
+    md5 = blob if isinstance(blob, str) else blob.md5
+    return f"files/md5/{md5[:2]}/{md5[2:]}"
 
 
 def bound() -> int:

@@ -3,17 +3,19 @@
 A record is written last, after every blob it names is in the store; a missing record means
 unfinished work. A record that is damaged (it carries its own digest) or whose blobs have gone no
 longer counts, and one that no worker of this workspace sealed does not either: the work is done again. Where two
-processes did the same work, the first record stays.
+processes did the same work, the first record stays. A record that is used is young again: the last use is its age.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from plinth import fingerprint
+from plinth.errors import StorageError
 from plinth.records import Frozen, Part
-from plinth.storage.objects import Objects, at_once, write_once
+from plinth.storage.objects import Objects, at_once, is_old, write_once
 from plinth.storage.seal import Seal
 from plinth.storage.store import Store
 
@@ -40,7 +42,12 @@ class StepCache:
     def get(self, key: str) -> tuple[Part, ...] | None:
         """The parts recorded under a key, or None when the work is unfinished or its blobs have gone."""
         found = self.records.get(_name(key))
-        return self._sound(key, found.data) if found else None
+        parts = self._sound(key, found.data) if found else None
+        if found is None or parts is None or not is_old(found.modified):
+            return parts
+        with suppress(StorageError):  # whoever may only read makes nothing of it
+            return parts if self.records.put(_name(key), found.data, found.tag) else None
+        return parts
 
     def get_many(self, keys: Sequence[str]) -> list[tuple[Part, ...] | None]:
         """As `get`, of each."""

@@ -10,7 +10,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +18,8 @@ from plinth.errors import IntegrityError, MissingError
 from plinth.records import Blob
 from plinth.storage import verified
 from plinth.storage.atomic import named_failures, sync_directory
+from plinth.storage.locks import locked
+from plinth.storage.objects import ObjectFacts, files_below, is_old, unlink_old
 from plinth.storage.verified import CHUNK_BYTES, require_unchanged
 
 
@@ -68,6 +70,23 @@ class Store:
         with named_failures(self.path(blob)):
             self.path(blob).unlink(missing_ok=True)
 
+    def facts(self) -> Iterator[ObjectFacts]:
+        """Every blob, and every directory object of DVC, by its MD5, in no order."""
+        for name, found in files_below(self.files):
+            yield ObjectFacts(name.replace("/", ""), found.st_size, found.st_mtime)
+
+    def remove_old(self, md5: str, before: float) -> bool:
+        """Remove a blob that was last written before a time; False where it is younger. None is fine."""
+        with locked(self.root / "lock"):
+            return unlink_old(self.path(md5), before)
+
+    def directory(self, md5: str) -> bytes:
+        """A directory object of DVC, by its MD5 with its suffix; empty where there is none."""
+        try:
+            return self.path(md5).read_bytes()
+        except FileNotFoundError:
+            return b""
+
     def has_all(self, blobs: Iterable[Blob]) -> bool:
         """Whether every blob is there."""
         return all(map(self.has, blobs))
@@ -96,11 +115,12 @@ class Store:
         self.written, self.written_bytes = self.written + 1, self.written_bytes + blob.bytes
         target = self.path(blob)
         with named_failures(target):
-            if self._sound(blob):
+            if self._sound(blob) and not is_old(target.stat().st_mtime):
                 path.unlink()
                 return blob
             target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
+            with locked(self.root / "lock") if target.exists() else nullcontext():  # see `remove_old`
+                path.replace(target)
             sync_directory(target.parent)
             if unchanged:
                 verified.remember(target, blob)

@@ -30,14 +30,16 @@ reports/     self-contained pages
 experiments/ references, costs and records of the arms of experiments; what they made lies in the common store
 budget/      settings and ledger of what runs may cost and have cost; limits stand in the ledger
 assets.jsonl arrivals of sources, checks and publications of assets, with their times
+pins/        manifests that are kept although nothing else needs them, with who asked for it
+retention/   what nothing needed when somebody looked last; of a shared workspace, what each machine's own records name
 launch/      how often jobs were submitted to each launcher
 costs/       what the last making of each asset cost, for `plinth scale`
 input/       where recipes look for relative source paths (the demo's harvest lands here)
 tmp/         staging; may be deleted whenever nothing runs
 
-A *shared* workspace is an `s3://` prefix. It holds store, records, manifests, refs, exclusions and input; each machine
-has a folder for it, whose file `location` names the prefix, with a cache of the store and everything else. Machines
-share no disk.
+A *shared* workspace is an `s3://` prefix. It holds store, records, manifests, refs, pins, retention, exclusions and
+input; each machine has a folder for it, whose file `location` names the prefix, with a cache of the store and all
+else. Machines share no disk.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ PLACES = {
     "release": "s3://plinth/workspace/refs/release.json",
     "exclusion": "s3://plinth/workspace/exclusions/00001.json",
     "source": "s3://plinth/workspace/input/a.json",
+    "pin": "s3://plinth/workspace/pins/abcd.json",
+    "hold": "s3://plinth/workspace/retention/holds/a.json",
     "checkpoint": "s3://plinth/runs/r/a.json",
     "artifact": "s3://plinth/mlflow/0/a.json",
     "backup": "s3://plinth-backups/a.json",
@@ -45,14 +47,16 @@ READS = {
     "compliance": INSIDE,
     "reader": INSIDE,
     "backup": INSIDE | {"artifact", "backup"},
+    "retention": INSIDE,
 }
 ADDS = {
     "curator": CONTENT | {"staging", "corpus", "mixture"},
-    "trainer": CONTENT | {"staging", "run", "probe", "checkpoint"},
-    "promoter": CONTENT | {"staging", "release", "artifact"},
+    "trainer": CONTENT | {"staging", "run", "probe", "checkpoint", "hold"},
+    "promoter": CONTENT | {"staging", "release", "artifact", "hold"},
     "compliance": {"content", "staging", "manifest", "exclusion"},
     "reader": set(),
     "backup": {"backup"},
+    "retention": {"pin", "hold"},
 }
 DELETES = {
     "curator": {"staging"},
@@ -61,6 +65,7 @@ DELETES = {
     "compliance": {"content", "staging"},
     "reader": set(),
     "backup": set(),
+    "retention": CONTENT | {"staging", "pin"},
 }
 
 

@@ -18,7 +18,7 @@ from plinth.training.config import load
 
 #: Stages whose published state must be free of what was taken down before anything is called removed.
 TEXT_STAGES = ("documents", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
-_DELETED_BY_HAND = "until somebody deletes it; Plinth deletes nothing from a store"
+_DELETED_BY_HAND = "until somebody deletes it; `plinth gc --delete` does, once nothing needs it"
 
 
 class Remaining(Frozen):
