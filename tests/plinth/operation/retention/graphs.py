@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,8 @@ from plinth.compute.context import Context
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 
-NOW = 1_900_000_000.0
+#: What writers write from here on is younger.
+NOW = time.time()
 DAY = 86400.0
 OLD = NOW - 100 * DAY
 
