@@ -152,11 +152,11 @@ def _prove(ctx: Context) -> None:
     """
     from plinth.provenance.impact import index
     from registry import releases
-    from registry.signed_log import RELEASES, beside_releases
+    from registry.signed_log import beside_releases
 
-    for log in (RELEASES, *beside_releases(ctx)):
-        log.records(ctx)
     releases.history(ctx, expired=True)
+    for log in beside_releases(ctx):
+        releases.log_records(ctx, log)
     index.current(ctx)
 
 

@@ -19,12 +19,13 @@ from plinth.storage.destination import sizes
 from plinth.storage.workspace import Workspace
 
 #: Folders that lie in the bucket of a shared workspace.
-SHARED: Final = ("store", "records", "manifests", "refs", "exclusions")
+SHARED: Final = ("store", "records", "manifests", "refs", "pins", "exclusions")
 #: The head of the release history; it names the newest record of every log.
 HEAD: Final = "releases/head"
 LOGS: Final = (
     *("releases", "taint", "feed", "consumers", "logins", "audit", "providers", "exclusions", "policies"),
     *("approvals", "attestations", "trust", "papers", "trials", "reviews", "takedown"),
+    *("incidents", "check-waivers", "gamedays"),
 )
 #: Blobs of these assets cannot be made again: what was fetched from outside, and what training cost.
 KEPT_ASSETS: Final = re.compile(r".*/sources|.*/documents|lists/.*|run|checkpoint|models/.*|initial.*")
@@ -44,7 +45,7 @@ class InventoryGroup(NamedTuple):
 
 
 GROUPS: Final = (
-    InventoryGroup("pointers", (HEAD, "refs", "experiments")),
+    InventoryGroup("pointers", (HEAD, "refs", "experiments", "pins")),
     InventoryGroup("logs", LOGS),
     InventoryGroup("runs", ("runs", "models", "budget", "costs", "recipe.json", "assets.jsonl")),
     InventoryGroup("records", ("manifests", "records")),

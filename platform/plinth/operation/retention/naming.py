@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
@@ -56,7 +58,7 @@ def subjects(data: bytes) -> set[str]:
 
 
 def of_file(path: Path, find: Callable[[bytes], set[str]] = digests) -> set[str]:
-    """Every digest in a file; one that has vanished names none.
+    """Every digest in a file; one that has vanished, or is no file, names none.
 
     Args:
         find: `digests` or `subjects`.
@@ -65,7 +67,9 @@ def of_file(path: Path, find: Callable[[bytes], set[str]] = digests) -> set[str]
         OSError: it cannot be read.
     """
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return set()
             data = stream.read(CHUNK_BYTES)
             return find(data) | _further(stream, data)
     except FileNotFoundError:
@@ -75,6 +79,10 @@ def of_file(path: Path, find: Callable[[bytes], set[str]] = digests) -> set[str]
 def blobs(data: bytes) -> dict[str, str]:
     """The blobs that a manifest or record names: MD5 to SHA-256."""
     return {md5.decode(): sha256.decode() for md5, sha256 in _BLOB.findall(data)}
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for its writer
 
 
 def _further(stream: IO[bytes], before: bytes) -> set[str]:

@@ -19,15 +19,16 @@ from jobs import backup_drill
 from plinth.compute.context import Context
 from plinth.corpus.exclusions.exclusion_list import EXCLUSIONS
 from plinth.errors import IntegrityError, MissingError, SignatureError, WorkspaceError
-from plinth.operation.backup import databases
+from plinth.operation.backup import databases, inventory
 from plinth.operation.backup.restoring import restore
 from plinth.operation.backup.snapshot import BackupArchive, BackupSnapshot
 from plinth.operation.backup.taking import DatabaseSource, take
+from plinth.operation.gamedays.signed_record import GAMEDAYS
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.trust.authority import COMPLIANCE
 from registry import releases
-from registry.signed_log import MARKS
+from registry.signed_log import LOGS, MARKS, RELEASES
 from tests.s3_server import serving
 
 
@@ -135,6 +136,10 @@ def test_the_restored_history_proves_itself_and_goes_on(ctx: Context, tmp_path: 
     assert restored.refs.current("web/documents") == ctx.refs.current("web/documents")
     release(restored, 3)
     assert len(releases.history(restored)) == 3
+
+
+def test_every_signed_log_is_in_a_backup() -> None:
+    assert {log.name for log in (RELEASES, GAMEDAYS, *LOGS)} <= set(inventory.LOGS)
 
 
 def test_a_second_backup_copies_what_is_new(ctx: Context, tmp_path: Path) -> None:

@@ -265,6 +265,11 @@ def test_what_cannot_be_read_stops_the_look(graph: Graph) -> None:
         survey(graph.ctx, NOW, 1)
 
 
+def test_a_pipe_among_the_records_holds_nothing_up(graph: Graph) -> None:
+    os.mkfifo(graph.ctx.workspace.attestations / "pipe.json")
+    assert len(look(graph.ctx).unneeded) == 5
+
+
 def test_a_report_on_a_removal_keeps_what_it_proves_and_not_what_is_to_go(graph: Graph) -> None:
     proved, gone = graph.made[3].digest, graph.made[4].digest
     statement = {"subject": [{"digest": {"sha256": proved}}], "predicate": {"remaining": [gone]}}
