@@ -9,6 +9,7 @@ reviews       the page of a week or month
 checklists    checklists as assets with a check for each line, by schedule
 checks        lines of checklists about the orchestrator
 marks         the check of every asset against marks of unfitness
+queueing      whose a Dagster run is and how urgent: its tags
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last
 results_page  the page of results

@@ -17,11 +17,11 @@ from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
-from jobs import checklists, experiments, marks, schedules, sensors
+from jobs import checklists, experiments, marks, queueing, schedules, sensors
 from jobs.recipes import find, load
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
-from plinth.storage.workspace import folder_of
+from plinth.storage.workspace import Workspace, folder_of
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS, CANDIDATE, RELEASE = "make_corpus", "make_candidate", "make_release"
@@ -57,25 +57,28 @@ def build(
     Args:
         pages: where the pages of the workspace are served; every asset links them.
     """
-    in_process = dg.in_process_executor
+    in_process, tags = dg.in_process_executor, queueing.tags(recipe, Workspace(workspace))
     marks_check = marks.check(recipe, workspace)
     apart = dg.AssetSelection.checks(marks_check)  # whoever marks or makes an asset has it evaluated
     corpus = dg.define_asset_job(
         CORPUS,
         dg.AssetSelection.groups(*CORPUS_GROUPS) - apart,
         executor_def=in_process,
+        tags=tags,
         description="From sources to mixture.",
     )
     candidate = dg.define_asset_job(
         CANDIDATE,
         dg.AssetSelection.groups(*CORPUS_GROUPS, *TRAINING_GROUPS) - apart,
         executor_def=in_process,
+        tags=tags,
         description="From sources to a registered candidate.",
     )
     release = dg.define_asset_job(
         RELEASE,
         dg.AssetSelection.groups("release") - apart,
         executor_def=in_process,
+        tags=tags,
         description="Promote the approved candidate.",
     )
     levels = dg.define_asset_job(
@@ -104,7 +107,8 @@ def build(
     ]
     return dg.Definitions(
         assets=[
-            *(asset(stage, pages) for stage in (*stages(recipe), *watching, *further)),
+            *(asset(stage, pages, nightly=stage.group in CORPUS_GROUPS) for stage in stages(recipe)),
+            *(asset(stage, pages) for stage in (*watching, *further)),
             service_levels.asset(recipe),
             *checklists.assets(recipe, workspace),
         ],

@@ -24,7 +24,7 @@ from assets.framework.build import REQUESTED_BY
 from assets.framework.resources import Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide
-from jobs import definitions, policies, results_page, sensors, workspace_index
+from jobs import definitions, policies, queueing, results_page, sensors, workspace_index
 from jobs.instance import open_instance
 from jobs.last_recipe import remember
 from jobs.recipes import load
@@ -218,7 +218,7 @@ def _execute(
             instance=instance,
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
             run_config=QUIET,
-            tags={REQUESTED_BY: requested_by()},
+            tags={REQUESTED_BY: requested_by(), **queueing.tags(recipe, space)},
             raise_on_error=False,
         )
         if not result.success:

@@ -41,9 +41,9 @@ MODELS = {
     "ServiceAccount": "V1ServiceAccount", "Role": "V1Role", "RoleBinding": "V1RoleBinding",
     "StatefulSet": "V1StatefulSet", "Service": "V1Service", "NetworkPolicy": "V1NetworkPolicy",
 }  # fmt: skip
-QUEUES = {"ResourceFlavor", "ClusterQueue", "LocalQueue"}
+QUEUES = {"ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass"}
 #: Kinds that no namespace holds.
-GLOBAL = {"Namespace", "ResourceFlavor", "ClusterQueue"}
+GLOBAL = {"Namespace", "ResourceFlavor", "ClusterQueue", "WorkloadPriorityClass"}
 Manifest = dict[str, Any]
 
 

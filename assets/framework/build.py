@@ -9,6 +9,7 @@ import inspect
 import time
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import dagster as dg
@@ -48,8 +49,17 @@ ON_NEW_DATA = (
 )
 
 
-def asset(stage: Stage, pages: str = "") -> dg.AssetsDefinition:
-    """The Dagster asset of a stage, with a link to the pages of the workspace where they are served."""
+#: Of what the nightly job brings up to date: late after two hours, failed after a night without it.
+NIGHTLY = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=50), warn_window=timedelta(hours=26))
+
+
+def asset(stage: Stage, pages: str = "", *, nightly: bool = False) -> dg.AssetsDefinition:
+    """The Dagster asset of a stage.
+
+    Args:
+        pages: where the pages of the workspace are served; linked.
+        nightly: the corpus job of every night makes it, or finds it up to date.
+    """
     key = dg.AssetKey(stage.asset.split("/"))
     checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Great Expectations on the statistics.")]
 
@@ -66,6 +76,7 @@ def asset(stage: Stage, pages: str = "") -> dg.AssetsDefinition:
         tags=dict(stage.tags),
         op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
         metadata=_code_reference(stage) | ({"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}),
+        freshness_policy=NIGHTLY if nightly else None,
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and stage.deps else None,
     )
     def definition(

@@ -176,8 +176,8 @@ def _show(name: str, rows: Sequence[StorageRow]) -> None:
 
 def _counted(found: Iterable[Found]) -> dict[str, int]:
     listed = list(found)
-    kinds = Counter(one.kind for one in listed)
-    return {kind: kinds[kind] for kind in ("record", "manifest", "blob")} | {"bytes": sum(one.bytes for one in listed)}  # type: ignore[index]
+    kinds = Counter[str](one.kind for one in listed)
+    return {kind: kinds[kind] for kind in ("record", "manifest", "blob")} | {"bytes": sum(one.bytes for one in listed)}
 
 
 def _words(counted: dict[str, int]) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.files import excluded_hosts
-from plinth.launch.parameters import Launch
+from plinth.launch.parameters import NORMAL, Launch
 
 Manifest = dict[str, Any]
 
@@ -45,8 +45,10 @@ LEAVE_S = 30
 #: Below 63 with a pod's index behind it (RFC 1123).
 _NAME_CHARACTERS = 36
 
-#: The label by which Kueue knows the queue of a Job.
-QUEUE = "kueue.x-k8s.io/queue-name"
+#: Labels by which Kueue knows the queue of a Job, and the class that decides who is admitted and preempted first.
+QUEUE, QUEUE_PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+#: Labels of Plinth's own, for people and for metrics by team.
+TEAM, PRIORITY = "plinth/team", "plinth/priority"
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -99,7 +101,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(launch, directory, {QUEUE: asked.queue} if asked.queue else {}),
+        "metadata": _metadata(launch, directory, _queueing(launch)),
         "spec": {
             "completions": launch.nodes,
             "parallelism": launch.nodes,
@@ -108,7 +110,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _rules()},
             "ttlSecondsAfterFinished": KEPT_S,
-            **({"suspend": True} if asked.queue else {}),  # until Kueue admits it
+            **({"suspend": True} if QUEUE in _queueing(launch) else {}),  # until Kueue admits it
             "template": {"metadata": metadata, "spec": pod},
         },
     }
@@ -137,6 +139,17 @@ def _metadata(launch: Launch, directory: Path, labels: Mapping[str, str] = NO_LA
         "labels": {**_labels(directory), **labels},
         "annotations": {"plinth/directory": str(directory)},
     }
+
+
+def _queueing(launch: Launch) -> dict[str, str]:
+    """Labels of the Job: the queue of its team, or the one that is named, and its class there."""
+    asked, queue = launch.queueing, launch.kubernetes.queue or launch.queueing.team
+    found = {QUEUE: queue} if queue else {}
+    if asked.team:
+        found[TEAM] = asked.team
+    if asked.priority != NORMAL:
+        found |= {PRIORITY: asked.priority} | ({QUEUE_PRIORITY: asked.priority} if queue else {})
+    return found
 
 
 def _labels(directory: Path) -> dict[str, str]:

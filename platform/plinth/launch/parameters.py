@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,9 @@ _RANK_OWN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 _TOLERATION = {"key", "operator", "value", "effect", "tolerationSeconds"}
 _OPERATORS = ("Exists", "Equal")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+#: The priority that asks a scheduler for nothing.
+NORMAL = "normal"
 
 #: A DNS label (RFC 1123), as Kubernetes names things.
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -115,6 +118,20 @@ class Kubernetes(Frozen):
     shm_bytes: int = internal(2**34, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
 
 
+class Queueing(Frozen):
+    """Whose a run is and how urgent, in each scheduler's terms. Not part of identity; who pays is the budget's team."""
+
+    team: str = Field(
+        "",
+        pattern=rf"^({_LABEL})?$",
+        description="Slurm's account; Kueue's local queue, where `kubernetes.queue` names none; Ray's metadata.",
+    )
+    priority: Literal["low", "normal", "high"] = Field(
+        NORMAL,
+        description="Slurm's `--qos`, Kueue's workload priority class, the order of Dagster's queue; normal asks none.",
+    )
+
+
 class SubmissionRate(Frozen):
     """How often jobs may be submitted to the launcher, by all processes of a workspace on a machine together."""
 
@@ -147,6 +164,7 @@ class Launch(Frozen):
         "written into the run's folder.",
     )
     rate: SubmissionRate = SubmissionRate()
+    queueing: Queueing = Queueing()
     slurm: Slurm = Slurm()
     ray: Ray = Ray()
     kubernetes: Kubernetes = Kubernetes()

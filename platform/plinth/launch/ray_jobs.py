@@ -27,7 +27,7 @@ from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import EXCLUDED, read_handle, submit_once, tail
-from plinth.launch.parameters import Launch, Ray
+from plinth.launch.parameters import NORMAL, Launch, Ray
 from plinth.launch.ray_nodes import EXCLUDED_VARIABLE
 from plinth.launch.script import LEFT
 from plinth.launch.status_cache import EVERY_S, StatusCache
@@ -149,10 +149,16 @@ class RayLauncher:
             # `exec`: Ray runs this by a shell and stops what it sees below it at that moment; dash would fork once more
             "entrypoint": "exec " + shlex.join(["bash", "-c", f"{unless}\n{script.logged(words, log)}"]),
             "submission_id": name,
-            "metadata": {"plinth_directory": str(directory), "plinth_mark": uuid.uuid4().hex},
+            "metadata": {"plinth_directory": str(directory), "plinth_mark": uuid.uuid4().hex, **self._queueing()},
             "runtime_env": {"env_vars": self._environment(directory)},
             **needs,
         }
+
+    def _queueing(self) -> dict[str, str]:
+        """Whose a job is, for people: Ray has no accounts, and no order of jobs."""
+        asked = self._launch.queueing
+        team = {"plinth_team": asked.team} if asked.team else {}
+        return team | ({"plinth_priority": asked.priority} if asked.priority != NORMAL else {})
 
     def _environment(self, directory: Path) -> dict[str, str]:
         wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S)}

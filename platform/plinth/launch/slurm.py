@@ -10,6 +10,7 @@ all nodes see. Tested with Slurm 22.05.
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import time
@@ -20,7 +21,7 @@ from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import EXCLUDED, read_handle, submit_once, tail
-from plinth.launch.parameters import Launch
+from plinth.launch.parameters import NORMAL, Launch
 from plinth.launch.status_cache import EVERY_S, StatusCache
 from plinth.storage.atomic import write_bytes
 
@@ -119,7 +120,7 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     }
     lines = ["#!/bin/bash", "#SBATCH --requeue"]
     lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
-    lines += [f"#SBATCH {line}" for line in asked.sbatch]
+    lines += [f"#SBATCH {line}" for line in (*_queueing(launch), *asked.sbatch)]
     lines += ["", 'export PLINTH_HOST="$SLURMD_NODENAME"', *asked.setup]
     words = shlex.join(command)
     if nodes > 1:
@@ -129,6 +130,19 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     lines += ["kill $(jobs -p) 2>/dev/null"] if nodes > 1 else []
     lines += [f'if [ "$status" = {script.LEFT} ]; then', *_requeue(directory), "fi", 'exit "$status"', ""]
     return "\n".join(lines)
+
+
+def _queueing(launch: Launch) -> list[str]:
+    """Account and quality of service, which decide limits, order and preemption; what the recipe's own options name
+    stays as it is there."""
+    asked = launch.queueing
+    wanted = {"account": asked.team, "qos": "" if asked.priority == NORMAL else asked.priority}
+    short = {"account": "-A", "qos": "-q"}
+    return [
+        f"--{name}={value}"
+        for name, value in wanted.items()
+        if value and not any(re.match(rf"--{name}\b|{short[name]}", line) for line in launch.slurm.sbatch)
+    ]
 
 
 #: The name by which Slurm itself reaches the first node of the allocation.

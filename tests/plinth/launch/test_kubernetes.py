@@ -18,7 +18,7 @@ from plinth.launch import manifest
 from plinth.launch.base import Handle, JobStatus
 from plinth.launch.files import EXCLUDED
 from plinth.launch.kubernetes import KubernetesLauncher
-from plinth.launch.parameters import Kubernetes, Launch
+from plinth.launch.parameters import Kubernetes, Launch, Queueing
 from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown
 
 COMMAND = ["/opt/venv/bin/python", "-m", "it", "a b"]
@@ -169,6 +169,35 @@ def test_pods_keep_to_the_restricted_standard_unless_asked(directory: Path) -> N
     assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["runAsUser"]) == (False, 0)
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+@pytest.mark.parametrize(
+    ("queueing", "queue", "labels"),
+    [
+        ({}, "", {}),
+        ({}, "shared", {"kueue.x-k8s.io/queue-name": "shared"}),
+        ({"team": "web"}, "", {"kueue.x-k8s.io/queue-name": "web", "plinth/team": "web"}),
+        ({"team": "web"}, "shared", {"kueue.x-k8s.io/queue-name": "shared", "plinth/team": "web"}),
+        ({"priority": "low"}, "", {"plinth/priority": "low"}),
+        (
+            {"priority": "high"},
+            "shared",
+            {
+                "kueue.x-k8s.io/queue-name": "shared",
+                "kueue.x-k8s.io/priority-class": "high",
+                "plinth/priority": "high",
+            },
+        ),
+    ],
+)
+def test_a_team_is_a_queue_and_a_priority_a_class_of_it(
+    directory: Path, queueing: dict[str, str], queue: str, labels: dict[str, str]
+) -> None:
+    asked = launch(1, queue=queue).model_copy(update={"queueing": Queueing.model_validate(queueing)})
+    made = manifest.job(asked, 60.0, COMMAND, directory, directory / "job.log")
+    found = made["metadata"]["labels"]
+    assert {name: value for name, value in found.items() if not name.startswith("app.")} == labels
+    assert made["spec"].get("suspend", False) is ("kueue.x-k8s.io/queue-name" in labels)
 
 
 def test_what_a_cluster_schedules_by(directory: Path) -> None:

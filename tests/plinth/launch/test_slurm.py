@@ -92,6 +92,25 @@ def test_script_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("queueing", "sbatch", "asked"),
+    [
+        ({}, (), []),
+        ({"team": "web"}, (), ["--account=web"]),
+        ({"team": "web", "priority": "high"}, (), ["--account=web", "--qos=high"]),
+        ({"team": "web", "priority": "low"}, ("--qos=scavenge",), ["--account=web", "--qos=scavenge"]),
+        ({"team": "web", "priority": "low"}, ("-A other", "-q x"), ["-A other", "-q x"]),
+    ],
+)
+def test_a_team_is_an_account_and_a_priority_a_quality_of_service(
+    tmp_path: Path, queueing: dict[str, str], sbatch: tuple[str, ...], asked: list[str]
+) -> None:
+    launch = Launch.model_validate({"kind": "slurm", "queueing": queueing, "slurm": {"sbatch": sbatch}})
+    text = sbatch_script(launch, 90.0, ["it"], tmp_path / "run-1", tmp_path / "log")
+    found = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert [line for line in found if line.startswith(("--account", "--qos", "-A", "-q"))] == asked
+
+
+@pytest.mark.parametrize(
     ("status", "requeued"),
     [("exit 0", False), ("exit 7", False), ("exit 75", True), ("kill -9 $BASHPID", False)],
 )
