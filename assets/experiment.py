@@ -1,5 +1,6 @@
 """`experiment/{name}/{arm}/{size}-s{seed}`, `experiment/{name}/effects`: the runs of an experiment, and its answer; of
-a ladder also `experiment/{name}/forecast`, made before the size that it foretells.
+a ladder also `experiment/{name}/forecast`, made before the size that it foretells; of a source
+`experiment/{name}/sample`, made before anything is trained.
 
 A run's asset plays the pipeline of its recipe, as far as the checkpoint, over references of its own; what the workspace
 or another arm has made of the same inputs is taken over, part by part from the step cache where not as a whole. A run
@@ -16,6 +17,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.annotate import annotator_parameters
 from assets.catalog import selected, stages
 from assets.framework.build import bring, publish
 from assets.framework.inputs import shared_owner
@@ -42,12 +44,17 @@ from plinth.experiment import answer, measure, record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.record import Spent
+from plinth.experiment.value import value
+from plinth.experiment.value.changes import MEASURED
+from plinth.experiment.value.question import BUCKET, PRICE, WITH
 from plinth.recipe.load import fingerprint as recipe_fingerprint
 from plinth.records import Manifest
 from plinth.storage.atomic import write_bytes
 
 #: The last asset of a run's own pipeline.
 LAST = "checkpoint"
+#: The last assets of the corpus that a source is compared with.
+CORPUS = ("mixture", "funnel")
 
 #: Failures that are a result: this recipe does not get there. All others, as a full disk or a missing key, and these
 #: exceptions, say nothing of the arm.
@@ -78,7 +85,7 @@ def of(
         for arm in arms
     ]
     if not experiment.ladder:
-        return [*runs, _effects(experiment, arms)]
+        return [*_sample(experiment, arms), *runs, _effects(experiment, arms)]
     held = [one for one, arm in zip(runs, arms, strict=True) if _foretold(experiment, arm)]
     return [*(one for one in runs if one not in held), _forecast(experiment, arms), *held, _effects(experiment, arms)]
 
@@ -95,10 +102,10 @@ def _run(
     experiment: Experiment, arm: Arm, before: Sequence[Arm], priority: int, failed: PlinthError | None
 ) -> Stage:
     """A run's asset. Seed by seed, the base first: what it makes, the others take over."""
-    own = selected(stages(arm.recipe), (LAST,))
+    own = selected(stages(arm.recipe), _ends(experiment, arm))
     return Stage(
         asset=arm.asset,
-        deps=(*(one.asset for one in before), *_foretold(experiment, arm)),
+        deps=(*(one.asset for one in before), *_foretold(experiment, arm), *_sampled(experiment)),
         make=partial(_make, experiment, arm, before, failed),
         version=measure.VERSION,
         params={"recipe": recipe_fingerprint(arm.recipe), "points": experiment.curve_points,
@@ -111,6 +118,62 @@ def _run(
         pool="training",
         priority=priority,
     )  # fmt: skip
+
+
+def _ends(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
+    """The last assets of a run: its checkpoint; where a source is asked about, what else measures that."""
+    known = {one.asset for one in stages(arm.recipe)} if experiment.source else set()
+    return (LAST, *(name for name in MEASURED if name in known))
+
+
+def sample_of(experiment: Experiment) -> str:
+    """Key of the asset that holds what the sample of a source shows."""
+    return f"{PREFIX}/{experiment.name}/sample"
+
+
+def _sampled(experiment: Experiment) -> tuple[str, ...]:
+    """The sample, of an experiment about a source."""
+    return (sample_of(experiment),) if experiment.source else ()
+
+
+def _sample(experiment: Experiment, arms: Sequence[Arm]) -> list[Stage]:
+    """The sample of a source beside the text of the arm without it."""
+    if experiment.source is None:
+        return []
+    ours = next(one for one in arms if one.arm == WITH)
+    return [
+        Stage(
+            asset=sample_of(experiment),
+            deps=(),
+            make=partial(_assess, experiment, arms),
+            version=answer.SAMPLE_VERSION,
+            params={
+                "recipe": recipe_fingerprint(ours.recipe),
+                "source": experiment.source.model_dump(mode="json", exclude=PRICE),
+            },
+            outside=partial(_outside, ours, selected(stages(ours.recipe), CORPUS)),
+            group=PREFIX,
+            description=f"{experiment.question} A sample of the source: what of it is accepted, new and effective.",
+            owner=shared_owner(arms[0].recipe),
+            kinds=("json",),
+            pool="training",
+            priority=len(arms) + 1,
+        )
+    ]
+
+
+def _assess(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    """Make the text of the arm without the source, and compare a sample with it."""
+    assert experiment.source is not None
+    base, ours = (next(one for one in arms if one.arm == name) for name in (experiment.base, WITH))
+    made = played(ctx, experiment, base, say, CORPUS)
+    own = Context(ctx.workspace.branch(base.branch), ctx.engine, ctx.progress, requested_by=ctx.requested_by)
+    found = value.assess(
+        own, ours.recipe.corpus.buckets[BUCKET], base.recipe.corpus, annotator_parameters(base.recipe),
+        value.known(own), sample_bytes=round(experiment.source.sample_mb * 2**20),
+        test=measure.texts(ctx, {name: made[f"protected/{name}"] for name in experiment.test}),
+    )  # fmt: skip
+    return answer.sample_of(experiment, arms, found)
 
 
 def forecast_of(experiment: Experiment) -> str:
@@ -157,6 +220,8 @@ def _make(
     inputs: Inputs,
     say: Say,
 ) -> Manifest:
+    if refusal := _refusal(experiment, inputs.get(sample_of(experiment))):
+        return measure.kept(arm, "stopped", refusal, inputs, [])
     scored = measure.common_scores(ctx, [inputs[one.asset] for one in before])
     if scored and (reason := answer.cannot_win(experiment, arm, scored)):
         say(reason)
@@ -175,8 +240,15 @@ def _make(
     return measure.measured(ctx, arm, experiment.curve_points, made, tuple(experiment.test))
 
 
+def _refusal(experiment: Experiment, sample: Manifest | None) -> str:
+    """Why the sample of a source is an answer already, or nothing."""
+    return str(sample.stats["refusal"]) if experiment.source and sample else ""
+
+
 def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Arm]) -> bool:
-    """Whether the runs of earlier seeds, which are published, say that a run need not start."""
+    """Whether the sample, or the runs of earlier seeds, which are published, say that a run need not start."""
+    if any(_refusal(experiment, ctx.refs.current(one)) for one in _sampled(experiment)):
+        return True
     runs = [ctx.refs.current(one.asset) for one in _before(experiment, arms, arm)]
     return bool(runs and answer.cannot_win(experiment, arm, measure.common_scores(ctx, runs)))
 
@@ -189,8 +261,10 @@ def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]
     return [ctx, *(Context(space, ctx.engine) for space in branches)]
 
 
-def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say) -> dict[str, Manifest]:
-    """Bring the pipeline of a run up to date as far as its checkpoint, over references of its own.
+def played(
+    ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()
+) -> dict[str, Manifest]:
+    """Bring the pipeline of a run up to date over references of its own: as far as its checkpoint, or the given ends.
 
     Returns:
         The manifests of its stages. What was made, taken over and written is recorded beside the references.
@@ -201,7 +275,7 @@ def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say) -> dict[str
     space, neighbours = ctx.workspace.branch(arm.branch), _neighbours(ctx, experiment, arm)
     made: dict[str, Manifest] = {}
     spent = record.spent(ctx.workspace, [arm]).get(arm.asset, Spent())
-    for stage in selected(stages(arm.recipe), (LAST,)):
+    for stage in selected(stages(arm.recipe), ends or _ends(experiment, arm)):
         own = Context(space, ctx.engine, ctx.progress, requested_by=ctx.requested_by)
         digests = {dep: made[dep].digest for dep in stage.deps}
         if found := up_to_date(stage, own, digests):
@@ -229,10 +303,15 @@ def effects_of(experiment: Experiment) -> str:
 def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
     return Stage(
         asset=effects_of(experiment),
-        deps=(*(one.asset for one in arms), *((forecast_of(experiment),) if experiment.ladder else ())),
+        deps=(
+            *(one.asset for one in arms),
+            *((forecast_of(experiment),) if experiment.ladder else ()),
+            *_sampled(experiment),
+        ),
         make=partial(_compare, experiment, arms),
         version=answer.VERSION,
-        params={"base": experiment.base, "question": experiment.question},
+        params={"base": experiment.base, "question": experiment.question}
+        | ({"source": experiment.source.model_dump(mode="json")} if experiment.source else {}),
         group=PREFIX,
         description=f"{experiment.question} Every arm against {experiment.base}, paired by seed and document.",
         owner=shared_owner(arms[0].recipe),
@@ -244,7 +323,8 @@ def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
 
 def _compare(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     foretold = inputs[forecast_of(experiment)] if experiment.ladder else None
-    return answer.of(ctx, experiment, arms, [inputs[one.asset] for one in arms], foretold)
+    sample = inputs[sample_of(experiment)] if experiment.source else None
+    return answer.of(ctx, experiment, arms, [inputs[one.asset] for one in arms], foretold, sample)
 
 
 def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -252,6 +332,7 @@ def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Ma
     return {
         "page": dg.MetadataValue.path(show(ctx, experiment, arms, made)),
         "effects": dg.MetadataValue.md(table(["size", "arm", "slice", "finding"], rows)),
+        **({"verdict": f"{found['verdict']}: {found['reason']}"} if (found := made.stats.get("value")) else {}),
     }
 
 

@@ -3,6 +3,7 @@
 pipeline      run a recipe: assets that are up to date are left alone, the rest runs through Dagster
 definitions   Dagster's view of a recipe, with overrides for tests
 experiment    run an experiment: its arms and its effects through Dagster
+source_question  the question of a source's value as the file of an experiment
 sensors       new source files, approvals, failed runs; the nightly and hourly schedules
 schedules     when the reviews are written
 reviews       the page of a week or month

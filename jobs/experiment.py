@@ -49,6 +49,7 @@ class ExperimentSummary:
     page: Path
     effects: tuple[dict[str, Any], ...] = field(default=())
     failed: tuple[str, ...] = ()
+    verdict: dict[str, Any] | None = None
 
 
 def definitions(
@@ -97,6 +98,8 @@ def run(
             record.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
         todo = decide(ctx, wiring.of(experiment, arms))
         waiting = [one for one in arms if one.asset in todo.stale]
+        if experiment.source and wiring.sample_of(experiment) in todo.stale:
+            _materialise(space, wiring.of(experiment, arms), [wiring.sample_of(experiment)], compute)
         say(f"{len(waiting)} of {len(arms)} runs to make")
         for due, foretold in _in_turn(experiment, waiting):
             played = _at_once(space, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
@@ -110,8 +113,9 @@ def run(
     failed = tuple(one.asset for one in arms if _status(ctx, one) in ("failed", "diverged"))
     seconds = time.monotonic() - started
     return ExperimentSummary(
-        experiment.name, todo.stale, todo.fresh, seconds, page, tuple(made.stats["effects"]), failed
-    )
+        experiment.name, todo.stale, todo.fresh, seconds, page, tuple(made.stats["effects"]), failed,
+        made.stats.get("value"),
+    )  # fmt: skip
 
 
 def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[Arm], bool]]:

@@ -1,6 +1,6 @@
 """Commands about the corpus, in the order of the pipeline.
 
-source      `plinth source value`: the value of a new source, from a sample
+source      `plinth source value`: the value of a new source, from a sample or from runs
 quarantine  `plinth quarantine`: hits on lists of illegal content, without their text
 arpa        `plinth arpa`: an n-gram model as ARPA
 slices      `plinth slices`: error rates of learned gates by slice

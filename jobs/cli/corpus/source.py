@@ -1,4 +1,4 @@
-"""`plinth source value`: the value of a new source, from a sample."""
+"""`plinth source value`: the value of a new source, from a sample, or from runs with it and without it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def source() -> None:
         "plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0",
         "plinth source value s3://crawl/2026-46 --kind warc --licence CC0-1.0 --policy default --sample-mb 64",
         "plinth source value forums --json | jq .effective",
+        "plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0 \\\n"
+        "      --price 20000 --share 0.2 --test test.jsonl --train",
+        "plinth source value /data/forum.jsonl --show",
     )
 )
 @click.argument("new", metavar="BUCKET|PATH|URI")
@@ -40,6 +43,17 @@ def source() -> None:
     "--sample-mb", type=click.FloatRange(0.01, 4096), default=32.0, show_default=True, help="Size of the sample."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed takes another sample.")
+@click.option("--price", type=click.FloatRange(min=0), help="Of the whole source.")
+@click.option("--currency", default="USD", show_default=True, help="Of the price.")
+@click.option("--train", is_flag=True, help="Train arms without it and with it, and decide; its text is then stored.")
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: its share of a run.")
+@click.option("--test", metavar="JSONL", help="--train: test text, here or in input/.")
+@click.option("--least-gain", type=click.FloatRange(min=0), help="--train: bits per byte that are worth the price.")
+@click.option("--anneal", metavar="RUN:STEP", help="--train: anneal both arms from this checkpoint too.")
+@click.option("--anneal-tokens", type=click.IntRange(min=1), help="--train: tokens of each annealing.")
+@click.option("--seeds", type=click.IntRange(1, 64), default=3, show_default=True, help="--train: runs of each arm.")
+@click.option("--side-by-side", type=click.IntRange(1, 256), default=1, help="--train: runs under way at once.")
+@click.option("--show", "shown", is_flag=True, help="Show the verdict that an earlier --train came to.")
 @json_option
 def value(
     settings: Settings,
@@ -51,6 +65,17 @@ def value(
     policy: str,
     sample_mb: float,
     seed: int,
+    price: float | None,
+    currency: str,
+    train: bool,
+    share: float | None,
+    test: str | None,
+    least_gain: float | None,
+    anneal: str | None,
+    anneal_tokens: int | None,
+    seeds: int,
+    side_by_side: int,
+    shown: bool,
     as_json: bool,
 ) -> None:
     """Run a sample of a source through the pipeline and compare it with the corpus; nothing is stored.
@@ -58,13 +83,34 @@ def value(
     The source is a bucket of the recipe that has not been run yet, or a path with --kind and --licence. The result
     has the accepted share, the shares of text and of word 5-grams new to the corpus, bytes per token, the gain in
     D_eff, and the bits per byte of a small byte model trained with it or with more of the corpus.
+
+    With --train it is an experiment: arms without the source and with it at equal tokens, and the verdict buy, do not
+    buy or not decided. Interrupted, the same command goes on where it stopped.
     """
     from assets.annotate import annotator_parameters
+    from jobs import experiment, source_question
     from jobs.cli import output
+    from jobs.cli.experiment.verdict import show_verdict
     from plinth.compute.engine import LocalEngine
+    from plinth.compute.select_engine import Compute
     from plinth.compute.threads import cores
     from plinth.experiment.value import value as worth
+    from plinth.experiment.value.price import of_tokens, priced
 
+    if shown:
+        return show_verdict(settings, source_question.asked(settings.workspace, new), as_json)
+    if train:
+        recipe = settings.load_recipe()
+        bucket = recipe.corpus.buckets.get(new) or _bucket(recipe, new, kind, licence, policy, text_field, suffixes)
+        ends = {"checkpoint": anneal, "tokens": anneal_tokens} if anneal or anneal_tokens else None
+        given = {"price": price, "currency": currency, "share": share, "least_gain": least_gain, "anneal": ends}
+        given["sample_mb"] = sample_mb
+        file = source_question.write(settings.workspace, new, bucket, settings.recipe_path(), test, given, seeds)
+        experiment.run(
+            settings.workspace, file, compute=Compute("local", cores()), side_by_side=side_by_side,
+            say=lambda sentence: output.line(sentence, err=True),
+        )  # fmt: skip
+        return show_verdict(settings, file, as_json)
     ctx, recipe = settings.context(), settings.load_recipe()
     bucket = recipe.corpus.buckets.get(new) or _bucket(recipe, new, kind, licence, policy, text_field, suffixes)
     have = worth.known(ctx, without=new if new in recipe.corpus.buckets else None)
@@ -81,10 +127,15 @@ def value(
         )
     finally:
         ctx.engine.close()
+    tokens = None if price is None else of_tokens(price, found)
     if as_json:
-        output.emit_json(found)
-    else:
-        _show(new, found)
+        output.emit_json(found if tokens is None else {**found, "price": tokens})
+        return None
+    _show(new, found)
+    if tokens is not None:
+        output.facts({"a million effective tokens": priced(tokens.per_token, currency, 1e6)})
+    output.say(f"\nRuns with it and without it decide: plinth source value {new} … --train")
+    return None
 
 
 def _bucket(
@@ -157,10 +208,6 @@ def _show(new: str, found: dict[str, Any]) -> None:
     output.facts({**facts, **_gain(found["effective"])})
     if found["proxy"]:
         _show_proxy(found["proxy"])
-    output.say(
-        "\nTo confirm it with a training run, add the bucket to a copy of the recipe, then "
-        "`plinth run -r copy.yaml -w other --select evaluation`, and compare bits per byte."
-    )
 
 
 def _gain(effective: dict[str, Any]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from jobs.cli.experiment.verdict import say_verdict
 from jobs.cli.options import Settings, examples, json_option, shared
 from plinth.compute.threads import cores
 
@@ -87,6 +88,8 @@ def run(settings: Settings, file: Path, side_by_side: int, again: bool, workers:
     _effects(summary.effects)
     for asset in summary.failed:
         output.say(f"failed: {asset}")
+    if summary.verdict is not None:
+        say_verdict(summary.verdict)
     output.facts({"page": summary.page.absolute().as_uri()})
 
 
@@ -110,6 +113,8 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
         return
     output.heading(loaded.question)
     _effects(made.stats["effects"])
+    if "value" in made.stats:
+        say_verdict(made.stats["value"])
     for one in made.stats.get("optima", ()):
         best = one["optimum"]
         found = f"{best['value']:.3g} ({best['low']:.3g} to {best['high']:.3g})" if best else one["why"]

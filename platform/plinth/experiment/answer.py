@@ -19,14 +19,19 @@ from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.noise_scale import NoiseScale
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.scaling.forecast import LadderForecast, LadderOutcome, forecast, outcomes
-from plinth.experiment.scores import ArmScores
+from plinth.experiment.scores import FINISHED, ArmScores
 from plinth.experiment.stopping import stopping
 from plinth.experiment.sweep import SweepOptimum, optima
+from plinth.experiment.value import screen
+from plinth.experiment.value.changes import MeasuredPair, changes
+from plinth.experiment.value.question import BUCKET, PRICE, WITH, WITHOUT
+from plinth.experiment.value.verdict import SourceVerdict, verdict
 from plinth.records import Manifest, Step
 from plinth.training import manifests
 
 VERSION = "2"
 FORECAST_VERSION = "2"
+SAMPLE_VERSION = "1"
 MEASURE = "bits per byte"
 
 
@@ -43,18 +48,38 @@ def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, 
     return stage.manifest(f"{PREFIX}/{experiment.name}/forecast", step, made, [], stats)
 
 
+def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, Any]) -> Manifest:
+    """The manifest of a source's sample. Stats: `found` (of `value.assess`), `needs` by size, `refusal`.
+
+    Raises:
+        RequestError: the source cannot be asked about (`screen.require_meaning`).
+    """
+    assert experiment.source is not None
+    needs = {}
+    for one in (one for one in arms if one.arm == WITH and one.recipe.mixture is not None):
+        mixture = one.recipe.required_mixture()
+        epochs = mixture.epoch_caps.get(BUCKET, mixture.max_epochs)
+        needs[one.size] = screen.needed(experiment.source.share_of(one.size), one.tokens, epochs)
+    screen.require_meaning(found, needs)
+    asked = experiment.source.model_dump(mode="json", exclude=PRICE)  # another price makes no other sample
+    step = Step(name="experiment/sample", version=SAMPLE_VERSION, params=asked)
+    stats = {**found, "needs": needs, "refusal": screen.refusal(found, needs)}
+    return stage.manifest(f"{PREFIX}/{experiment.name}/sample", step, {}, [], stats)
+
+
 def of(
     ctx: Context,
     experiment: Experiment,
     arms: Sequence[Arm],
     runs: Sequence[Manifest],
     foretold: Manifest | None = None,
+    sample: Manifest | None = None,
 ) -> Manifest:
     """The manifest of the effects.
 
     Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
     of a ladder `outcomes` (records of `LadderOutcome`); of a sweep `optima` (records of `SweepOptimum`); of a swarm
-    `proposal` (`mixture.propose.MixtureProposal`);
+    `proposal` (`mixture.propose.MixtureProposal`); of a source `value` (`value.verdict.SourceVerdict`);
     `unsure`, documents of the test text that some run may have trained on: they are left out.
 
     Raises:
@@ -80,8 +105,28 @@ def of(
     if experiment.swarm is not None:
         params["swarm"] = experiment.swarm.model_dump(mode="json")
         stats["proposal"] = _proposal(ctx, experiment, experiment.swarm, runs, scores).model_dump(mode="json")
+    if experiment.source is not None and sample is not None:
+        made[sample.asset], params["source"] = sample, experiment.source.model_dump(mode="json")
+        measured, unmeasured = changes(ctx.store, _measured_pairs(ctx, arms, runs))
+        stats["value"] = verdict(
+            experiment.source, list(experiment.sizes), sample.stats, scores, measured, unmeasured
+        ).model_dump(mode="json")
     step = Step(name="experiment/effects", version=VERSION, params=params)
     return stage.manifest(f"{PREFIX}/{experiment.name}/effects", step, made, [], stats)
+
+
+def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest]) -> list[MeasuredPair]:
+    """What was measured of the checkpoints of both arms, of the pairs of runs that finished."""
+    ended = {
+        (arm.arm, arm.size, arm.seed): {name: ctx.refs.load(digest) for name, digest in run.inputs.items()}
+        for arm, run in zip(arms, runs, strict=True)
+        if run.stats["status"] == FINISHED
+    }
+    return [
+        MeasuredPair(size, seed, own, ended[WITHOUT, size, seed])
+        for (arm, size, seed), own in ended.items()
+        if arm == WITH and (WITHOUT, size, seed) in ended
+    ]
 
 
 def _proposal(
@@ -147,7 +192,7 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
         experiment.question,
         MEASURE,
         experiment.base,
-        experiment.arms,
+        {name: next(one.overlay for one in arms if one.arm == name) for name in experiment.arms},
         scores,
         [Effect.model_validate(one) for one in made.stats["effects"]],
         stopping(scores, experiment.base, experiment.seeds) if experiment.stop_losing else (),
@@ -158,7 +203,16 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
         {one.asset: NoiseScale.model_validate(run.stats["noise"]) for one, run in zip(arms, runs, strict=True)
          if run.stats.get("noise")},
         MixtureProposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None,
+        _value(ctx, experiment, made),
     )  # fmt: skip
+
+
+def _value(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[SourceVerdict, Mapping[str, Any]] | None:
+    """The verdict on a source, and what its sample showed."""
+    if experiment.source is None:
+        return None
+    sample = ctx.refs.load(made.inputs[f"{PREFIX}/{experiment.name}/sample"])
+    return SourceVerdict.model_validate(made.stats["value"]), sample.stats
 
 
 def _ladder(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[LadderForecast, list[LadderOutcome]] | None:

@@ -18,6 +18,7 @@ from plinth.errors import BudgetError, RecipeError
 from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.sweep import Sweep
+from plinth.experiment.value.question import ANNEAL, SourceQuestion
 from plinth.model.flops import flops_exact
 from plinth.recipe.extends import named, shown
 from plinth.recipe.load import check_over
@@ -26,6 +27,8 @@ from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, read
 
 #: First part of the keys of an experiment's assets.
 PREFIX = "experiment"
+#: Keys of a file that make its arms and their base.
+KINDS: Mapping[str, type[Sweep | Swarm | SourceQuestion]] = {"sweep": Sweep, "swarm": Swarm, "source": SourceQuestion}
 #: What decides a score, or on which text a run may be scored.
 FIXED = ("evaluation", "corpus.holdout", "corpus.protected", "corpus.contamination")
 
@@ -89,8 +92,9 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
     experiment = _validated(lined, path)
     recipe = named(experiment.recipe, path.parent, packaged) or path.parent / experiment.recipe
     arms = []
+    lined = _with_source(lined, experiment, recipe, path, packaged)
     for seed, size, arm in product(experiment.seeds, experiment.sizes, experiment.arms):
-        over = [_below(lined, key) for key in (("common",), ("sizes", size), ("arms", arm))]
+        over = [_below(lined, key) for key in (("common",), ("sizes", size), ("arms", arm), ("source", size, arm))]
         own = _own(experiment, arm, seed, lined.mark(("test",), Position(shown(path), 1)))
         made = check_over(recipe, [*over, own], path, packaged=packaged)
         for name, given in experiment.test.items():
@@ -100,15 +104,16 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
                     expected="another name for the test text",
                     remedy=f"rename test.{name} in {shown(path)}",
                 )
-        arms.append(Arm(experiment.name, arm, size, seed, made, experiment.arms[arm]))
+        arms.append(Arm(experiment.name, arm, size, seed, made, experiment.arms[arm] or over[-1].data))
     _require_alike(experiment, arms, lined, path)
     _require_affordable(experiment, arms)
     return experiment, tuple(arms)
 
 
 def _with_made_arms(lined: Lined) -> Lined:
-    """The file with the arms that its sweep or its swarm makes; their base is the middle value, or the prior."""
-    for kind, read_as in (("sweep", Sweep), ("swarm", Swarm)):
+    """The file with the arms that its sweep, swarm or source makes; their base is the middle value, the prior, or the
+    arm without the source."""
+    for kind, read_as in KINDS.items():
         given = lined.data.get(kind) if isinstance(lined.data, dict) else None
         try:
             made = read_as.model_validate(given)
@@ -119,9 +124,27 @@ def _with_made_arms(lined: Lined) -> Lined:
         if "arms" in lined.data:
             problems.append(Problem(mark, "arms", f"a {kind} makes the arms; expected one of both"))
         data = {"base": made.base(), **lined.data, "arms": arms}
-        marks = {**lined.marks, **dict.fromkeys([("arms",), *(("arms", *key) for key in _keys(arms, ()))], mark)}
+        if isinstance(made, SourceQuestion):
+            if ANNEAL in (lined.data.get("sizes") or {}):
+                problems.append(Problem(mark, f"sizes.{ANNEAL}", "the source makes this size; give it another name"))
+            data |= {"base": made.base(), "sizes": made.sizes(lined.data.get("sizes"))}
+        own = {name: data[name] for name in ("arms", "sizes") if name in data}
+        marks = {**dict.fromkeys(_keys(own, ()), mark), **lined.marks}
         lined = replace(lined, data=data, marks=marks, problems=problems)
     return lined
+
+
+def _with_source(lined: Lined, experiment: Experiment, recipe: Path, path: Path, packaged: Path | None) -> Lined:
+    """The file with what the arms of its source change at each size, instead of the source; any other file as it is."""
+    if experiment.source is None:
+        return lined
+    mark, made = lined.mark(("source",), Position(shown(path), 1)), dict[str, Any]()
+    for size in experiment.sizes:
+        over = [_below(lined, key) for key in (("common",), ("sizes", size))]
+        plain = check_over(recipe, over, path, packaged=packaged)
+        made[size] = {arm: experiment.source.overlay(plain, size, arm) for arm in experiment.arms}
+    marks = {**lined.marks, **dict.fromkeys([("source", *key) for key in _keys(made, ())], mark)}
+    return replace(lined, data={**lined.data, "source": made}, marks=marks)
 
 
 def _validated(lined: Lined, path: Path) -> Experiment:
@@ -131,8 +154,11 @@ def _validated(lined: Lined, path: Path) -> Experiment:
         try:
             return Experiment.model_validate(lined.data)
         except ValidationError as error:
+            unmade = {"arms", "base"} if set(KINDS) & set(lined.data) else set()  # by a kind that is wrong itself
             for detail in error.errors(include_url=False):
                 key = tuple(step for step in detail["loc"] if step != "[key]")
+                if key and key[0] in unmade and detail["type"] == "missing":
+                    continue
                 problems.append(Problem(lined.mark(key, top), dotted(key), detail["msg"]))
     listed = "\n".join(f"  {problem}" for problem in problems)
     raise RecipeError(

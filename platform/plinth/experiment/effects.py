@@ -129,9 +129,9 @@ def require_same_text(scores: Sequence[ArmScores]) -> None:
 
 def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int) -> Iterator[Effect]:
     """Lines of an arm, not corrected yet; the measure is set by the caller."""
-    lacking = tuple(_lacking(arm, base, ours, theirs))
+    without = tuple(lacking(arm, base, ours, theirs))
     pairs = [at for at in sorted(set(ours) & set(theirs)) if not (ours[at].trouble or theirs[at].trouble)]
-    common = {"arm": arm, "base": base, "size": size, "measure": "", "fewer_is_better": True, "lacking": lacking}
+    common = {"arm": arm, "base": base, "size": size, "measure": "", "fewer_is_better": True, "lacking": without}
     if not pairs:
         yield Effect.model_validate(common)
         return
@@ -158,7 +158,8 @@ def _slices(slices: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]
             yield str(name), rows
 
 
-def _lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
+def lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
+    """Every run of either arm that gave no scores, with its reason, and seeds that one of the two lacks."""
     for at in sorted(set(ours) | set(theirs)):
         for name, runs in ((arm, ours), (base, theirs)):
             if at not in runs:

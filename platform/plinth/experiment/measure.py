@@ -15,6 +15,7 @@ import pyarrow as pa
 from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.corpus.protected import item_table
+from plinth.evaluation.comparison import readers
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.slices.tables import on_grid
 from plinth.experiment.arms import Arm
@@ -27,10 +28,13 @@ from plinth.training.checkpoint.checkpoint import committed
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import timeline
 
-VERSION = "3"
+VERSION = "4"
+SCORES_VERSION = "3"
 SCORES = "scores.parquet"
 #: Statuses of items of which it is known that no training text holds them: none did, or what did was dropped.
 KNOWN = (item_table.CLEAN, item_table.CONTAMINATED)
+#: Of a run that begins from weights: what was dropped here may have trained those.
+UNSEEN = (item_table.CLEAN,)
 #: A row for each document of the test text, in the order of its sets and of the items in them.
 COLUMNS = pa.schema(
     [
@@ -48,7 +52,7 @@ def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> P
     Raises:
         CheckpointError, TrainingError: the model could not be loaded or evaluated.
     """
-    step = Step(name="experiment/scores", version=VERSION)
+    step = Step(name="experiment/scores", version=SCORES_VERSION)
     key = step.key([checkpoint.digest, *(sets[name].digest for name in sorted(sets))])
     known = ctx.cache.get(key)
     if known is None:
@@ -60,6 +64,12 @@ def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> P
         table = table.append_column("bits", pa.array(on_grid(found.bits)))
         known = ctx.cache.put(key, [write_table(ctx.store, SCORES, table.cast(COLUMNS))])
     return known[0]
+
+
+def texts(ctx: Context, sets: Mapping[str, Manifest]) -> list[str]:
+    """The documents of the test text."""
+    found: list[str] = _items(ctx, sets).column("text").to_pylist()
+    return found
 
 
 def _items(ctx: Context, sets: Mapping[str, Manifest]) -> pa.Table:
@@ -79,7 +89,8 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
     Args:
         points: checkpoints to score at most, evenly among those that the run kept; of a run with horizons, all that it
             kept at one.
-        made: assets of the run: `run`, `checkpoint`, the sets of the test text and the comparison with them.
+        made: assets of the run: `run`, `checkpoint`, the sets of the test text and the comparison with them; and what
+            else was measured of the checkpoint.
         test: names of those sets.
 
     Raises:
@@ -101,7 +112,8 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
         noise = _noise(prepared)
     curve.append((end["step"], end["tokens"], _bits_per_byte(ctx, last)))
     inputs = {name: made[name] for name in ("run", "checkpoint", "protected")} | _named(sets)
-    unsure = _unsure(ctx, made["protected"], test)
+    inputs |= {name: one for name, one in made.items() if readers.reader(name)}
+    unsure = _unsure(ctx, made["protected"], test, KNOWN if arm.recipe.training.initial is None else UNSEEN)
     measured = {"curve": curve, "unsure": unsure, "noise": noise.model_dump(mode="json") if noise else None}
     return kept(arm, FINISHED, "", inputs, [last], tokens=end["tokens"], **measured)
 
@@ -119,14 +131,15 @@ def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
     return config.load(path) if path.exists() else None
 
 
-def _unsure(ctx: Context, protected: Manifest, test: Sequence[str]) -> list[str]:
-    """Documents that the run's text may hold: too short or too common to look for, or nearly found."""
+def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Documents that the run's text may hold, not being of a known status: too short or too common to look for, or
+    nearly found."""
     (part,) = protected.named(item_table.FILE)
     rows = read_table(ctx.store, part, ["set", "item", "status"]).to_pylist()
     found = []
     for name in sorted(test):
         own = [row for row in rows if row["set"] == name]
-        found += [_id(name, at, row["item"]) for at, row in enumerate(own) if row["status"] not in KNOWN]
+        found += [_id(name, at, row["item"]) for at, row in enumerate(own) if row["status"] not in known]
     return found
 
 

@@ -15,8 +15,10 @@ from plinth.experiment.scaling.forecast import AT, LadderForecast, LadderOutcome
 from plinth.experiment.scores import ArmScores
 from plinth.experiment.stopping import StopDecision
 from plinth.experiment.sweep import SweepOptimum
+from plinth.experiment.value.price import priced
+from plinth.experiment.value.verdict import BUY, DO_NOT_BUY, SourceGain, SourceVerdict
 from plinth.report.experiment import figures, ladder_figures
-from plinth.report.experiment.figures import EffectRow, RunCurve
+from plinth.report.experiment.figures import EffectRow, GainRow, RunCurve
 from plinth.report.experiment.ladder_figures import LadderPoint, LawCurve
 from plinth.report.page import template
 from plinth.report.render import svg
@@ -38,6 +40,7 @@ def page(
     optima: Sequence[SweepOptimum] = (),
     noise: Mapping[str, NoiseScale] | None = None,
     proposal: MixtureProposal | None = None,
+    value: tuple[SourceVerdict, Mapping[str, Any]] | None = None,
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
@@ -52,6 +55,7 @@ def page(
         optima: the best value of a sweep, by size.
         noise: gradient noise of runs, by asset.
         proposal: of a swarm of mixtures.
+        value: of a source, the verdict and what its sample showed.
     """
     wholes = [line for line in effects if line.slice == WHOLE]
     slices: dict[tuple[str, str], list[Effect]] = {}
@@ -70,6 +74,7 @@ def page(
         arms=[_arm(arm, overlay, scores, (shared or {}).get(arm, {})) for arm, overlay in arms.items()],
         methods=sorted({line.difference.method for line in effects if line.difference}),
         proposal=proposal, foretold=_foretold(proposal, measure),
+        value=None if value is None else _value(*value),
         gap=_gap, p=_p, tone=_tone,
         optima=optima, noise=noise or {},
         ladder=None if ladder is None else _ladder(*ladder, measure),
@@ -154,6 +159,29 @@ def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: 
             "surface": svg(ladder_figures.surface, points, curve, measure, title=f"{measure} under the law"),
         }
     return {"forecast": foretold, "rows": rows, **drawn}
+
+
+def _value(found: SourceVerdict, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The section of a source: verdict, gains drawn, changes, prices, and the sample."""
+    rows = [
+        GainRow(name=one.use, value=one.gain.value, low=one.gain.low, high=one.gain.high, better=_side(one, found))
+        for one in found.gains
+        if one.gain and one.claims
+    ]
+    drawn = svg(figures.gains, rows, found.least_gain, title="Bits per byte gained by use") if rows else ""
+    return {
+        "found": found, "sample": sample, "drawn": drawn,
+        "tone": {BUY: "better", DO_NOT_BUY: "worse"}.get(found.verdict, ""),
+        "worse": sum(one.worse for one in found.changes),
+        "money": lambda price, scale=1.0: priced(price, found.currency, scale),
+        "share": lambda one: f"{one['value']:.1%} ({one['low']:.1%} to {one['high']:.1%})",
+        "range": lambda one: f"{one.value:+.3g} ({one.low:+.3g} to {one.high:+.3g})",
+    }  # fmt: skip
+
+
+def _side(one: SourceGain, found: SourceVerdict) -> str:
+    assert one.gain is not None
+    return ARM if one.gain.low > found.least_gain else BASE if one.gain.high <= found.least_gain else ""
 
 
 def _foretold(proposal: MixtureProposal | None, measure: str) -> str:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.sweep import Sweep
+from plinth.experiment.value.question import SourceQuestion
 from plinth.records import Frozen, Name
 
 #: Becomes part of names of runs, asset keys and files.
@@ -60,6 +61,9 @@ class Experiment(Frozen):
     )
     swarm: Swarm | None = Field(
         None, description="Mixtures drawn around a prior: an arm each, instead of `arms`; a better one is proposed."
+    )
+    source: SourceQuestion | None = Field(
+        None, description="A source, its price and its share: arms without and with it, instead of `arms`; a verdict."
     )
     ladder: LadderQuestion | None = Field(
         None, description="Fit a scaling law to the sizes but one, and foretell that one; with a single arm."

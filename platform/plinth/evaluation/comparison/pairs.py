@@ -39,7 +39,7 @@ class Pairs:
 
     Args:
         kind: what was measured: `slices`, `parent slices`, `protected`, `probes`, `tasks`, `proxies`, `memorisation`,
-            `fairness`.
+            `personal data`, `fairness`.
         measure: its name within the kind.
         rows: of `ROWS`, sorted by item.
         fewer_is_better: as of bits.

@@ -162,6 +162,7 @@ READERS: Mapping[str, Reader] = {
     "fairness": risk_readers.fairness,
     "memorisation/canaries": risk_readers.canaries,
     "memorisation/extraction": risk_readers.extraction,
+    "pii/outputs": risk_readers.personal_data,
     "probes": _probes,
     "proxies": _proxies,
     "tasks": _tasks,

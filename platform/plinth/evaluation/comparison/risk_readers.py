@@ -1,4 +1,5 @@
-"""Readers of what a model keeps and whom it favours: planted texts, training text of risk, counterfactual pairs."""
+"""Readers of what a model keeps and whom it favours: planted texts, training text of risk, personal data in what it
+writes, counterfactual pairs."""
 
 from __future__ import annotations
 
@@ -68,6 +69,24 @@ def _windows(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
             "slices": pa.ListArray.from_arrays(offsets, labels),
         }
     )
+
+
+def personal_data(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """Texts of the model in which personal data was found: without a prompt, and after prompts that invite it."""
+    sides = [_written(part_table(store, made, "outputs.parquet"), part_table(store, made, "finds.parquet"))
+             for made in (a, b)]  # fmt: skip
+    for kind, measure in (("unprompted", "personal data, unprompted"), ("invited", "personal data, invited")):
+        pair = [chosen(side.filter(pc.equal(side["kind"], kind)), "found", cluster="cluster") for side in sides]
+        yield align("personal data", measure, *pair, fewer_is_better=True, ratio=False)
+
+
+def _written(outputs: pa.Table, finds: pa.Table) -> pa.Table:
+    """A row per text; draws after one prompt are no independent evidence, texts without a prompt are."""
+    found = np.zeros(len(outputs))
+    found[finds["output"].to_numpy()] = 1.0
+    item = pc.binary_join_element_wise(outputs["prompt"], pc.cast(outputs["draw"], pa.string()), " #")
+    cluster = pc.if_else(pc.equal(outputs["kind"], "unprompted"), item, outputs["prompt"])
+    return pa.table({"item": item, "kind": outputs["kind"], "found": found, "cluster": cluster})
 
 
 def fairness(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:

@@ -4,9 +4,10 @@
     density      share of the kept text that the corpus does not have; word n-grams that it has never seen,
                  beside the share of such n-grams in held-out text of the corpus itself
     tokenizer    bytes per token beside the corpus's
-    effective    text and tokens that the whole source would add to D_eff
+    effective    text and tokens that the whole source would add to D_eff, with its factors
     proxy        bits per byte of held-out slices for a small byte model, with the sample added to a piece of the
                  corpus, and with as much more of the corpus instead
+    test         documents of a test text that stand in the sample
 
 Intervals are of a bootstrap over documents (`evaluation.statistics.ratio`), 95%. They cover the
 choice of documents, not that files differ more than documents do; another seed shows that.
@@ -14,7 +15,7 @@ choice of documents, not that files differ more than documents do; another seed 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ SAMPLE_BYTES = 32 * 2**20
 CORPUS_BYTES = 32 * 2**20
 TOKENIZED_BYTES = 4 * 2**20
 TOP_REASONS = 12
+#: A document of the test text of which the sample has this share of word 5-grams stands in it.
+HELD = 0.8
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def assess(
     sample_bytes: int = SAMPLE_BYTES,
     corpus_bytes: int = CORPUS_BYTES,
     seed: int = 1,
+    test: Sequence[str] = (),
 ) -> dict[str, Any]:
     """All measures of the module's list, for a source that is described like a bucket.
 
@@ -96,10 +100,11 @@ def assess(
         sample_bytes: read of the source.
         corpus_bytes: read of curated text.
         seed: of what is chosen, and of the bootstrap.
+        test: documents that no arm of an experiment may train on.
 
     Returns:
-        `sample`, `acceptance`, `reasons`, `density`, `tokenizer`, `effective`, `proxy`. A measure with an interval is
-        `{"value", "low", "high"}`.
+        `sample`, `acceptance`, `reasons`, `density`, `tokenizer`, `effective`, `proxy`, and `test` where there is one.
+        A measure with an interval is `{"value", "low", "high"}`.
 
     Raises:
         SourceError: the source cannot be read. MissingError: see `known`.
@@ -125,6 +130,7 @@ def assess(
         "tokenizer": tokenizer,
         "effective": _effective(ctx, sample, facts, accepted, tokenizer, seed),
         "proxy": proxy.deltas(ctx, texts.to_pylist(), have.curated, corpus_bytes, seed),
+        **({"test": _held(facts, test)} if test else {}),
     }  # fmt: skip
 
 
@@ -238,15 +244,48 @@ def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) 
     }
 
 
+def _held(facts: _Facts, test: Sequence[str]) -> dict[str, int]:
+    """Documents of the test text, and those among them that stand in the sample."""
+    batches = (facts.texts.slice(at, 1024) for at in range(0, len(facts.texts), 1024))
+    total, fresh = new_ngrams([pa.array(test, pa.large_string())], known_ngrams(batches))
+    return {"documents": len(test), "held": int(((total > 0) & (total - fresh >= HELD * total)).sum())}
+
+
 def _effective(
     ctx: Context, sample: SourceSample, facts: _Facts, accepted: Bools, tokenizer: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
-    """The whole source at the sample's rate, beside what the corpus has."""
+    """The whole source at the sample's rate, beside what the corpus has.
+
+    Tokens take both intervals at their worse ends. Where no text is accepted, the corpus's rate counts its tokens.
+    """
     scale = facts.size.sum() / sample.share if len(facts.size) else 0.0
     gained = _share(accepted * facts.size, facts.size, seed, scale)
     ref = ctx.refs.ref("funnel")
     now = float(ctx.refs.load(ref.digest).stats["total"]["effective"]["effective_bytes"]) if ref else 0.0
-    rate = tokenizer.get("bytes_per_token", {}).get("value", 0.0)
-    tokens = {name: value / rate for name, value in gained.items()} if rate else {}
+    rate = tokenizer.get("bytes_per_token", {})
+    known = bool(rate) and rate["value"] > 0
+    other = {"value": "value", "low": "high", "high": "low"}
+    tokens = {name: value / rate[other[name]] for name, value in gained.items()} if known else {}
     gain = {name: value / now for name, value in gained.items()} if now else {}
-    return {"bytes": gained, "tokens": tokens, "corpus_bytes": now, "gain": gain}
+    per_token = rate["value"] if known else tokenizer.get("corpus", 0.0)
+    return {
+        "bytes": gained, "tokens": tokens, "corpus_bytes": now, "gain": gain,
+        "factors": _factors(sample, facts, accepted, scale / per_token if per_token else 0.0),
+    }  # fmt: skip
+
+
+def _factors(sample: SourceSample, facts: _Facts, accepted: Bools, tokens: float) -> dict[str, float]:
+    """Factors of D_eff, as of the funnel: their product is the tokens that are accepted.
+
+    Args:
+        tokens: of all text that parsed.
+    """
+    parsed, failed = len(facts.size), damage(sample.documents.stats["rejects"])
+    whole, kept, ours = (float((flags * facts.size).sum()) for flags in (np.ones(parsed), facts.kept, accepted))
+    rho_parse = parsed / (parsed + failed) if parsed else 0.0
+    return {
+        "nominal_tokens": tokens / rho_parse if rho_parse else 0.0,
+        "rho_parse": rho_parse,
+        "rho_quality": kept / whole if whole else 0.0,
+        "r_dup": 1 - ours / kept if kept else 0.0,
+    }

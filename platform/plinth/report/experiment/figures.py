@@ -28,6 +28,16 @@ class EffectRow(Frozen):
     high: float | None = None
 
 
+class GainRow(Frozen):
+    """A use of a source: what it gains, with its interval; `better` as of `EffectRow`."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    better: str = ""
+
+
 class RunCurve(Frozen):
     """A measure of one run by optimizer step; runs of one arm have one colour."""
 
@@ -69,6 +79,20 @@ def _effects(ax: Axes, rows: Sequence[EffectRow]) -> None:
     ax.grid(axis="x")
     ax.set_axisbelow(True)
     ax.tick_params(length=0)
+
+
+def gains(rows: Sequence[GainRow], least: float) -> Figure:
+    """A row a use: blue where it gains more than the least gain, orange where it cannot, grey where none is known."""
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(WIDTH_INCHES, 0.32 * (len(rows) + 1.2) + 0.6), layout="constrained")
+    ax = fig.subplots()
+    _effects(ax, [EffectRow(panel="", **row.model_dump()) for row in rows])
+    if least:
+        ax.axvline(least, color=WARNING, linewidth=1.2, linestyle="--")
+    mark = f"; dashed: the least gain, {least:g}" if least else ""
+    ax.set_xlabel(f"bits per byte gained: right of 0 the source helps{mark}", fontsize=8.5)
+    return fig
 
 
 def curves(runs: Sequence[RunCurve], arms: Sequence[str], measure: str) -> Figure:

@@ -1,0 +1,146 @@
+"""The key `source` of an experiment's file: is this source worth its price?
+
+Two arms, `without` and `with` the source, at two uses, as sizes of the experiment:
+
+    proxy    from new weights, with a share of the source in every phase of the recipe's mixture
+    anneal   from a mid-run checkpoint, with a share of the source in the last phase, while the rate falls to 0
+
+Both arms of a use train the same number of tokens, and have the tokenizer of the text that is there already. Does not
+belong here: what the runs came to (`verdict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from plinth.corpus.sources.parameters import Source
+from plinth.errors import RecipeError
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen
+from plinth.tokens.mixture.parameters import Phase
+
+WITHOUT, WITH = "without", "with"
+PROXY, ANNEAL = "proxy", "anneal"
+#: The bucket of the source in the recipe of the arm `with`.
+BUCKET: Final = "new"
+#: What decides the verdict and no run.
+PRICE = {"price", "currency", "least_gain"}
+#: What a phase may say, so that a share of it can be given to the source.
+PLAIN = {"name", "fraction", "weights", "to_weights"}
+
+
+class Annealing(Frozen):
+    """Both arms once more from a mid-run checkpoint, at a rate that falls to 0."""
+
+    checkpoint: str = Field(min_length=1, description="`RUN:STEP` of this workspace, as `training.initial.checkpoint`.")
+    tokens: int = Field(gt=0, description="Tokens that each arm anneals on.")
+    share: float | None = Field(None, gt=0, lt=1, description="Of the source; unless said that of the other use.")
+    lr: float | None = Field(None, gt=0, description="Rate that falls to 0; unless said the recipe's peak.")
+    optimizer: Literal["kept", "fresh"] = Field("kept", description="As `training.initial.optimizer`.")
+
+
+class SourceQuestion(Source):
+    """A source as a recipe describes it, its price, and the share of the text that it is to be."""
+
+    policy: str = Field("default", description="Name of the recipe's policy that judges its documents.")
+    price: float = Field(ge=0, allow_inf_nan=False, description="Of the whole source, once.")
+    currency: str = Field("USD", min_length=1, max_length=8, description="Of the price; shown beside it.")
+    share: float = Field(gt=0, lt=1, description="Of the tokens of the arm `with` that are of the source.")
+    least_gain: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Bits per byte that it must gain to be worth its price; 0 asks whether it gains at all.",
+    )
+    sample_mb: float = Field(32.0, gt=0, le=4096, description="Source bytes that are read before anything is trained.")
+    anneal: Annealing | None = Field(None, description="Ask from a mid-run checkpoint too.")
+
+    def arms(self) -> dict[str, dict[str, Any]]:
+        """Both arms; `overlay` has what they change."""
+        return {WITHOUT: {}, WITH: {}}
+
+    def base(self) -> str:
+        """The arm that the other is compared with."""
+        return WITHOUT
+
+    def sizes(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Sizes of the experiment: those of the file, or one, and the annealing."""
+        return {**(given or {PROXY: {}}), **({ANNEAL: self._annealing()} if self.anneal else {})}
+
+    def share_of(self, size: str) -> float:
+        """Share of the source at a size."""
+        return (self.anneal.share if self.anneal and size == ANNEAL else None) or self.share
+
+    def overlay(self, recipe: Recipe, size: str, arm: str) -> dict[str, Any]:
+        """Keys of an arm at a size over the recipe of that size.
+
+        Raises:
+            RecipeError: the recipe has no mixture, one in which a share cannot be set, or a bucket of this name.
+        """
+        phases = self._phases(recipe)
+        if size == ANNEAL:
+            phases = [phases[-1].model_copy(update={"fraction": 1.0})]
+        if arm == WITHOUT:
+            return {"mixture": {"phases": [_plain(one) for one in phases]}} if size == ANNEAL else {}
+        given = self.model_dump(mode="json", include=set(Source.model_fields), exclude_unset=True)
+        known = recipe.tokenizer.sample_weights  # the tokenizer is that of the text that is there
+        weights = {name: known.get(name, 1.0) for name in recipe.corpus.buckets} | {BUCKET: 0.0}
+        bucket = {"description": "A source of which the value is asked.", "owner": "nobody yet", "sources": [given]}
+        return {
+            "corpus": {"buckets": {BUCKET: {**bucket, "policy": self.policy}}},
+            "tokenizer": {"sample_weights": weights},
+            "mixture": {"phases": [self._with_share(one, self.share_of(size)) for one in phases]},
+        }
+
+    def _annealing(self) -> dict[str, Any]:
+        assert self.anneal is not None
+        optimizer: dict[str, Any] = {"schedule": "linear", "warmup_fraction": 0, "min_lr": 0, "start_lr": 0}
+        optimizer |= {"horizons": []} | ({"lr": self.anneal.lr} if self.anneal.lr else {})
+        initial = {"checkpoint": self.anneal.checkpoint, "optimizer": self.anneal.optimizer}
+        return {
+            "tokenizer": {"kind": "initial"},
+            "mixture": {"total_tokens": self.anneal.tokens},
+            "training": {"initial": initial, "optimizer": optimizer},
+        }
+
+    def _phases(self, recipe: Recipe) -> list[Phase]:
+        if recipe.mixture is None:
+            raise RecipeError(
+                f"the recipe {recipe.name} has no mixture, of which the source could be a share",
+                expected="a section `mixture` with phases and their weights",
+            )
+        if BUCKET in recipe.corpus.buckets:
+            raise RecipeError(
+                f"the recipe {recipe.name} has a bucket {BUCKET}, the name of the source in the arm `{WITH}`",
+                remedy="rename it in a copy of the recipe",
+            )
+        for phase in recipe.mixture.phases:
+            said = {name for name in phase.model_fields_set if getattr(phase, name) != Phase.model_fields[name].default}
+            keys = [*(phase.weights or ()), *(phase.to_weights or ())]
+            wide = [key for key in keys if key.partition("/")[0] not in recipe.corpus.buckets]
+            if odd := sorted(said - PLAIN - {"upsample", "epochs", "tokens"}) + [
+                name for name in ("upsample", "epochs", "tokens") if getattr(phase, name)
+            ] + wide:  # fmt: skip
+                raise RecipeError(
+                    f"the share of the source cannot be set in phase {phase.name} of the recipe {recipe.name}",
+                    found=", ".join(odd),
+                    expected="weights by bucket or stream, and nothing that changes them",
+                    remedy="write such phases under `common: {mixture: {phases: …}}` of the experiment",
+                )
+        return list(recipe.mixture.phases)
+
+    def _with_share(self, phase: Phase, share: float) -> dict[str, Any]:
+        """A phase in which the source has its share, and the others keep theirs among them."""
+        found = _plain(phase)
+        for name in ("weights", "to_weights"):
+            if weights := found.get(name):
+                whole = sum(weights.values())
+                found[name] = {key: (1 - share) * weight / whole for key, weight in weights.items()} | {BUCKET: share}
+        return found
+
+
+def _plain(phase: Phase) -> dict[str, Any]:
+    return phase.model_dump(mode="json", include=PLAIN, exclude_none=True)

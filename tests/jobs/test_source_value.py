@@ -1,0 +1,120 @@
+"""The value of a source through Dagster: what is like the test text is bought; noise and copies are not."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plinth.storage.workspace import Workspace
+from registry.server import stop_server
+from tests.jobs.conftest import answer, plinth
+from tests.jobs.test_swarm import RECIPE, _texts, _write
+
+pytestmark = pytest.mark.exhaustive
+
+#: The workspace has the words of the test text, in no order or in that of the alphabet.
+BUCKETS = ("shuffled", "sorted")
+OVER = {
+    "corpus": {"canaries": {"count": 8}},
+    "evaluation": {"fairness": {}, "pii_outputs": {}, "against": None},
+    "mixture": {
+        "total_tokens": 40960,
+        "phases": [{"name": "all", "fraction": 1, "weights": dict.fromkeys(BUCKETS, 1)}],
+    },
+    "training": {"checkpoints": {"every_steps": 40}, "validation": None},
+}
+DESCRIBED = ("--kind", "jsonl", "--licence", "CC0-1.0")
+ASKED = ("--price", 20000, "--share", 0.5, "--test", "test/articles.jsonl", "--train")
+
+
+def noise(count: int) -> list[str]:
+    picks = random.Random("noise")
+
+    def word() -> str:
+        return "".join(picks.choice(string.ascii_lowercase) for _ in range(picks.randint(2, 9)))
+
+    return [" ".join(word() for _ in range(120)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A workspace whose recipe has been run, and the recipe."""
+    folder = tmp_path_factory.mktemp("source")
+    workspace, recipe = folder / "workspace", folder / "recipe.yaml"
+    buckets = {name: one for name, one in RECIPE["corpus"]["buckets"].items() if one is None or name in BUCKETS}
+    corpus = RECIPE["corpus"] | OVER["corpus"] | {"buckets": buckets}
+    recipe.write_text(yaml.safe_dump(RECIPE | OVER | {"corpus": corpus}))
+    for kind in BUCKETS:
+        _write(workspace / "input" / "planted" / f"{kind}.jsonl", _texts(kind, 200))
+    for name, texts in (("articles", _texts("articles", 200)), ("noise", noise(200)), ("tiny", noise(1)),
+                        ("copies", _texts("shuffled", 200)), ("leaked", _texts("test", 60))):  # fmt: skip
+        _write(workspace / "input" / "new" / f"{name}.jsonl", texts)
+    _write(workspace / "input" / "test" / "articles.jsonl", _texts("test", 60))
+    try:
+        plinth(workspace, "keys", "init", "--demo")
+        plinth(workspace, "run", "-r", recipe, "--select", "checkpoint")
+        yield workspace, recipe
+    finally:
+        stop_server(Workspace(workspace))
+
+
+def new(workspace: Path, name: str) -> Path:
+    return workspace / "input" / "new" / f"{name}.jsonl"
+
+
+def test_a_source_of_the_kind_of_the_test_text_is_bought(asked: tuple[Path, Path]) -> None:
+    """From new weights and in annealing from a mid-run checkpoint; what else changed is measured."""
+    workspace, recipe = asked
+    (parent,) = (workspace / "runs").glob("planted-*")
+    command = ("source", "value", new(workspace, "articles"), "-r", recipe, *DESCRIBED, *ASKED)
+    found = answer(workspace, *command, "--anneal", f"{parent.name}:40", "--anneal-tokens", 20480)
+    print(json.dumps(found, indent=1))
+    assert found["verdict"] == "buy"
+    by_use = {one["use"]: one for one in found["gains"]}
+    assert set(by_use) == {"proxy", "anneal"}
+    assert by_use["proxy"]["gain"]["low"] > 0
+    assert by_use["proxy"]["seeds"] == [1, 2, 3]
+    assert {one["kind"] for one in found["changes"]} >= {"memorisation", "fairness", "personal data"}
+    assert 0.9 < found["tokens"]["tokens"] / found["tokens"]["nominal_tokens"] <= 1
+    page = Path(found["page"]).read_text()
+    assert "Verdict" in page
+    assert "<script" not in page
+    (shown,) = [answer(workspace, "source", "value", new(workspace, "articles"), "--show")]
+    assert shown["digest"] == found["digest"]
+    again = answer(workspace, "experiment", "run", found["file"])
+    assert again["made"] == []
+
+
+def test_noise_is_not_bought(asked: tuple[Path, Path]) -> None:
+    workspace, recipe = asked
+    found = answer(workspace, "source", "value", new(workspace, "noise"), "-r", recipe, *DESCRIBED, *ASKED)
+    print(json.dumps(found, indent=1))
+    assert found["verdict"] == "do not buy"
+    assert found["gains"][0]["gain"]["high"] < 0
+
+
+def test_what_the_workspace_has_already_is_not_bought_and_trains_nothing(asked: tuple[Path, Path]) -> None:
+    workspace, recipe = asked
+    before = set((workspace / "runs").glob("*"))
+    found = answer(workspace, "source", "value", new(workspace, "copies"), "-r", recipe, *DESCRIBED, *ASKED)
+    assert found["verdict"] == "do not buy"
+    assert "are new" in found["reason"]
+    assert found["tokens"]["per_token"]["value"] is None
+    assert set((workspace / "runs").glob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("leaked", "60 of 60 documents of the test text"), ("tiny", "too small for its share")]
+)
+def test_what_cannot_be_asked_is_refused_by_name(asked: tuple[Path, Path], name: str, said: str) -> None:
+    workspace, recipe = asked
+    command = ("source", "value", new(workspace, name), "-r", recipe, *DESCRIBED, *ASKED)
+    refused = plinth(workspace, *command, check=False)
+    assert refused.returncode == 2
+    assert said in refused.stderr
