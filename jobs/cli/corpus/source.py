@@ -165,7 +165,8 @@ def _bucket(
     path = new if "://" in new else str(Path(new).absolute())
     terms = {"train": True} | {use: use in recipe.corpus.uses for use in ("redistribute", "commercial")}
     described = {"kind": kind, "path": path, "licence": licence, "terms": terms, "domain": Path(new).name or new}
-    described |= {"snapshot": "new", "text_field": text_field, "suffixes": suffixes}
+    described |= {"snapshot": "new", **({"fields": {"text": text_field}} if text_field != "text" else {})}
+    described |= {"suffixes": suffixes} if suffixes else {}
     try:
         return Bucket.model_validate(
             {"description": new, "owner": "nobody yet", "sources": [described], "policy": policy}

@@ -148,8 +148,9 @@ def _decided(
 
 
 def _said(one: SourceGain) -> str:
-    assert one.gain is not None
-    return f"{one.gain.value:+.3g} bits per byte ({one.gain.level:.3g}: {one.gain.low:+.3g} to {one.gain.high:+.3g})"
+    gap = one.gain
+    assert gap is not None
+    return f"{gap.value:+.3g} bits per byte ({100 * gap.level:.3g}%: {gap.low:+.3g} to {gap.high:+.3g})"
 
 
 def _open(one: SourceGain, least: float) -> str:
