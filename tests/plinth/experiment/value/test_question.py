@@ -93,7 +93,8 @@ def test_questions_that_mean_nothing(tmp_path: Path, old: str, new: str, said: s
 
 
 def test_a_recipe_without_a_mixture(tmp_path: Path) -> None:
-    (tmp_path / "unmixed.yaml").write_text("extends: tiny\nname: unmixed\nmixture: null\n")
+    gone = ("mixture", "tokenizer", "shards", "training", "evaluation", "release")
+    (tmp_path / "unmixed.yaml").write_text("extends: tiny\nname: unmixed\n" + "".join(f"{one}: null\n" for one in gone))
     (tmp_path / "forum.yaml").write_text(
         FILE.replace("recipe: tiny", "recipe: unmixed.yaml")
         .replace("common: {mixture: {total_tokens: 10240}}\n", "")
