@@ -66,7 +66,7 @@ def changes(store: Store, pairs: Sequence[MeasuredPair]) -> tuple[list[SourceCha
         for asset in MEASURED:
             problems += _read(store, asset, own, measures)
         found += [line for measured in measures.values() if (line := _line(use, measured))]
-    return corrected(found), problems
+    return corrected(found), list(dict.fromkeys(problems))
 
 
 def _read(

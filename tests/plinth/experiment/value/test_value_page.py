@@ -57,7 +57,7 @@ def test_what_got_worse_and_the_least_gain() -> None:
     assert 'Verdict: <span class="">not decided</span>' in made
     assert "a person weighs: toxicity (proxy)" in made
     assert '<div class="value">1</div><div class="note">of 1 measures</div>' in made
-    assert drawn(0.0)[1].count("<svg") == made.count("<svg") == 3
+    assert drawn(0.0)[1].count("<svg") == made.count("<svg") == 2
 
 
 def test_the_same_bytes() -> None:
