@@ -16,6 +16,7 @@ import yaml
 
 from plinth.corpus.sources.parameters import Bucket
 from plinth.errors import MissingError, RequestError
+from plinth.experiment.value.question import written
 from plinth.storage.atomic import write_bytes
 
 FILE = "question.yaml"
@@ -77,7 +78,7 @@ def write(
             remedy="name the path of one of them, with --kind and --licence",
         )
     (own,) = bucket.sources
-    described = own.model_dump(mode="json", exclude_unset=True) | {"policy": bucket.policy}
+    described = written(own) | {"policy": bucket.policy}
     data = {
         "name": name_of(source),
         "question": f"Is {source} worth its price?",

@@ -85,7 +85,7 @@ class SourceQuestion(Source):
             phases = [phases[-1].model_copy(update={"fraction": 1.0})]
         if arm == WITHOUT:
             return {"mixture": {"phases": [_plain(one) for one in phases]}} if size == ANNEAL else {}
-        given = self.model_dump(mode="json", include=set(Source.model_fields), exclude_unset=True)
+        given = written(self)
         known = recipe.tokenizer.sample_weights  # the tokenizer is that of the text that is there
         weights = {name: known.get(name, 1.0) for name in recipe.corpus.buckets} | {BUCKET: 0.0}
         bucket = {"description": "A source of which the value is asked.", "owner": "nobody yet", "sources": [given]}
@@ -140,6 +140,12 @@ class SourceQuestion(Source):
                 whole = sum(weights.values())
                 found[name] = {key: (1 - share) * weight / whole for key, weight in weights.items()} | {BUCKET: share}
         return found
+
+
+def written(source: Source) -> dict[str, Any]:
+    """A source as a recipe has it, with the fields that a dump leaves out because validation has read them."""
+    found = source.model_dump(mode="json", include=set(Source.model_fields), exclude_unset=True)
+    return found | ({"fields": dict(source.fields)} if source.fields else {})
 
 
 def _plain(phase: Phase) -> dict[str, Any]:
