@@ -261,9 +261,7 @@ def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]
     return [ctx, *(Context(space, ctx.engine) for space in branches)]
 
 
-def played(
-    ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()
-) -> dict[str, Manifest]:
+def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()) -> dict[str, Manifest]:
     """Bring the pipeline of a run up to date over references of its own: as far as its checkpoint, or the given ends.
 
     Returns:
@@ -311,7 +309,7 @@ def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
         make=partial(_compare, experiment, arms),
         version=answer.VERSION,
         params={"base": experiment.base, "question": experiment.question}
-        | ({"source": experiment.source.model_dump(mode="json")} if experiment.source else {}),
+        | {name: one.model_dump(mode="json") for name in answer.ASKED if (one := getattr(experiment, name))},
         group=PREFIX,
         description=f"{experiment.question} Every arm against {experiment.base}, paired by seed and document.",
         owner=shared_owner(arms[0].recipe),
@@ -333,6 +331,7 @@ def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Ma
         "page": dg.MetadataValue.path(show(ctx, experiment, arms, made)),
         "effects": dg.MetadataValue.md(table(["size", "arm", "slice", "finding"], rows)),
         **({"verdict": f"{found['verdict']}: {found['reason']}"} if (found := made.stats.get("value")) else {}),
+        **({"confirmation": f"{one['status']}: {one['reason']}"} if (one := made.stats.get("confirmation")) else {}),
     }
 
 

@@ -50,6 +50,7 @@ class ExperimentSummary:
     effects: tuple[dict[str, Any], ...] = field(default=())
     failed: tuple[str, ...] = ()
     verdict: dict[str, Any] | None = None
+    confirmation: dict[str, Any] | None = None
 
 
 def definitions(
@@ -110,11 +111,13 @@ def run(
             _materialise(space, wiring.of(experiment, arms), [todo.stale[-1]], compute)
         made = ctx.refs.current(wiring.effects_of(experiment))
         page = wiring.show(ctx, experiment, arms, made)
+        if experiment.confirms is not None:
+            _show_swarm(ctx, experiment.confirms.experiment)
     failed = tuple(one.asset for one in arms if _status(ctx, one) in ("failed", "diverged"))
     seconds = time.monotonic() - started
     return ExperimentSummary(
         experiment.name, todo.stale, todo.fresh, seconds, page, tuple(made.stats["effects"]), failed,
-        made.stats.get("value"),
+        made.stats.get("value"), made.stats.get("confirmation"),
     )  # fmt: skip
 
 
@@ -140,6 +143,15 @@ def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Mani
             remedy="`plinth experiment run FILE` makes them",
         )
     return ctx.refs.current(wiring.effects_of(experiment))
+
+
+def _show_swarm(ctx: Context, name: str) -> None:
+    """Write the page of a swarm again, with what new runs say of its proposal; not where its answer is out of date."""
+    try:
+        swarm, arms = experiments.load(experiments.noted(ctx.workspace.root, name))
+        wiring.show(ctx, swarm, arms, answer_of(ctx, swarm, arms))
+    except PlinthError:
+        return  # `plinth experiment show` says what is wrong with it
 
 
 def _status(ctx: Context, arm: Arm) -> str:

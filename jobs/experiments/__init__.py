@@ -55,6 +55,18 @@ def remember(workspace: Path, experiment: Experiment, path: Path) -> None:
     write_bytes(workspace / "experiments" / experiment.name / NOTE, json.dumps(note).encode())
 
 
+def noted(workspace: Path, name: str) -> Path:
+    """Where the file of an experiment lies that a workspace has run.
+
+    Raises:
+        MissingError: it has run none of that name.
+    """
+    note = workspace / "experiments" / name / NOTE
+    if not note.is_file():
+        raise MissingError(f"this workspace has run no experiment {name}", expected=f"a file {note}")
+    return Path(json.loads(note.read_bytes())["path"])
+
+
 def remembered(workspace: Path) -> Iterator[Stage]:
     """Stages of the experiments that a workspace has run; a file that is gone or wrong by now has none."""
     for note in sorted((workspace / "experiments").glob(f"*/{NOTE}")):

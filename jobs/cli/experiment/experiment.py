@@ -90,6 +90,7 @@ def run(settings: Settings, file: Path, side_by_side: int, again: bool, workers:
         output.say(f"failed: {asset}")
     if summary.verdict is not None:
         say_verdict(summary.verdict)
+    _confirmation(summary.confirmation)
     output.facts({"page": summary.page.absolute().as_uri()})
 
 
@@ -115,6 +116,7 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
     _effects(made.stats["effects"])
     if "value" in made.stats:
         say_verdict(made.stats["value"])
+    _confirmation(made.stats.get("confirmation"))
     for one in made.stats.get("optima", ()):
         best = one["optimum"]
         found = f"{best['value']:.3g} ({best['low']:.3g} to {best['high']:.3g})" if best else one["why"]
@@ -138,23 +140,28 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
 def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | None, as_json: bool) -> None:
     """Show the mixture that a swarm proposes, with the interval of its gain; write it as a recipe.
 
-    Nothing is written where nothing can be claimed: the exit code is then 6.
+    Nothing is written where nothing can be claimed, and no recipe where new runs did not confirm the proposal: the
+    exit code is then 6.
     """
     from jobs import experiments
     from jobs.cli import output
     from jobs.experiment import answer_of
+    from plinth.experiment.answer import confirmation_of
     from plinth.experiment.mixture import overlay
     from plinth.experiment.mixture.propose import MixtureProposal
     from plinth.storage.atomic import write_bytes
 
-    loaded, arms = experiments.load(file)
-    found = answer_of(settings.context(), loaded, arms).stats.get("proposal")
+    ctx, (loaded, arms) = settings.context(), experiments.load(file)
+    made = answer_of(ctx, loaded, arms)
+    found, outcome = made.stats.get("proposal"), confirmation_of(ctx, loaded, made)
     proposal = overlay.required(loaded.name, MixtureProposal.model_validate(found) if found else None)
-    for path, text in ((write, overlay.recipe), (confirm, overlay.confirmation)):
-        if path is not None:
-            write_bytes(path, text(loaded, file, proposal).encode())
+    if confirm is not None:
+        write_bytes(confirm, overlay.confirmation(loaded, file, proposal, made.digest).encode())
+    if write is not None:
+        write_bytes(write, overlay.recipe(loaded, file, proposal, outcome).encode())
     if as_json:
-        return output.emit_json(proposal.model_dump(mode="json"))
+        told = outcome.model_dump(mode="json") if outcome else None
+        return output.emit_json({**proposal.model_dump(mode="json"), "confirmation": told})
     rows = [
         (name, f"{share:.1%}", f"{proposal.shares[name]:.1%}", f"{proposal.caps[name]:.1%}")
         for name, share in proposal.prior.items()
@@ -164,7 +171,16 @@ def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | 
         f"{proposal.gain:.3g} bits per byte less than the prior (95%: {proposal.low:.3g} to {proposal.high:.3g}), "
         f"foretold by a {proposal.family} surrogate of {len(proposal.runs)} runs"
     )
+    _confirmation(outcome.model_dump(mode="json") if outcome else None)
     return None
+
+
+def _confirmation(found: dict[str, Any] | None) -> None:
+    from jobs.cli import output
+
+    if found is not None:
+        output.heading(f"proposal: {found['status']}")
+        output.say(found["reason"])
 
 
 def _effects(effects: Sequence[dict[str, Any]]) -> None:

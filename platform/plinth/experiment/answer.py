@@ -14,6 +14,8 @@ from plinth.experiment import record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.effects import Effect, effects
 from plinth.experiment.measure import common_scores, configuration
+from plinth.experiment.mixture import overlay
+from plinth.experiment.mixture.confirm import PROPOSED, ConfirmationOutcome, ConfirmationQuestion, confirmed
 from plinth.experiment.mixture.propose import MixtureProposal, propose
 from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.noise_scale import NoiseScale
@@ -33,6 +35,8 @@ VERSION = "2"
 FORECAST_VERSION = "2"
 SAMPLE_VERSION = "1"
 MEASURE = "bits per byte"
+#: Keys of a file that the answer depends on beside its runs: another price or floor is another answer of the same runs.
+ASKED = ("sweep", "swarm", "source", "confirms")
 
 
 def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> Manifest:
@@ -79,7 +83,8 @@ def of(
 
     Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
     of a ladder `outcomes` (records of `LadderOutcome`); of a sweep `optima` (records of `SweepOptimum`); of a swarm
-    `proposal` (`mixture.propose.MixtureProposal`); of a source `value` (`value.verdict.SourceVerdict`);
+    `proposal` (`mixture.propose.MixtureProposal`); of a proposal's confirmation `confirmation`
+    (`mixture.confirm.ConfirmationOutcome`); of a source `value` (`value.verdict.SourceVerdict`);
     `unsure`, documents of the test text that some run may have trained on: they are left out.
 
     Raises:
@@ -105,6 +110,12 @@ def of(
     if experiment.swarm is not None:
         params["swarm"] = experiment.swarm.model_dump(mode="json")
         stats["proposal"] = _proposal(ctx, experiment, experiment.swarm, runs, scores).model_dump(mode="json")
+    if experiment.confirms is not None:
+        params["confirms"] = experiment.confirms.model_dump(mode="json")
+        size = list(experiment.sizes)[-1]
+        trained = _trained(ctx, size, runs, scores, experiment.confirms)
+        found = [Effect.model_validate(one) for one in stats["effects"]]
+        stats["confirmation"] = confirmed(experiment.confirms, found, size, trained).model_dump(mode="json")
     if experiment.source is not None and sample is not None:
         made[sample.asset], params["source"] = sample, experiment.source.model_dump(mode="json")
         measured, unmeasured = changes(ctx.store, _measured_pairs(ctx, arms, runs))
@@ -137,8 +148,8 @@ def _proposal(
     for run, score in zip(runs, scores, strict=True):
         if score.trouble or score.size != size:
             continue
-        mixture = ctx.refs.load(ctx.refs.load(run.inputs["run"]).inputs["mixture"]).stats
-        seen.append((_shares(mixture, swarm), float(score.bits.sum() / score.bytes.sum())))
+        mixture = _mixture(ctx, run)
+        seen.append((_shares(mixture, list(swarm.prior)), float(score.bits.sum() / score.bytes.sum())))
         target = swarm.target_tokens or mixture["tokens"]
         for name, stream in mixture["buckets"].items():
             allowed = stream["max_epochs"] * stream["sequences"] * mixture["sequence_tokens"] / target
@@ -146,19 +157,50 @@ def _proposal(
     return propose(swarm, seen, caps)
 
 
-def _shares(mixture: Mapping[str, Any], swarm: Swarm) -> dict[str, float]:
+def _mixture(ctx: Context, run: Manifest) -> Mapping[str, Any]:
+    """The mixture that a finished run trained on."""
+    return ctx.refs.load(ctx.refs.load(run.inputs["run"]).inputs["mixture"]).stats
+
+
+def _trained(
+    ctx: Context, size: str, runs: Sequence[Manifest], scores: Sequence[ArmScores], question: ConfirmationQuestion
+) -> dict[str, float]:
+    """Shares that the proposal's runs really trained on: of the first that finished, or none."""
+    for run, one in zip(runs, scores, strict=True):
+        if (one.arm, one.size) == (PROPOSED, size) and not one.trouble:
+            return _shares(_mixture(ctx, run), list(question.prior))
+    return {}
+
+
+def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> ConfirmationOutcome | None:
+    """What new runs say of a swarm's proposal; None where none have ended, or only of another proposal.
+
+    Args:
+        made: the effects of the swarm.
+    """
+    proposal = MixtureProposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None
+    if proposal is None or proposal.refusal:
+        return None
+    ref = ctx.refs.ref(f"{PREFIX}/{overlay.name_of(experiment.name)}/effects")
+    found, asked = ctx.refs.load(ref.digest) if ref else None, overlay.question(experiment, proposal, made.digest)
+    if found is None or found.params.get("confirms") != asked.model_dump(mode="json"):
+        return None
+    return ConfirmationOutcome.model_validate(found.stats["confirmation"])
+
+
+def _shares(mixture: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
     """Shares of a run by stream.
 
     Raises:
         RequestError: the run has a stream that the prior does not name.
     """
-    counts = dict.fromkeys(swarm.prior, 0)
+    counts = dict.fromkeys(names, 0)
     for phase in mixture["phases"]:
         for name, count in phase["counts"].items():
             if name not in counts:
                 raise RequestError(
                     f"the swarm's prior does not name the stream {name}",
-                    found=", ".join(swarm.prior),
+                    found=", ".join(names),
                     expected="a weight for each stream, by its own name",
                 )
             counts[name] += count
@@ -204,7 +246,15 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
          if run.stats.get("noise")},
         MixtureProposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None,
         _value(ctx, experiment, made),
+        _confirmation(ctx, experiment, made),
     )  # fmt: skip
+
+
+def _confirmation(ctx: Context, experiment: Experiment, made: Manifest) -> ConfirmationOutcome | None:
+    """Whether a proposal holds: of the experiment that confirms it, and of the swarm that it is of."""
+    if experiment.confirms is not None:
+        return ConfirmationOutcome.model_validate(made.stats["confirmation"])
+    return confirmation_of(ctx, experiment, made) if experiment.swarm else None
 
 
 def _value(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[SourceVerdict, Mapping[str, Any]] | None:

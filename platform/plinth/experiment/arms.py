@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from plinth.errors import BudgetError, RecipeError
+from plinth.experiment.mixture.confirm import ConfirmationQuestion
 from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.sweep import Sweep
@@ -28,7 +29,9 @@ from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, read
 #: First part of the keys of an experiment's assets.
 PREFIX = "experiment"
 #: Keys of a file that make its arms and their base.
-KINDS: Mapping[str, type[Sweep | Swarm | SourceQuestion]] = {"sweep": Sweep, "swarm": Swarm, "source": SourceQuestion}
+KINDS: Mapping[str, type[Sweep | Swarm | SourceQuestion | ConfirmationQuestion]] = {
+    "sweep": Sweep, "swarm": Swarm, "source": SourceQuestion, "confirms": ConfirmationQuestion,
+}  # fmt: skip
 #: What decides a score, or on which text a run may be scored.
 FIXED = ("evaluation", "corpus.holdout", "corpus.protected", "corpus.contamination")
 
@@ -111,8 +114,8 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
 
 
 def _with_made_arms(lined: Lined) -> Lined:
-    """The file with the arms that its sweep, swarm or source makes; their base is the middle value, the prior, or the
-    arm without the source."""
+    """The file with the arms that its sweep, swarm, proposal or source makes; their base is the middle value, the
+    prior, or the arm without the source."""
     for kind, read_as in KINDS.items():
         given = lined.data.get(kind) if isinstance(lined.data, dict) else None
         try:
@@ -124,6 +127,8 @@ def _with_made_arms(lined: Lined) -> Lined:
         if "arms" in lined.data:
             problems.append(Problem(mark, "arms", f"a {kind} makes the arms; expected one of both"))
         data = {"base": made.base(), **lined.data, "arms": arms}
+        if isinstance(made, ConfirmationQuestion):
+            data |= {"base": made.base()}
         if isinstance(made, SourceQuestion):
             if ANNEAL in (lined.data.get("sizes") or {}):
                 problems.append(Problem(mark, f"sizes.{ANNEAL}", "the source makes this size; give it another name"))

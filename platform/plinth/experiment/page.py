@@ -9,6 +9,7 @@ import yaml
 
 from plinth.evaluation.statistics import DEGENERATE
 from plinth.experiment.effects import ARM, BASE, WHOLE, Effect
+from plinth.experiment.mixture.confirm import HOLDS, REFUTED, ConfirmationOutcome
 from plinth.experiment.mixture.propose import MixtureProposal
 from plinth.experiment.noise_scale import NoiseScale
 from plinth.experiment.scaling.forecast import AT, LadderForecast, LadderOutcome
@@ -41,6 +42,7 @@ def page(
     noise: Mapping[str, NoiseScale] | None = None,
     proposal: MixtureProposal | None = None,
     value: tuple[SourceVerdict, Mapping[str, Any]] | None = None,
+    confirmation: ConfirmationOutcome | None = None,
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
@@ -56,6 +58,7 @@ def page(
         noise: gradient noise of runs, by asset.
         proposal: of a swarm of mixtures.
         value: of a source, the verdict and what its sample showed.
+        confirmation: of a proposal, whether it holds in new runs.
     """
     wholes = [line for line in effects if line.slice == WHOLE]
     slices: dict[tuple[str, str], list[Effect]] = {}
@@ -75,6 +78,7 @@ def page(
         methods=sorted({line.difference.method for line in effects if line.difference}),
         proposal=proposal, foretold=_foretold(proposal, measure),
         value=None if value is None else _value(*value),
+        confirmation=confirmation, held=_held(confirmation),
         gap=_gap, p=_p, tone=_tone,
         optima=optima, noise=noise or {},
         ladder=None if ladder is None else _ladder(*ladder, measure),
@@ -182,6 +186,10 @@ def _value(found: SourceVerdict, sample: Mapping[str, Any]) -> dict[str, Any]:
 def _side(one: SourceGain, found: SourceVerdict) -> str:
     assert one.gain is not None
     return ARM if one.gain.low > found.least_gain else BASE if one.gain.high <= found.least_gain else ""
+
+
+def _held(confirmation: ConfirmationOutcome | None) -> str:
+    return {HOLDS: "better", REFUTED: "worse"}.get(confirmation.status, "") if confirmation else ""
 
 
 def _foretold(proposal: MixtureProposal | None, measure: str) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from plinth.corpus.protected.parameters import ProtectedSet
+from plinth.experiment.mixture.confirm import ConfirmationQuestion
 from plinth.experiment.mixture.swarm import Swarm
 from plinth.experiment.sweep import Sweep
 from plinth.experiment.value.question import SourceQuestion
@@ -65,6 +66,9 @@ class Experiment(Frozen):
     source: SourceQuestion | None = Field(
         None, description="A source, its price and its share: arms without and with it, instead of `arms`; a verdict."
     )
+    confirms: ConfirmationQuestion | None = Field(
+        None, description="A proposal of a swarm: arms of it and of its prior, instead of `arms`; whether it holds."
+    )
     ladder: LadderQuestion | None = Field(
         None, description="Fit a scaling law to the sizes but one, and foretell that one; with a single arm."
     )
@@ -83,6 +87,8 @@ class Experiment(Frozen):
             raise ValueError(f"base: {self.base} is none of the arms {', '.join(self.arms)}")
         if self.ladder is None and len(self.arms) < 2:
             raise ValueError("arms: one alone is compared with nothing; expected two, or `ladder`")
+        if self.confirms and (shared := sorted({*self.confirms.seeds} & {*self.seeds})):
+            raise ValueError(f"seeds: {shared} chose the proposal, and cannot confirm it; expected others")
         if self.ladder is not None:
             if len(self.arms) > 1 or self.stop_losing:
                 raise ValueError("ladder: a law is of one arm, and stops none")
