@@ -81,12 +81,13 @@ def test_twenty_runs_find_the_planted_bucket(tmp_path: Path) -> None:
     (tmp_path / "planted-recipe.yaml").write_text(yaml.safe_dump(RECIPE))
     file = tmp_path / "planted.yaml"
     file.write_text(yaml.safe_dump(EXPERIMENT))
+    better, confirm = tmp_path / "better.yaml", tmp_path / "confirm.yaml"
     try:
         plinth(workspace, "experiment", "run", file, "--side-by-side", 2)
-        found = answer(
-            workspace, "experiment", "propose", file, "--write", tmp_path / "better.yaml",
-            "--confirm", tmp_path / "confirm.yaml",
-        )  # fmt: skip
+        found = answer(workspace, "experiment", "propose", file, "--write", better, "--confirm", confirm)
+        runs = answer(workspace, "experiment", "check", confirm)["runs"]
+        held = answer(workspace, "experiment", "run", confirm)["confirmation"]
+        plinth(workspace, "experiment", "propose", file, "--write", better)
     finally:
         stop_server(Workspace(workspace))
     assert found["family"] != "mean"
@@ -96,8 +97,11 @@ def test_twenty_runs_find_the_planted_bucket(tmp_path: Path) -> None:
     assert len(found["runs"]) == 21
     page = (workspace / "reports" / "experiment-planted.html").read_text()
     assert "bits per byte less than the prior" in page
-    plinth(workspace, "recipe", "check", tmp_path / "better.yaml")
-    runs = answer(workspace, "experiment", "check", tmp_path / "confirm.yaml")["runs"]
+    assert "New runs: <span class=\"better\">holds</span>" in page
+    plinth(workspace, "recipe", "check", better)
+    assert better.read_text().startswith("# Proposed by experiment planted: confirmed by new runs: +")
+    assert held["status"] == "holds"
+    assert held["low"] > 0
     assert [run["asset"] for run in runs[:2]] == [
         "experiment/planted-confirm/prior/one-s2",
         "experiment/planted-confirm/proposed/one-s2",
