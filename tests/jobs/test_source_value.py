@@ -27,7 +27,7 @@ OVER = {
         "total_tokens": 40960,
         "phases": [{"name": "all", "fraction": 1, "weights": dict.fromkeys(BUCKETS, 1)}],
     },
-    "training": {"checkpoints": {"every_steps": 40}, "validation": None},
+    "training": {"checkpoints": {"every_steps": 40}, "validation": None, "launch": {"ranks": 1}},
 }
 DESCRIBED = ("--kind", "jsonl", "--licence", "CC0-1.0")
 ASKED = ("--price", 20000, "--share", 0.5, "--test", "test/articles.jsonl", "--train")

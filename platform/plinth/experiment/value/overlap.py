@@ -1,9 +1,10 @@
 """The share of a sample that the corpus has already: near duplicates by signatures, and word n-grams never seen.
 
-A document of the sample counts as a duplicate when a document of the corpus that is not dropped shares a band key
-with it and their signatures agree in at least the recipe's threshold. With K hashes the agreement estimates the
-Jaccard similarity with a standard error of at most 1 / (2 sqrt K), 0.047 for 112: an estimate, where the pipeline
-itself verifies every pair.
+A document of the sample counts as a duplicate when a document of the corpus shares a band key with it and their
+signatures agree in at least the recipe's threshold. What a policy or deduplication dropped is not of the corpus; what
+protected sets dropped is: its likes are dropped in any bucket. With K hashes the agreement estimates the Jaccard
+similarity with a standard error of at most 1 / (2 sqrt K), 0.047 for 112: an estimate, where the pipeline itself
+verifies every pair.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.corpus.dedup.parameters import MinHash
+from plinth.corpus.protected.protected import REASONS as PROTECTED_REASONS
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_aligned, iter_batches
@@ -31,6 +33,8 @@ U64 = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
 NGRAM_WORDS = 5
+#: Why protected sets drop a document.
+PROTECTED = pa.array(PROTECTED_REASONS)
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def against(
     signed_: Mapping[str, Manifest],
     verdicts: Mapping[str, Manifest],
 ) -> Floats:
-    """The greatest agreement [D] of each document with one of the corpus that is not dropped; 0 without candidate."""
+    """The greatest agreement [D] of each document with one of the corpus; 0 without candidate."""
     places = slots(documents, signatures=signed_, verdicts=verdicts)
     ask = partial(_ask, ctx.store, sample, params)
     best = np.zeros(len(sample.filled))
@@ -92,10 +96,12 @@ def _ask(store: Store, sample: Signed, params: MinHash, slot: Slot) -> Floats:
     flat = sample.keys[owners].reshape(-1)
     order = np.argsort(flat, kind="stable")
     keys, whose = flat[order], np.repeat(owners, params.bands)[order]
-    sources = ((slot.sides["signatures"], ["signature"]), (slot.sides["verdicts"], ["decision"]))
+    sources = ((slot.sides["signatures"], ["signature"]), (slot.sides["verdicts"], ["decision", "reason"]))
     for mine, judged in iter_aligned(store, *sources):
         column = mine.column("signature")
-        kept = pc.and_(pc.not_equal(judged.column("decision"), "drop"), column.is_valid())
+        protected = pc.fill_null(pc.is_in(judged.column("reason"), PROTECTED), False)
+        counted = pc.or_(pc.not_equal(judged.column("decision"), "drop"), protected)
+        kept = pc.and_(counted, column.is_valid())
         rows = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
         raw = np.frombuffer(column.buffers()[1], dtype="<u4")[column.offset * width :][: len(column) * width]
         theirs = np.ascontiguousarray(raw.reshape(-1, width)[rows], dtype=np.uint32)

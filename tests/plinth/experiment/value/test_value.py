@@ -22,6 +22,7 @@ from plinth.errors import MissingError, SourceError
 from plinth.experiment.value import overlap, proxy, value
 from plinth.experiment.value.byte_model import ORDER, ByteModel
 from plinth.recipe.corpus import Corpus
+from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from tests import judged_corpus
 from tests.judged_corpus import ANNOTATORS, POLICY, texts
@@ -89,6 +90,25 @@ def test_acceptance_duplicates_and_novelty(ctx: Context, corpus: Corpus, tmp_pat
     }  # fmt: skip
     assert found["density"]["unique_text"]["value"] == pytest.approx(20 / 35, abs=0.02)
     assert found["density"]["new_ngrams"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_what_protected_sets_dropped_is_not_new_and_what_a_policy_dropped_is(ctx: Context) -> None:
+    have = value.known(ctx)
+    (rows, *_) = (read_table(ctx.store, part) for part in have.verdicts["web"].parts)
+    documents = read_table(ctx.store, have.documents["web"].named("part-")[0], ["text"]).column("text")
+    marks = overlap.signed([documents.combine_chunks().slice(0, 3)], MinHash())
+    verdicts = {"drop": ["downweighted", "leaked", "too_few_words"], "train": [None] * 3}
+    found = {}
+    for decision, reasons in verdicts.items():
+        own = rows.to_pydict()
+        own["decision"][:3], own["reason"][:3] = [decision] * 3, reasons
+        part = write_table(ctx.store, have.verdicts["web"].parts[0].name, pa.table(own, schema=rows.schema))
+        judged = have.verdicts["web"].model_copy(update={"parts": (part, *have.verdicts["web"].parts[1:])})
+        sides = [{"web": one["web"]} for one in (have.documents, have.signatures)]
+        found[decision] = overlap.against(ctx, marks, MinHash(), *sides, {"web": judged}).tolist()
+    assert found["train"] == [1.0, 1.0, 1.0]
+    assert found["drop"][:2] == [1.0, 1.0]
+    assert found["drop"][2] < 0.5
 
 
 def test_gain_of_the_whole_source(ctx: Context, corpus: Corpus, tmp_path: Path) -> None:
