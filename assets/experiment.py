@@ -55,6 +55,8 @@ from plinth.storage.atomic import write_bytes
 LAST = "checkpoint"
 #: The last assets of the corpus that a source is compared with.
 CORPUS = ("mixture", "funnel")
+#: Why no run of a source is trained whose sample decides.
+ANSWERED = "the sample has the answer"
 
 #: Failures that are a result: this recipe does not get there. All others, as a full disk or a missing key, and these
 #: exceptions, say nothing of the arm.
@@ -220,8 +222,8 @@ def _make(
     inputs: Inputs,
     say: Say,
 ) -> Manifest:
-    if refusal := _refusal(experiment, inputs.get(sample_of(experiment))):
-        return measure.kept(arm, "stopped", refusal, inputs, [])
+    if _refusal(experiment, inputs.get(sample_of(experiment))):
+        return measure.kept(arm, "stopped", ANSWERED, inputs, [])
     scored = measure.common_scores(ctx, [inputs[one.asset] for one in before])
     if scored and (reason := answer.cannot_win(experiment, arm, scored)):
         say(reason)

@@ -72,5 +72,7 @@ def priced(price: PriceRange | None, currency: str, scale: float = 1.0) -> str:
     if price is None:
         return "–"
     ends = (price.value, price.low, price.high)
+    if not any(ends):
+        return "no bound" if price.value is None else f"0 {currency}"
     value, low, high = ("no bound" if one is None else f"{one * scale:,.4g}" for one in ends)
     return f"{value} {currency} ({low} to {high})"

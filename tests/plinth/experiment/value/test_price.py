@@ -15,6 +15,8 @@ def test_what_may_be_nothing_has_no_bound() -> None:
     assert ranged(1000, 20, 0, 40) == PriceRange(value=50, low=25, high=None)
     assert ranged(1000, 0, 0, 0) == PriceRange(value=None, low=None, high=None)
     assert priced(ranged(1000, 20, 0, 40), "EUR") == "50 EUR (25 to no bound)"
+    assert priced(ranged(1000, 0, 0, 0), "EUR") == "no bound"
+    assert priced(ranged(0, 20, 10, 40), "EUR") == "0 EUR"
     assert priced(ranged(1000, 20, 10, 40), "EUR", 0.001) == "0.05 EUR (0.025 to 0.1)"
     assert priced(None, "EUR") == "–"
 
