@@ -39,6 +39,15 @@ def test_80_percent_intervals_hold_the_truth_of_76_to_84_percent_of_200_ladders(
     assert 0.76 <= covered(200, 400)[0] / 200 <= 0.84
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_intervals_of_laws_whose_floor_is_hardly_seen_hold_the_truth_of_76_to_88_percent(floor: float) -> None:
+    """Every such ladder foretells. Measured: 169 of 200 without a floor, which the fit finds in 93; 161 at 0.1."""
+    hits, told = covered(200, 100, floor=floor)
+    assert told == 200
+    assert 0.76 <= hits / told <= 0.88
+
+
 def test_draws_without_a_floor_lower_the_interval_only_where_they_reach_its_tail() -> None:
     fitted = fit(ladder(0.005, 3, CORRECTED.model_copy(update={"E": 0.0})), draws=60)
     assert 0.1 < fitted.floorless.mean() < 0.9
