@@ -59,15 +59,16 @@ def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, A
         RequestError: the source cannot be asked about (`screen.require_meaning`).
     """
     assert experiment.source is not None
-    needs = {}
+    needs, least_rate = {}, 0.0
     for one in (one for one in arms if one.arm == WITH and one.recipe.mixture is not None):
         mixture = one.recipe.required_mixture()
         epochs = mixture.epoch_caps.get(BUCKET, mixture.max_epochs)
+        least_rate = max(least_rate, one.recipe.tokenizer.min_bytes_per_token)
         needs[one.size] = screen.needed(experiment.source.share_of(one.size), one.tokens, epochs)
     screen.require_meaning(found, needs)
     asked = experiment.source.model_dump(mode="json", exclude=PRICE)  # another price makes no other sample
     step = Step(name="experiment/sample", version=SAMPLE_VERSION, params=asked)
-    stats = {**found, "needs": needs, "refusal": screen.refusal(found, needs)}
+    stats = {**found, "needs": needs, "refusal": screen.refusal(found, needs, least_rate)}
     return stage.manifest(f"{PREFIX}/{experiment.name}/sample", step, {}, [], stats)
 
 

@@ -16,7 +16,7 @@ from plinth.experiment.scaling.forecast import AT, LadderForecast, LadderOutcome
 from plinth.experiment.scores import ArmScores
 from plinth.experiment.stopping import StopDecision
 from plinth.experiment.sweep import SweepOptimum
-from plinth.experiment.value.price import priced
+from plinth.experiment.value.price import amount, priced
 from plinth.experiment.value.verdict import BUY, DO_NOT_BUY, SourceGain, SourceVerdict
 from plinth.report.experiment import figures, ladder_figures
 from plinth.report.experiment.figures import EffectRow, GainRow, RunCurve
@@ -177,6 +177,7 @@ def _value(found: SourceVerdict, sample: Mapping[str, Any]) -> dict[str, Any]:
         "found": found, "sample": sample, "drawn": drawn,
         "tone": {BUY: "better", DO_NOT_BUY: "worse"}.get(found.verdict, ""),
         "worse": sum(one.worse for one in found.changes),
+        "amount": amount,
         "money": lambda price, scale=1.0: priced(price, found.currency, scale),
         "share": lambda one: f"{one['value']:.1%} ({one['low']:.1%} to {one['high']:.1%})",
         "range": lambda one: f"{one.value:+.3g} ({one.low:+.3g} to {one.high:+.3g})",

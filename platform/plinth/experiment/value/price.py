@@ -67,6 +67,11 @@ def of_tokens(price: float, found: Mapping[str, Any]) -> TokenPrice:
     )  # fmt: skip
 
 
+def amount(money: float) -> str:
+    """Money in four digits, or whole where it has more."""
+    return f"{money:,.0f}" if money >= 1000 else f"{money:,.4g}"
+
+
 def priced(price: PriceRange | None, currency: str, scale: float = 1.0) -> str:
     """A price with its interval in words; `no bound` where nothing may be bought for it."""
     if price is None:
@@ -74,5 +79,5 @@ def priced(price: PriceRange | None, currency: str, scale: float = 1.0) -> str:
     ends = (price.value, price.low, price.high)
     if not any(ends):
         return "no bound" if price.value is None else f"0 {currency}"
-    value, low, high = ("no bound" if one is None else f"{one * scale:,.4g}" for one in ends)
+    value, low, high = ("no bound" if one is None else amount(one * scale) for one in ends)
     return f"{value} {currency} ({low} to {high})"

@@ -1,7 +1,8 @@
 """What a sample says before anything is trained: a question that means nothing, or an answer already.
 
 A source that is too small for its share, or that holds the test text, is refused by name. One that has text enough, of
-which too little is new, is answered: no run could have its share of new text.
+which too little is new, is answered: no run could have its share of new text. So is one whose text the tokenizer takes
+apart: the pipeline would not publish a tokenizer for a bucket like that, and no run with it would begin.
 """
 
 from __future__ import annotations
@@ -46,16 +47,26 @@ def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
         )
 
 
-def refusal(found: Mapping[str, Any], needs: Mapping[str, int]) -> str:
-    """Why no arm need be trained, or nothing."""
+def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: float) -> str:
+    """Why no arm need be trained, or nothing.
+
+    Args:
+        least_rate: bytes per token that the tokenizer's audit asks of every bucket.
+    """
     most, need = most_new(found), max(needs.values())
-    if most >= need:
-        return ""
-    nominal = found["effective"]["factors"]["nominal_tokens"]
-    return (
-        f"of its {nominal:,.0f} tokens at most {most:,.0f} pass the policy and are new (95%), and its share of a run "
-        f"needs {need:,}"
-    )
+    if most < need:
+        nominal = found["effective"]["factors"]["nominal_tokens"]
+        return (
+            f"of its {nominal:,.0f} tokens at most {most:,.0f} pass the policy and are new (95%), and its share of a "
+            f"run needs {need:,}"
+        )
+    rate = found["tokenizer"]["bytes_per_token"] if found["tokenizer"] else {"value": 0.0}
+    if rate["value"] > 0 and rate["high"] < least_rate:
+        return (
+            f"its text has at most {rate['high']:.3g} bytes per token (95%) under the tokenizer of the text without "
+            f"it, and a bucket must have {least_rate:g} (tokenizer.min_bytes_per_token)"
+        )
+    return ""
 
 
 def most_new(found: Mapping[str, Any]) -> float:

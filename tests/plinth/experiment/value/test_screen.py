@@ -13,9 +13,11 @@ PART = {"documents": 200, "source_bytes": 1000, "of_bytes": 9000}
 
 
 def sample(
-    nominal: float, tokens: dict[str, float] | None, read: dict[str, int] = PART, held: int = 0
+    nominal: float, tokens: dict[str, float] | None, read: dict[str, int] = PART, held: int = 0, rate: float = 0.0
 ) -> dict[str, Any]:
+    ends = {"value": rate, "low": 0.9 * rate, "high": 1.1 * rate}
     return {
+        "tokenizer": {"bytes_per_token": ends, "corpus": 4.0} if rate else {},
         "sample": read,
         "effective": {"tokens": tokens or {}, "factors": {"nominal_tokens": nominal}},
         "test": {"documents": 60, "held": held},
@@ -37,8 +39,17 @@ def test_a_source_that_overlaps_the_test_text_or_is_too_small() -> None:
 
 def test_too_little_that_is_new_is_an_answer() -> None:
     enough = {"value": 60.0, "low": 40.0, "high": 100.0}
-    assert screen.refusal(sample(1000, enough), {"proxy": 100}) == ""
-    assert screen.refusal(sample(1000, enough), {"proxy": 101}).startswith("of its 1,000 tokens at most 100 ")
+    assert screen.refusal(sample(1000, enough), {"proxy": 100}, 1.5) == ""
+    assert screen.refusal(sample(1000, enough), {"proxy": 101}, 1.5).startswith("of its 1,000 tokens at most 100 ")
+
+
+def test_text_that_the_tokenizer_takes_apart_is_an_answer_where_the_whole_interval_is_below_the_bound() -> None:
+    enough = {"value": 60.0, "low": 40.0, "high": 100.0}
+    said = screen.refusal(sample(1000, enough, rate=1.0), {"proxy": 100}, 1.5)
+    assert said.startswith("its text has at most 1.1 bytes per token (95%)")
+    assert "a bucket must have 1.5" in said
+    assert screen.refusal(sample(1000, enough, rate=1.4), {"proxy": 100}, 1.5) == ""
+    assert screen.refusal(sample(1000, enough, rate=3.5), {"proxy": 100}, 1.5) == ""
 
 
 def test_of_a_sample_without_anything_new_the_documents_bound_the_rest() -> None:
