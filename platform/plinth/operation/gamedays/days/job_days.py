@@ -35,10 +35,10 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     """SIGTERM within a step, as a scheduler sends it; then the next job."""
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     step = chooser.randint(1, config.total_steps - 2)
-    _, environment = faults.plan(folder / "plan", RehearsalFault(kind="stop", step=step))
-    begun = time.monotonic()
+    stop = RehearsalFault(kind="stop", step=step)
+    plan, environment = faults.plan(folder / "plan", stop)
     left = warm_job.run(config, **environment)
-    took, at = time.monotonic() - begun, checkpoint.newest_valid(config.directory)
+    took, at = time.time() - plan.mark(stop).stat().st_mtime, checkpoint.newest_valid(config.directory)
     quiet = alerting.no_page(config)
     stopped = [event["step"] for event in timeline(config.directory.events).of("signal")]
     status = warm_job.run(config)
