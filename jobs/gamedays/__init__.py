@@ -2,6 +2,9 @@
 
 orchestrator_day  Dagster is killed; orchestrated is the Dagster that is killed
 mlflow_day        MLflow is away
+release_day       a bad release: detect, taint, roll back, find the cause, close the gate
+scratch_models    small models that are trained, measured and released for it
+variables         variables of the environment for a while
 """
 
 from __future__ import annotations
@@ -15,5 +18,6 @@ from plinth.operation.gamedays import table
 TABLE: Final[Mapping[str, str]] = {
     **table.TABLE,
     "orchestrator-death": "jobs.gamedays.orchestrator_day:DEATH",
+    "bad-release": "jobs.gamedays.release_day:RELEASE",
     "mlflow-away": "jobs.gamedays.mlflow_day:MLFLOW",
 }

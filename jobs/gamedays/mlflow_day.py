@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from assets.training import TimelineRelay
+from jobs.gamedays.variables import variables
 from jobs.recipes import find, load
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
@@ -28,8 +26,8 @@ from registry.server import ensure_server, stop_server
 
 _SERVER = "MLFLOW_TRACKING_URI"
 
-#: For MLflow's own client: answers that do not come are asked for again once, after a short time.
-_IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+#: For MLflow's own client: a line that is cut is tried again once; a server that is only slow is waited for.
+_IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def mlflow_away(made: Served, folder: Path, chooser: Random) -> Struck:
     last = chooser.randint(first + 1, len(events))
     name = f"{config.run_id}-{folder.name}"
     host = made.uri.removeprefix("http://").rstrip("/")
-    with FaultyLine(host, 0, 0) as line, _variables({_SERVER: f"http://127.0.0.1:{line.port}", **_IMPATIENT}):
+    with FaultyLine(host, 0, 0) as line, variables({_SERVER: f"http://127.0.0.1:{line.port}", **_IMPATIENT}):
         refused = _relay(made, config, name, events, line, first, last)
         relayed = _steps(made, name)
     expected = [(event["step"], event["loss"]) for event in events if event["event"] == "step"]
@@ -98,17 +96,6 @@ def _steps(made: Served, name: str) -> list[tuple[int, float]]:
     client = mlflow_client.connect(made.workspace)
     run = ensure_run(client, made.recipe.name, name)
     return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, "loss"))
-
-
-@contextmanager
-def _variables(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def _end(made: Served) -> None:

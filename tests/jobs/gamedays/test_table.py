@@ -1,4 +1,4 @@
-"""Every game day states what it must; deaths of the orchestrator are what they say."""
+"""Every game day states what it must; deaths of the orchestrator and the scratch policy are what they say."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 
 from jobs.gamedays import TABLE
 from jobs.gamedays.orchestrator_day import _Death
+from jobs.gamedays.scratch_models import ASKED, GOOD, _policy, _recipe
 from plinth.operation.alerts.table import alerts
 from plinth.operation.gamedays.table import find
+from registry.gates.settings import ALWAYS
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
@@ -27,3 +29,8 @@ def test_deaths_are_within_a_run_and_at_every_boundary() -> None:
     assert all(2 <= one.step <= 10 for one in drawn)
     assert all(one.until == 0 or one.step < one.until <= 11 for one in drawn)
     assert {len(one.faults()) for one in drawn} == {1, 2, 3}
+
+
+def test_the_first_policy_asks_only_what_none_leaves_out_and_the_proof_of_resume() -> None:
+    assert set(_policy("gameday-0").asked) == {*ALWAYS, *ASKED}
+    assert set(_recipe("gameday-0").corpus.buckets) > set(GOOD)

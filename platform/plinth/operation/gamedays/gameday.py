@@ -9,7 +9,7 @@ Does not belong here: how instants are played (`play`), where (`scratch`), what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -37,6 +37,7 @@ class Instant(Frozen):
         aborted: why it was ended early; an aborted instant has not passed.
         alert_s: seconds from the fault's first trace until the alert fired; None where none is due, or none did.
         seconds: that it took.
+        phases: seconds of each phase, where the game day has some, in their order.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Instant(Frozen):
     aborted: str = ""
     alert_s: float | None = None
     seconds: float = 0.0
+    phases: Mapping[str, float] = Field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -59,7 +61,7 @@ class Instant(Frozen):
 
 
 class GameDayRecord(Frozen):
-    """What a game day stated and found: the content of its signed record."""
+    """What a game day stated and found: the content of its signed record. `phases` are the longest of all instants."""
 
     name: str
     hypothesis: str
@@ -84,11 +86,12 @@ class GameDayRecord(Frozen):
 
 @dataclass(frozen=True)
 class Struck:
-    """What playing one instant gives: where the fault struck, what was found, and when the alert fired."""
+    """What an instant gives: where the fault struck, what was found, when the alert fired, seconds by phase."""
 
     where: str
     findings: tuple[Outcome, ...]
     alert_s: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 #: Makes, once and undisturbed, what all instants are compared with; its folder is in the scratch folder.

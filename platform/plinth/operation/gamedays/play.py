@@ -72,6 +72,7 @@ def play(
         version=plinth.__version__,
         machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         instants=tuple(played),
+        phases=_longest(played),
         seconds=round(time.monotonic() - begun, 3),
     )
 
@@ -110,4 +111,10 @@ def _instant(day: GameDay, prepared: Any, folder: Path, watch: InstantWatch, see
         return ended(struck.where, struck.findings, aborted=damage)
     left = [f"{one.pid}" for one in watch.left()]
     clean = Outcome(what="no process is left over", passed=not left, seen=", ".join(left) or "none")
-    return ended(struck.where, (*struck.findings, clean), alert_s=struck.alert_s)
+    return ended(struck.where, (*struck.findings, clean), alert_s=struck.alert_s, phases=struck.phases)
+
+
+def _longest(played: list[Instant]) -> dict[str, float]:
+    """The longest time of every phase, phases in their order."""
+    names = dict.fromkeys(name for one in played for name in one.phases)
+    return {name: max(one.phases.get(name, 0.0) for one in played) for name in names}

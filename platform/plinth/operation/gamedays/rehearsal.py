@@ -17,7 +17,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.operation.gamedays.gameday import Outcome, finding
 from plinth.operation.gamedays.warm_job import WarmJob
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
 from plinth.storage.atomic import write_bytes
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
@@ -71,6 +71,7 @@ class RehearsalData:
     ctx: Context
     tokenizer: Manifest
     shards: dict[str, Manifest]
+    curated: dict[str, Manifest]
 
 
 @dataclass(frozen=True)
@@ -194,20 +195,28 @@ def without_audit(config: RunConfig) -> None:
     write_bytes(config.directory.evidence, b"{}")
 
 
-def make_data(folder: Path, texts: dict[str, list[str]] | None = None) -> RehearsalData:
-    """Generated text of two buckets, tokenised and sharded."""
+def make_data(folder: Path, texts: dict[str, list[str]] | None = None, heldout: int = 0) -> RehearsalData:
+    """Generated text of two buckets, tokenised and sharded.
+
+    Args:
+        heldout: so many texts of every bucket, the last ones, are held out.
+    """
     ctx = Context(Workspace(folder).ensure())
     chooser = random.Random(7)
     given = texts or {
         bucket: [" ".join(chooser.choices(words, k=80)) for _ in range(60)] for bucket, words in _WORDS.items()
     }
-    curated = {bucket: _curated(ctx, bucket, rows) for bucket, rows in given.items()}
+    curated = {bucket: _curated(ctx, bucket, rows, heldout) for bucket, rows in given.items()}
     trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=300, sample_bytes=50_000), curated)
-    cut = {
-        bucket: shards.run(ctx, bucket, Shards(tokens_per_shard=SHARD_TOKENS), trained, curated[bucket])
-        for bucket in curated
-    }
-    return RehearsalData(ctx, trained, cut)
+    cut = {bucket: _cut(ctx, bucket, trained, curated[bucket]) for bucket in curated}
+    return RehearsalData(ctx, trained, cut, curated)
+
+
+def with_bucket(made: RehearsalData, bucket: str, texts: list[str]) -> RehearsalData:
+    """The same data and one more bucket, in the tokens of the tokenizer that was trained without it."""
+    curated = _curated(made.ctx, bucket, texts)
+    cut = _cut(made.ctx, bucket, made.tokenizer, curated)
+    return replace(made, shards={**made.shards, bucket: cut}, curated={**made.curated, bucket: curated})
 
 
 def configured(made: RehearsalData, phases: tuple[Phase, ...] = (), steps: int = STEPS, **changes: Any) -> RunConfig:
@@ -260,22 +269,38 @@ def finished(status: int) -> Outcome:
     return finding("the run reaches its last step", status, 0)
 
 
-def _curated(ctx: Context, bucket: str, texts: list[str]) -> Manifest:
-    rows = [
-        {
-            "id": hashlib.sha256(f"{bucket} {number} {text}".encode()).digest()[:16],
-            "text": text,
-            "uri": f"https://{bucket}.example/{number}",
-            "captured_at": None,
-            "snapshot": "game day",
-            "licence": "CC0-1.0",
-            "mime": "text/plain",
-            "source_bytes": len(text),
-            "extra": f'{{"domain": "{bucket}.example"}}',
-        }
-        for number, text in enumerate(texts)
-    ]
-    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
-    made = Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
+def _cut(ctx: Context, bucket: str, trained: Manifest, curated: Manifest) -> Manifest:
+    return shards.run(ctx, bucket, Shards(tokens_per_shard=SHARD_TOKENS), trained, curated)
+
+
+def _curated(ctx: Context, bucket: str, texts: list[str], heldout: int = 0) -> Manifest:
+    """The text of a bucket, with its lineage up to a source that is only a name."""
+    source = {f"{bucket}/sources": hashlib.sha256(bucket.encode()).hexdigest()}
+    read = Manifest(asset=f"{bucket}/documents", step="made", version="1", params={}, inputs=source, parts=())
+    ctx.refs.save(read)
+    rows = [_row(bucket, number, text) for number, text in enumerate(texts)]
+    cut = len(rows) - heldout
+    parts = [_part(ctx, "part-00000.parquet", rows[:cut])]
+    parts += [_part(ctx, "heldout-00000.parquet", rows[cut:])] if heldout else []
+    inputs = {read.asset: read.digest}
+    made = Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs=inputs, parts=tuple(parts))
     ctx.refs.save(made)
     return made
+
+
+def _part(ctx: Context, name: str, rows: list[dict[str, Any]]) -> Part:
+    return write_table(ctx.store, name, pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+
+
+def _row(bucket: str, number: int, text: str) -> dict[str, Any]:
+    return {
+        "id": hashlib.sha256(f"{bucket} {number} {text}".encode()).digest()[:16],
+        "text": text,
+        "uri": f"https://{bucket}.example/{number}",
+        "captured_at": None,
+        "snapshot": "game day",
+        "licence": "CC0-1.0",
+        "mime": "text/plain",
+        "source_bytes": len(text),
+        "extra": f'{{"domain": "{bucket}.example"}}',
+    }

@@ -96,9 +96,12 @@ def _bad_shard() -> None:
 
 
 def _poisoned_batch() -> None:
+    """Nobody judges a step: neither before its update is made nor after."""
+    from plinth.training.guard.records import Limits
     from plinth.training.guard.state_machine import Guard
 
-    Guard.leaves_out = lambda self, step: None  # type: ignore[method-assign]
+    Guard.record = lambda self, seen: []  # type: ignore[method-assign]
+    Guard.update_limits = lambda self, step, in_flight=0, rows=0: Limits()  # type: ignore[method-assign]
 
 
 def _revoked_key() -> None:
@@ -115,6 +118,13 @@ def _orchestrator_death() -> None:
     local._without_handle = lambda directory: None
     started = "import removed_protections, sys; from jobs.gamedays import orchestrated; sys.exit(orchestrated.main())"
     orchestrator_day.ORCHESTRATED = ("-c", started)
+
+
+def _bad_release() -> None:
+    """A mark freezes nothing."""
+    from registry import taint
+
+    taint.marks_on = lambda *_: ()
 
 
 def _mlflow_away() -> None:

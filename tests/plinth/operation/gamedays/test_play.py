@@ -134,6 +134,17 @@ def test_the_callers_keys_and_servers_are_out_of_reach(monkeypatch: pytest.Monke
     assert not Path(seen[0][TRUST_VARIABLE]).exists()
 
 
+def test_the_longest_time_of_every_phase_is_kept_in_their_order() -> None:
+    def play_it(prepared: Any, folder: Path, chooser: Random) -> Struck:
+        spent = {"instant-0": {"detect": 3.0, "act": 1.0}, "instant-1": {"detect": 2.0, "act": 4.0}}
+        return Struck("here", (finding("it holds", 1, 1),), phases=spent.get(folder.name, {}))
+
+    record = play(day(play_it), instants=3)
+    assert list(record.phases.items()) == [("detect", 3.0), ("act", 4.0)]
+    assert record.instants[1].phases == {"detect": 2.0, "act": 4.0}
+    assert not record.instants[2].phases
+
+
 def test_what_cannot_be_played_is_refused_by_name() -> None:
     with pytest.raises(RequestError, match="toy cannot be played here") as refused:
         play(day(holding, missing=lambda: "no S3 server"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -97,21 +97,31 @@ _OBJECTS = ("the stone", "a letter", "the evening", "its shadow", "the road")
 def orderly(folder: Path) -> RehearsalData:
     """Text of a small grammar, which a small model learns, and a source of letters without order."""
     chooser = random.Random(7)
+    return rehearsal.make_data(folder, {"web": sentences(chooser, 400), "dump": noise(chooser, 60)})
+
+
+def sentences(chooser: Random, count: int) -> list[str]:
+    """Texts of six sentences of a small grammar."""
 
     def sentence() -> str:
         return f"{chooser.choice(_SUBJECTS)} {chooser.choice(_VERBS)} {chooser.choice(_OBJECTS)}."
 
-    def noise() -> str:
+    return [" ".join(sentence() for _ in range(6)) for _ in range(count)]
+
+
+def noise(chooser: Random, count: int) -> list[str]:
+    """Texts of letters without order."""
+
+    def letters() -> str:
         return "".join(chooser.choice("0123456789ABCDEF#") * chooser.choice([1, 1, 2, 9]) for _ in range(60))
 
-    web, dump = [" ".join(sentence() for _ in range(6)) for _ in range(400)], [noise() for _ in range(60)]
-    return rehearsal.make_data(folder, {"web": web, "dump": dump})
+    return [letters() for _ in range(count)]
 
 
 def poisoned_batch(made: RehearsalData, folder: Path, chooser: Random) -> Struck:
     """Put letters without order into some steps, and into no other."""
     shutil.copytree(made.ctx.workspace.root, folder / "workspace")
-    own = RehearsalData(Context(Workspace(folder / "workspace")), made.tokenizer, made.shards)
+    own = replace(made, ctx=Context(Workspace(folder / "workspace")))
     begin, length = chooser.choice(BEGINS), chooser.randint(3, 7)
     poison = range(begin, begin + length)
     config = _poisoned(own, poison)
