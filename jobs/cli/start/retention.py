@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from plinth.compute.context import Context
     from plinth.operation.retention.storage_cost import StorageRow
-    from plinth.operation.retention.survey import Found
+    from plinth.operation.retention.survey import StoredObject
 
 
 @click.group(
@@ -174,7 +174,7 @@ def _show(name: str, rows: Sequence[StorageRow]) -> None:
     output.table(header, table, right=header[1:])
 
 
-def _counted(found: Iterable[Found]) -> dict[str, int]:
+def _counted(found: Iterable[StoredObject]) -> dict[str, int]:
     listed = list(found)
     kinds = Counter[str](one.kind for one in listed)
     return {kind: kinds[kind] for kind in ("record", "manifest", "blob")} | {"bytes": sum(one.bytes for one in listed)}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from plinth.operation.retention import naming
-from plinth.operation.retention.survey import Found, Survey, record_names
+from plinth.operation.retention.survey import StoredObject, Survey, record_names
 from plinth.operation.retention.unneeded import GRACE_S
 from plinth.storage.state import State
 
@@ -20,9 +20,9 @@ from plinth.storage.state import State
 class Deleted:
     """What was deleted, what waits for its pause to pass, and what somebody needed again meanwhile."""
 
-    gone: list[Found] = field(default_factory=list)
-    waiting: list[Found] = field(default_factory=list)
-    needed: list[Found] = field(default_factory=list)
+    gone: list[StoredObject] = field(default_factory=list)
+    waiting: list[StoredObject] = field(default_factory=list)
+    needed: list[StoredObject] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -39,7 +39,7 @@ def delete(
     state: State,
     looked: Survey,
     ready: set[str],
-    done: Callable[[Found], object] = lambda _: None,
+    done: Callable[[StoredObject], object] = lambda _: None,
 ) -> Deleted:
     """Delete.
 
@@ -67,7 +67,7 @@ def delete(
     return found
 
 
-def _remove(state: State, one: Found, before: float) -> bool:
+def _remove(state: State, one: StoredObject, before: float) -> bool:
     if one.kind == "record":
         return state.cache.records.remove_old(one.name, before)
     if one.kind == "manifest":

@@ -29,7 +29,7 @@ LEAST_DAYS: Final = 2 * RENEW_AFTER_S / DAY_S
 CACHE: Final = "step cache"
 
 
-class Found(NamedTuple):
+class StoredObject(NamedTuple):
     """An object of the workspace; `name` is a key, a digest or an MD5, `modified` a Unix time."""
 
     kind: Kind
@@ -58,8 +58,8 @@ class Survey:
 
     at: float
     before: float
-    kept: tuple[tuple[Found, str], ...]
-    unneeded: tuple[Found, ...]
+    kept: tuple[tuple[StoredObject, str], ...]
+    unneeded: tuple[StoredObject, ...]
     names: Mapping[str, frozenset[str]]
     manifests: frozenset[str]
     records: frozenset[str]
@@ -108,7 +108,7 @@ def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, froz
 
 def _records(
     state: State, records: list[ObjectFacts], reachable: Reachable, before: float
-) -> tuple[list[tuple[Found, str]], list[Found], dict[str, frozenset[str]]]:
+) -> tuple[list[tuple[StoredObject, str]], list[StoredObject], dict[str, frozenset[str]]]:
     """Records that are kept and that are not, and what these name; blobs of young ones are kept."""
     read = dict(record_names(state, (one.name for one in records)))
     for one in records:
@@ -126,7 +126,7 @@ def _records(
     return kept, unneeded, {one.place: read[one.name] for one in unneeded}
 
 
-def _blobs(state: State, reachable: Reachable, before: float) -> tuple[list[tuple[Found, str]], list[Found]]:
+def _blobs(state: State, reachable: Reachable, before: float) -> tuple[list[tuple[StoredObject, str]], list[StoredObject]]:
     kept, unneeded = [], []
     for one in state.store.facts():
         reason = reachable.blobs.get(one.name, "")
@@ -166,5 +166,5 @@ def _consumers_first(reachable: Reachable) -> list[str]:
     return order
 
 
-def _found(kind: Kind, one: ObjectFacts) -> Found:
-    return Found(kind, one.name, one.bytes, one.modified)
+def _found(kind: Kind, one: ObjectFacts) -> StoredObject:
+    return StoredObject(kind, one.name, one.bytes, one.modified)
