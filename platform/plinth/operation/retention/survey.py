@@ -126,7 +126,9 @@ def _records(
     return kept, unneeded, {one.place: read[one.name] for one in unneeded}
 
 
-def _blobs(state: State, reachable: Reachable, before: float) -> tuple[list[tuple[StoredObject, str]], list[StoredObject]]:
+def _blobs(
+    state: State, reachable: Reachable, before: float
+) -> tuple[list[tuple[StoredObject, str]], list[StoredObject]]:
     kept, unneeded = [], []
     for one in state.store.facts():
         reason = reachable.blobs.get(one.name, "")
