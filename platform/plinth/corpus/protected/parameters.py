@@ -11,9 +11,9 @@ from plinth.records import Frozen, Name, internal, spelling
 
 
 class ProtectedSet(Frozen):
-    """One set of items, a JSON object a line."""
+    """One set of items: a JSON object a line, or an HTML page each, whose name is its path in the folder."""
 
-    path: str = Field(description="JSONL file or folder, relative to `input/`.")
+    path: str = Field(description="JSONL file, HTML page, or folder of them, relative to `input/`.")
     kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")
     deny: tuple[str, ...] = spelling(
         (), description="Where it is published: a document whose `uri` holds one of these pieces is dropped."

@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +15,11 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.documents.normalize import normalize
+from plinth.corpus.extract.engines import LIBRARIES as EXTRACTORS
+from plinth.corpus.extract.extractor import Extractor
+from plinth.corpus.extract.page import ExtractionFailure, Page
 from plinth.corpus.protected.parameters import ProtectedSet
-from plinth.corpus.sources.parameters import Normalisation
+from plinth.corpus.sources.parameters import Extraction, Normalisation
 from plinth.corpus.sources.streams import GZIP_MAGIC
 from plinth.errors import SourceError
 from plinth.records import Manifest, Step
@@ -27,6 +30,10 @@ from plinth.storage.parts import write_table
 SET_VERSION = "2"
 #: Code that decides the items' text.
 LIBRARIES = fingerprint.libraries("ftfy", "unicode")
+PAGES = tuple(stem + end for stem in (".html", ".htm", ".xhtml") for end in ("", ".gz"))
+#: Main content of pages, by the engine that recipes have unless they name another.
+EXTRACTION = Extraction()
+PAGE_LIBRARIES = fingerprint.libraries(*EXTRACTORS[EXTRACTION.engine])
 ITEMS = pa.schema([pa.field("item", pa.string(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
 
 #: Looked up in memory; a set that is larger is a corpus.
@@ -40,11 +47,11 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
         Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines that none of the fields is in).
 
     Raises:
-        SourceError: nothing is there, a line is no JSON object, an item that `only` names is not there, or no line has
-            text.
+        SourceError: nothing is there, a line is no JSON object, a page cannot be read, an item that `only` names is not
+            there, or no line has text.
     """
-    files = listing.inventory(given.path, ctx.workspace.input)
-    if (size := sum(file.bytes for file in files)) > MAX_BYTES:
+    files, pages = _divided(listing.inventory(given.path, ctx.workspace.input), set(given.only))
+    if (size := sum(file.bytes for file in (*files, *pages))) > MAX_BYTES:
         raise SourceError(f"protected set {name} is too large", found=f"{size} bytes", expected=f"at most {MAX_BYTES}")
     rows: list[tuple[str, str]] = []
     silent, wanted = 0, set(given.only)
@@ -58,6 +65,7 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
             silent += not text.strip()
             if text.strip():
                 rows.append((name_of_item, text))
+    rows += ((page, text) for page, text in _page_texts(pages) if text.strip())
     if missing := sorted(wanted - {item for item, _ in rows}):
         raise SourceError(
             f"protected set {name} lacks items that it names",
@@ -72,15 +80,43 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
             remedy=f"correct corpus.protected.sets.{name}.fields",
         )
     table = pa.table({"item": [row[0] for row in rows], "text": [row[1] for row in rows]}, schema=ITEMS)
-    inputs = {f"file:{file.name.strip('/')}": file.sha256 for file in files}
+    inputs = {f"file:{file.name.strip('/')}": file.sha256 for file in (*files, *pages)}
     step = Step(
         name="protected",
         version=SET_VERSION,
         params=given.model_dump(mode="json", exclude={"path"}),
-        libraries=LIBRARIES,
+        libraries=LIBRARIES | PAGE_LIBRARIES if pages else LIBRARIES,
     )
     part = write_table(ctx.store, "items.parquet", table)
     return manifest(f"protected/{name}", step, inputs, [part], {"items": len(rows), "without_text": silent})
+
+
+def _divided(files: Sequence[SourceFile], only: set[str]) -> tuple[list[SourceFile], list[SourceFile]]:
+    """Files of lines, and the HTML pages wanted; links to files that are read under another name are left out."""
+    pages = [file for file in files if file.name.endswith(PAGES)]
+    lines = [file for file in files if not file.name.endswith(PAGES)]
+    return lines, [file for file in pages if (file.name in only if only else not file.refused)]
+
+
+def _page_texts(pages: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
+    """Name and main content of each page, in normal form, as documents of HTML sources have it.
+
+    Raises:
+        SourceError: a page cannot be read.
+    """
+    if not pages:
+        return
+    with Extractor(EXTRACTION) as extractor:
+        for file in pages:
+            with opened(file) as stream:
+                (answer,) = extractor.extract([Page(_plain(file, stream.read()))])
+            if isinstance(answer, ExtractionFailure):
+                raise SourceError(
+                    f"{file.name} is no page that can be read",
+                    found=f"{answer.reason}: {answer.detail}",
+                    remedy="take it away: an item that is not read is not protected",
+                )
+            yield file.name, normalize(answer.text, Normalisation())
 
 
 def _plain(file: SourceFile, data: bytes) -> bytes:
