@@ -9,7 +9,7 @@ that fails is a result: its asset says why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -72,18 +72,28 @@ NOT_OF_THE_ARM = (
 )
 
 
+#: What stages read from outside, and its identity.
+Known = list[tuple[Callable[[Context], str | None], str | None]]
+
+
 def of(
-    experiment: Experiment, arms: Sequence[Arm], failed: Mapping[str, PlinthError] | None = None
+    experiment: Experiment,
+    arms: Sequence[Arm],
+    failed: Mapping[str, PlinthError] | None = None,
+    for_one_decision: bool = False,
 ) -> list[Stage]:
     """Every run, then the effects; where losing arms are stopped, a seed's runs read those of the seeds before.
 
     Args:
         failed: how runs failed that were played a moment ago: they are not played again.
+        for_one_decision: sources that several runs share are looked at once. Not for stages that are made: a source
+            may change while runs are under way.
     """
     how = failed or {}
+    known: Known | None = [] if for_one_decision else None
     first = sorted(arms, key=lambda one: (experiment.seeds.index(one.seed), one.arm != experiment.base))
     runs = [
-        _run(experiment, arm, _before(experiment, arms, arm), len(arms) - first.index(arm), how.get(arm.asset))
+        _run(experiment, arm, _before(experiment, arms, arm), len(arms) - first.index(arm), how.get(arm.asset), known)
         for arm in arms
     ]
     if not experiment.ladder:
@@ -101,7 +111,12 @@ def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm,
 
 
 def _run(
-    experiment: Experiment, arm: Arm, before: Sequence[Arm], priority: int, failed: PlinthError | None
+    experiment: Experiment,
+    arm: Arm,
+    before: Sequence[Arm],
+    priority: int,
+    failed: PlinthError | None,
+    known: Known | None,
 ) -> Stage:
     """A run's asset. Seed by seed, the base first: what it makes, the others take over."""
     own = selected(stages(arm.recipe), _ends(experiment, arm))
@@ -112,7 +127,7 @@ def _run(
         version=measure.VERSION,
         params={"recipe": recipe_fingerprint(arm.recipe), "points": experiment.curve_points,
                 "stages": {one.asset: one.code_version for one in own}},
-        outside=partial(_outside, arm, own),
+        outside=partial(_outside, arm, own, known),
         group=PREFIX,
         description=f"{experiment.question} The run of arm {arm.arm}, size {arm.size}, seed {arm.seed}.",
         owner=shared_owner(arm.recipe),
@@ -207,10 +222,28 @@ def _foretell(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs:
     return answer.forecast_of(experiment, arms, inputs)
 
 
-def _outside(arm: Arm, own: Sequence[Stage], ctx: Context) -> str:
+def _outside(arm: Arm, own: Sequence[Stage], known: Known | None, ctx: Context) -> str:
     """Identity of the sources, and which attempt this is where an earlier one failed."""
-    read = {one.asset: one.outside(ctx) for one in own if one.outside}
+    read = {one.asset: _identity(one.outside, known, ctx) for one in own if one.outside}
     return fingerprint.digest({"read": read, "attempt": record.attempt(ctx.workspace, arm)})
+
+
+def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx: Context) -> str | None:
+    """Identity of what a stage reads from outside, taken from another run's stage that reads the same."""
+    for other, found in known or ():
+        if _same(outside, other):
+            return found
+    found = outside(ctx)
+    if known is not None:
+        known.append((outside, found))
+    return found
+
+
+def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two functions are one function of equal arguments; of functions that cannot be compared, no."""
+    if not (isinstance(one, partial) and isinstance(other, partial)):
+        return one is other
+    return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
 
 
 def _make(

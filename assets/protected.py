@@ -14,7 +14,6 @@ from assets.framework.stage import Inputs, Say, Stage
 from assets.span_dedup import survivors
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.lists import lists
 from plinth.corpus.protected import item_table, protected, sets
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.recipe.recipe import Recipe
@@ -33,7 +32,7 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
         asset=f"protected/{name}",
         deps=(),
         make=partial(_read, name, given),
-        outside=partial(_outside, given.path),
+        outside=partial(_outside, given),
         version=sets.SET_VERSION,
         params=given.model_dump(mode="json"),
         libraries=sets.LIBRARIES,
@@ -68,8 +67,8 @@ def sets_of(recipe: Recipe) -> tuple[str, ...]:
     return (*(f"protected/{name}" for name in recipe.corpus.protected.sets), *probes)
 
 
-def _outside(location: str, ctx: Context) -> str:
-    return lists.digest(ctx, location)
+def _outside(given: ProtectedSet, ctx: Context) -> str:
+    return sets.identity(ctx, given)
 
 
 def _read(name: str, given: ProtectedSet, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

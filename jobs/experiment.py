@@ -97,7 +97,7 @@ def run(
         ctx = Context(space)
         if again:
             record.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
-        todo = decide(ctx, wiring.of(experiment, arms))
+        todo = decide(ctx, wiring.of(experiment, arms, for_one_decision=True))
         waiting = [one for one in arms if one.asset in todo.stale]
         if experiment.source and wiring.sample_of(experiment) in todo.stale:
             _materialise(space, wiring.of(experiment, arms), [wiring.sample_of(experiment)], compute)
@@ -136,7 +136,7 @@ def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Mani
     Raises:
         MissingError: it was not run here, or file, sources or code have changed since.
     """
-    if stale := decide(ctx, wiring.of(experiment, arms)).stale:
+    if stale := decide(ctx, wiring.of(experiment, arms, for_one_decision=True)).stale:
         raise MissingError(
             f"experiment {experiment.name} has no answer, or it has changed since it was run",
             found=f"{len(stale)} of its assets to make, {stale[0]} among them",

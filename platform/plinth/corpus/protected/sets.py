@@ -50,7 +50,7 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
         SourceError: nothing is there, a line is no JSON object, a page cannot be read, an item that `only` names is not
             there, or no line has text.
     """
-    files, pages = _divided(listing.inventory(given.path, ctx.workspace.input), set(given.only))
+    files, pages = _divided(inventory(ctx, given), set(given.only))
     if (size := sum(file.bytes for file in (*files, *pages))) > MAX_BYTES:
         raise SourceError(f"protected set {name} is too large", found=f"{size} bytes", expected=f"at most {MAX_BYTES}")
     rows: list[tuple[str, str]] = []
@@ -89,6 +89,17 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
     )
     part = write_table(ctx.store, "items.parquet", table)
     return manifest(f"protected/{name}", step, inputs, [part], {"items": len(rows), "without_text": silent})
+
+
+def inventory(ctx: Context, given: ProtectedSet) -> list[SourceFile]:
+    """The files that a set reads. Where it names nothing but pages, no other file of the folder is opened."""
+    pages = given.only if all(name.endswith(PAGES) for name in given.only) else ()
+    return listing.inventory(given.path, ctx.workspace.input, suffixes=pages)
+
+
+def identity(ctx: Context, given: ProtectedSet) -> str:
+    """Identity of the files that a set reads: names and contents."""
+    return fingerprint.digest([[file.name, file.sha256] for file in inventory(ctx, given)])
 
 
 def _divided(files: Sequence[SourceFile], only: set[str]) -> tuple[list[SourceFile], list[SourceFile]]:

@@ -57,7 +57,8 @@ def test_names_are_in_the_identity_only_where_there_are_some() -> None:
 def page(title: str) -> bytes:
     """A page with navigation around a text, in the character set that older manuals are in."""
     prose = f"The {title} is a caf\xe9 by the river, and whoever reads this page knows it well. " * 8
-    return f"<html><nav><a href=/>Home</a></nav><article><h1>{title}</h1><p>{prose}</p></article></html>".encode("latin-1")
+    whole = f"<html><nav><a href=/>Home</a></nav><article><h1>{title}</h1><p>{prose}</p></article></html>"
+    return whole.encode("latin-1")
 
 
 @pytest.fixture
@@ -78,18 +79,25 @@ def test_a_page_is_an_item_with_the_text_that_it_has_as_a_document(ctx: Context,
     source = Source(kind="html", path="pages", licence="MIT", terms=terms, domain="d", snapshot="s")
     bucket = Bucket(description="Pages.", owner="o@example.org", sources=(source,))
     read = documents.run(ctx, "web", bucket, Documents(), inventory(bucket, pages.parent))
-    rows = [row for part in read.parts if part.name.startswith("part") for row in read_table(ctx.store, part).to_pylist()]
+    rows = [row for part in read.named("part-") for row in read_table(ctx.store, part).to_pylist()]
     assert dict(zip(*(found.column(name).to_pylist() for name in ("item", "text")), strict=True)) == {
         row["uri"]: row["text"] for row in rows
     }
-    assert "caf\xe9" in rows[0]["text"] and "Home" not in rows[0]["text"]
+    assert "caf\xe9" in rows[0]["text"]
+    assert "Home" not in rows[0]["text"]
 
 
 def test_pages_by_name_among_others(ctx: Context, pages: Path) -> None:
     made = sets.read_set(ctx, "own", ProtectedSet(path="pages", only=("two.htm.gz",)))
     assert read_table(ctx.store, made.parts[0]).column("item").to_pylist() == ["two.htm.gz"]
-    assert list(made.inputs) == ["file:two.htm.gz"]  # other pages of the folder are no part of the set
-    with pytest.raises(SourceError, match="no text of doc/on.html"):
+    # Other pages of the folder are no part of the set.
+    assert list(made.inputs) == ["file:two.htm.gz"]
+    one = sets.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",)))
+    (pages / "doc" / "one.html").unlink()
+    assert sets.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",))) == one
+    (pages / "two.htm.gz").write_bytes(page("market"))
+    assert sets.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",))) != one
+    with pytest.raises(SourceError, match=r"no text of doc/on\.html"):
         sets.read_set(ctx, "own", ProtectedSet(path="pages", only=("doc/on.html", "two.htm.gz")))
 
 
