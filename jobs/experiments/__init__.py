@@ -1,6 +1,7 @@
 """Packaged experiments, how one is found by name, and those that a workspace has run.
 
 filters   what FineWeb's rules and Plinth's policy bring over raw text, on the demo's text
+pages     what it brings beside C4's, Gopher's and FineWeb's rules, on pages of Debian's documentation packages
 ladder    what four sizes foretell of a fifth, on the same text
 """
 
