@@ -19,7 +19,7 @@ SCHEMA = pa.schema(
         pa.field("band", pa.string()),  # head, middle, tail; null where perplexity is
     ]
 )
-BANDS = pa.array(["head", "middle", "tail"])
+BANDS = ("head", "middle", "tail")
 
 
 class PerplexityParams(Frozen):
@@ -38,7 +38,7 @@ def annotate(batch: pa.RecordBatch, model: ngram_file.NgramModel) -> pa.RecordBa
         pa.array(values.astype(np.float32), mask=none),
         pa.array(counts[:, 0].astype(np.int32)),
         pa.array(unknown.astype(np.float32)),
-        BANDS.take(pa.array(band, mask=none)),
+        pa.array(BANDS).take(pa.array(band, mask=none)),
     ]
     return pa.record_batch(columns, schema=SCHEMA)
 

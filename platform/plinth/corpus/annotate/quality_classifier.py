@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
     ]
 )
 F64 = npt.NDArray[np.float64]
-TIERS = pa.array(["low", "medium", "high"])
+TIERS = ("low", "medium", "high")
 
 
 class QualityClassifierParams(Frozen):
@@ -61,7 +61,7 @@ def annotate(
     """Calibrated probability that a document is of the reference, of either stage; tier of the final score."""
     params, model = prepared
     score, second, final = staged(model, batch.column("text"), None)
-    tier = TIERS.take(pa.array((final >= params.medium).astype(np.int8) + (final >= params.high)))
+    tier = pa.array(TIERS).take(pa.array((final >= params.medium).astype(np.int8) + (final >= params.high)))
     return pa.record_batch([pa.array(score), second, pa.array(final), tier], schema=SCHEMA)
 
 

@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
         pa.field("spans", EDIT_TYPE, nullable=False),
     ]
 )
-LABELS = pa.array(["clean", "uncertain", "toxic"])
+LABELS = ("clean", "uncertain", "toxic")
 F64 = npt.NDArray[np.float64]
 
 
@@ -115,7 +115,7 @@ def annotate(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
         known = layers.lexicon if layers.model.head.lexicon else None
         first, second, final = staged(layers.model, texts, known, hits > 0 if known else None)
         score = pa.array(first)
-    label = LABELS.take(pa.array((final >= params.uncertain).astype(np.int8) + (final >= params.toxic)))
+    label = pa.array(LABELS).take(pa.array((final >= params.uncertain).astype(np.int8) + (final >= params.toxic)))
     columns = [pa.array(hits), pa.array(density), score, second, pa.array(final), label,
                pa.array(categories, pa.string()), pa.array(spans, EDIT_TYPE)]  # fmt: skip
     return pa.record_batch(columns, schema=SCHEMA)

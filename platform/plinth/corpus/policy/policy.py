@@ -40,11 +40,9 @@ SCHEMA = pa.schema(
     ]
 )
 
-
 #: Key of the rights among the parameters of a manifest; the others are the policy's.
 RIGHTS = "rights"
 EDIT_NAMES = [field.name for field in EDIT_TYPE.value_type]
-_NO_EDITS = pa.array([], EDIT_TYPE.value_type)
 #: Rows judged at once: a row group of the sidecars.
 BATCH_ROWS = SCORE_GROUP_ROWS
 
@@ -173,7 +171,8 @@ def _edits(compiled: CompiledPolicy, columns: Mapping[str, pa.Array], keep: Bool
         table = table.append_column("reason", pa.array([reason]).take(pa.array(np.zeros(len(table), dtype=np.int8))))
         tables.append(table.append_column("row", pc.list_parent_indices(spans)))
     if not tables or not sum(map(len, tables)):
-        return pa.ListArray.from_arrays(_offsets(np.zeros(keep.size, dtype=np.int64)), _NO_EDITS), {}
+        none = pa.nulls(0, EDIT_TYPE.value_type)
+        return pa.ListArray.from_arrays(_offsets(np.zeros(keep.size, dtype=np.int64)), none), {}
     table = pa.concat_tables(tables).combine_chunks()
     row, start, end = (table.column(name).to_numpy() for name in ("row", "start_cp", "end_cp"))
     table = table.take(pa.array(np.lexsort((-end, start, row)))).combine_chunks()

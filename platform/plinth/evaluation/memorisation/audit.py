@@ -24,8 +24,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.special import bdtrc, betaincinv, expit, gammaln
 
+from plinth.evaluation.statistics.distributions import beta_quantile
 from plinth.records import Frozen
 
 IN_SHARE, GROUP_SHARE = 0.01, 0.25
@@ -113,6 +113,8 @@ def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
         raise ValueError(f"{right} right of {total} guesses of {claim.canaries} canaries, epsilon {epsilon}")
     if not right:
         return 1.0
+    from scipy.special import bdtrc, expit  # late, as in `statistics.distributions`
+
     share = float(expit(epsilon))
     below = np.cumsum(_binomial(np.arange(right - 1, -1, -1), total, share))  # P(v > B >= v - i), i = 1 … v
     rise = float((below / np.arange(1, right + 1)).max())
@@ -123,11 +125,13 @@ def lower_bound(right: int, total: int, level: float = 0.95) -> float:
     """Largest epsilon that so many right guesses rule out: the logit of the exact lower bound on their probability."""
     if not right:
         return 0.0
-    share = float(betaincinv(right, total - right + 1, 1 - level))
+    share = beta_quantile(right, total - right + 1, 1 - level)
     return max(0.0, math.log(share / (1 - share)))
 
 
 def _binomial(count: NDArray[np.int64], total: int, share: float) -> NDArray[np.float64]:
     """Probability of each count of successes in `total` trials."""
+    from scipy.special import gammaln
+
     ways = gammaln(total + 1) - gammaln(count + 1) - gammaln(total - count + 1)
     return np.asarray(np.exp(ways + count * math.log(share) + (total - count) * math.log1p(-share)))

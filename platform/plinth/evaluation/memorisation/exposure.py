@@ -17,7 +17,8 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincc
+
+from plinth.evaluation.statistics.distributions import gamma_tail
 
 Floats = NDArray[np.float64]
 
@@ -56,7 +57,7 @@ def extended(bits: Floats, references: Floats) -> Floats:
 
 def p_value(found: Floats) -> float:
     """Probability of exposures at least so large in sum, had the model seen none of the canaries; 1 without any."""
-    return float(gammaincc(len(found), math.log(2) * found.sum())) if len(found) else 1.0
+    return gamma_tail(len(found), math.log(2) * found.sum()) if len(found) else 1.0
 
 
 def _log_cdf(value: float, shape: float, location: float, scale: float) -> float:

@@ -11,6 +11,7 @@
     planning     Holm's correction, smallest detectable effect, number of items needed
     sequential   a test that may be looked at after every observation
     exchangeable the same, of whether later values come from where earlier ones came from
+    distributions  normal, Student's, beta, binomial and gamma: scipy's, imported at the first call
 
 A *cluster* is what was sampled: the document of several spans, the item of several samples, the template of several
 pairs. Rows of one cluster are not independent, and their number is no evidence.

@@ -24,8 +24,8 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
 
+from plinth.evaluation.statistics.distributions import student_quantile
 from plinth.evaluation.statistics.estimate import Estimate, Floats, rounded, spread, student, unrounded
 from plinth.evaluation.statistics.ratios import DRAWS, STRICTER, freedom_of, ratio
 
@@ -76,12 +76,12 @@ def crossed_difference(
     scale, freedom = of_text, text.freedom
 
     def half_width(alpha: float) -> float:
-        by_runs = float(stdtrit(seeds - 1, alpha / 2)) * of_runs if of_runs else 0.0
-        return math.hypot(by_runs, float(stdtrit(freedom, alpha / 2)) * scale)
+        by_runs = student_quantile(seeds - 1, alpha / 2) * of_runs if of_runs else 0.0
+        return math.hypot(by_runs, student_quantile(freedom, alpha / 2) * scale)
 
     near, far = half_width(1 - level), half_width((1 - level) / STRICTER)
     fitted = freedom_of(far / near, level, documents - 1)
-    unit = near / -float(stdtrit(fitted, (1 - level) / 2))
+    unit = near / -student_quantile(fitted, (1 - level) / 2)
     found = student(value, unit, fitted, level, n=gaps.size, clusters=documents, method=text.method, test=False)
     method = f"{seeds} seeds by {text.method}" if of_runs else text.method
     flags = (*found.flags, *(() if of_runs else (DOCUMENTS_ONLY,)))

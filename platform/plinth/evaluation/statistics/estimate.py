@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
-from scipy.special import betaincinv, ndtri, stdtr, stdtrit
 
+from plinth.evaluation.statistics.distributions import beta_quantile, normal_quantile, student_cdf, student_quantile
 from plinth.records import Frozen
 
 Floats = NDArray[np.float64]
@@ -74,21 +74,21 @@ class Estimate(Frozen):
         alpha = (1 - self.level) / tests
         if self.unit is not None and self.freedom is not None:
             return rounded(self.unit * _noncentral(critical(1 - alpha, self.freedom), self.freedom, power))
-        usual, corrected = (float(ndtri(1 - one / 2)) for one in (1 - self.level, alpha))
-        by_width = (self.high - self.low) / 2 * (corrected + float(ndtri(power))) / usual
+        usual, corrected = (normal_quantile(1 - one / 2) for one in (1 - self.level, alpha))
+        by_width = (self.high - self.low) / 2 * (corrected + normal_quantile(power)) / usual
         if self.unit is None:
             return rounded(by_width)
         fewest = fewest_pairs(alpha)
         if fewest > self.clusters:
             return None
-        by_pairs = float(betaincinv(fewest, self.clusters - fewest + 1, power))  # so probable are that many, all alike
+        by_pairs = beta_quantile(fewest, self.clusters - fewest + 1, power)  # so probable are that many, all alike
         return rounded(max(by_width, self.unit * by_pairs))
 
 
 def _noncentral(critical: float, freedom: float, power: float) -> float:
     """Standard errors at which Student's t exceeds its critical value with this power (Johnson and Welch 1940)."""
     spread = math.sqrt(1 + critical**2 / (2 * freedom))
-    return critical * (1 - 1 / (4 * freedom)) + float(ndtri(power)) * spread
+    return critical * (1 - 1 / (4 * freedom)) + normal_quantile(power) * spread
 
 
 def rounded(value: float) -> float:
@@ -158,12 +158,12 @@ def fewest_pairs(alpha: float) -> int:
 
 def critical(level: float, freedom: float) -> float:
     """Two-sided critical value of Student's t."""
-    return float(stdtrit(freedom, (1 + level) / 2))
+    return student_quantile(freedom, (1 + level) / 2)
 
 
 def two_sided(t: float, freedom: float) -> float:
     """Probability of a |t| of at least this, if nothing is there."""
-    return float(2 * stdtr(freedom, -abs(t)))
+    return 2 * student_cdf(freedom, -abs(t))
 
 
 def student(

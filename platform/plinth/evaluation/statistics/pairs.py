@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.special import bdtr, ndtri
+from plinth.evaluation.statistics.distributions import binomial_cdf, normal_quantile
 
 #: With so many pairs that differ, the normal approximation serves (the rule that McNemar's test is taught with).
 FEW_PAIRS = 25
@@ -28,7 +28,7 @@ def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
     count, fewer = a_only + b_only, min(a_only, b_only)
     if a_only == b_only:
         return 1.0
-    tail = float(bdtr(fewer, count, 0.5))
+    tail = binomial_cdf(fewer, count, 0.5)
     if mid:
         tail -= math.comb(count, fewer) / 2 ** (count + 1)
     return min(1.0, 2 * tail)
@@ -42,7 +42,7 @@ def tango(a_only: int, b_only: int, n: int, level: float = 0.95) -> tuple[float,
     """
     if n < 1 or a_only + b_only > n:
         raise ValueError("a paired difference needs pairs")
-    z, middle = float(ndtri((1 + level) / 2)), (a_only - b_only) / n
+    z, middle = normal_quantile((1 + level) / 2), (a_only - b_only) / n
 
     def statistic(difference: float) -> float:
         linear = (2 * n - a_only + b_only) * difference - a_only - b_only

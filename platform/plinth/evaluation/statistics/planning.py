@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 
+from plinth.evaluation.statistics.distributions import normal_quantile
 from plinth.evaluation.statistics.estimate import Floats, checked
 
 
@@ -36,7 +36,7 @@ def smallest_effect(error: float, *, power: float = 0.8, alpha: float = 0.05) ->
     _check(power, alpha)
     if not 0 < error < math.inf:
         raise ValueError("what could be seen is unknown where the standard error is 0")
-    return float(ndtri(1 - alpha / 2) + ndtri(power)) * error
+    return (normal_quantile(1 - alpha / 2) + normal_quantile(power)) * error
 
 
 def sample_size(
@@ -70,7 +70,7 @@ def sample_size(
     whole = variance + noise_a / samples_a + noise_b / samples_b
     if not math.isfinite(effect) or not effect or not whole:
         raise ValueError("a number of items follows from an effect and a variance above 0, both finite")
-    return math.ceil(float(ndtri(1 - alpha / 2) + ndtri(power)) ** 2 * whole / effect**2)
+    return math.ceil((normal_quantile(1 - alpha / 2) + normal_quantile(power)) ** 2 * whole / effect**2)
 
 
 def _check(power: float, alpha: float) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import betaincinv, ndtr, ndtri
-
 from plinth.corpus.slices.rates import wilson
+from plinth.evaluation.statistics.distributions import beta_quantile, normal_cdf, normal_quantile
 from plinth.evaluation.statistics.estimate import FEW, FEW_CLUSTERS, MISSING, Estimate, rounded
 
 
@@ -17,7 +16,7 @@ def share(successes: int, n: int, *, level: float = 0.95) -> Estimate:
         ValueError: no items, or more successes than items.
     """
     _check(successes, n)
-    low, high = wilson(successes, n, float(ndtri((1 + level) / 2)))
+    low, high = wilson(successes, n, normal_quantile((1 + level) / 2))
     return Estimate(
         value=successes / n, low=rounded(low), high=rounded(high), level=level, n=n, clusters=n,
         method="Wilson", flags=(FEW_CLUSTERS,) if n < FEW else (),
@@ -31,7 +30,7 @@ def upper_share(successes: int, n: int, *, level: float = 0.95) -> float:
         ValueError: as `share`.
     """
     _check(successes, n)
-    return 1.0 if successes == n else rounded(float(betaincinv(successes + 1, n - successes, level)))
+    return 1.0 if successes == n else rounded(beta_quantile(successes + 1, n - successes, level))
 
 
 def lower_share(successes: int, n: int, *, level: float = 0.95) -> float:
@@ -71,10 +70,10 @@ def share_with_missing(successes: int, scored: int, missing: int, *, level: floa
 
 def _imbens_manski(width: float, level: float) -> float:
     """c with Phi(c + width) - Phi(-c) = level; `width` of the unknown part is in standard errors."""
-    low, high = float(ndtri(level)), float(ndtri((1 + level) / 2))
+    low, high = normal_quantile(level), normal_quantile((1 + level) / 2)
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if ndtr(middle + width) - ndtr(-middle) < level else (low, middle)
+        low, high = (middle, high) if normal_cdf(middle + width) - normal_cdf(-middle) < level else (low, middle)
     return high
 
 

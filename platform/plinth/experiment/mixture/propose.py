@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linprog, minimize
 
 from plinth.errors import RequestError
 from plinth.experiment.mixture.surrogate import FEWEST, FittedSurrogate, Floats, LogLinear, Surrogate, again, fit
@@ -109,6 +108,8 @@ def best_shares(
     The log-linear law is convex: without `stay` it is a linear programme, with it any local optimum is the best one.
     Of the kernel's surface the best of several descents is taken: from the prior and near each corner, unless said.
     """
+    from scipy.optimize import linprog, minimize
+
     bounds = [(swarm.floor, float(high)) for high in most]
     if isinstance(loss, LogLinear) and swarm.stay == 0:
         return np.asarray(linprog(loss.slopes, A_eq=np.ones((1, len(prior))), b_eq=[1.0], bounds=bounds).x)

@@ -15,7 +15,6 @@ from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from plinth.errors import RequestError
 from plinth.experiment.mixture.kernel import Kernel, choose
@@ -153,6 +152,8 @@ def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) 
         rows = np.exp(shares @ at[1:])[:, None] * shares
         top = np.concatenate([np.ones((len(shares), 1)), rows], axis=1)
         return np.concatenate([top, np.concatenate([np.zeros((len(centring), 1)), centring], axis=1)])
+
+    from scipy.optimize import least_squares
 
     solved = [
         least_squares(

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from pydantic import Field
-from scipy.optimize import nnls
 
 from plinth.errors import RequestError
 from plinth.evaluation.statistics import Estimate, from_replicates
@@ -253,6 +252,8 @@ def _surface(runs: Sequence[ScalingRun]) -> tuple[Surface, tuple[float, float]]:
 
 def _starts(surface: Surface) -> Floats:
     """The best points of the grid, [STARTS, 5]; relative residuals stand for those of ln L, which makes them linear."""
+    from scipy.optimize import nnls
+
     found = []
     exponents = np.geomspace(EXPONENTS[0] * 2, EXPONENTS[1] * 0.8, GRID)
     ones = np.ones(len(surface.n))

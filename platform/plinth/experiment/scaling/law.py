@@ -22,7 +22,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.optimize import brentq
 
 from plinth.errors import RequestError
 from plinth.records import Frozen
@@ -197,6 +196,8 @@ class ScalingLaw(Frozen):
             left = math.log(self.alpha * self.A) - self.alpha * log_params
             right = math.log(self.beta * self.B * worth) - self.beta * math.log(effective)
             return left - right - math.log1p(inference_tokens / (3 * seen))
+
+        from scipy.optimize import brentq
 
         low, high = math.log(fewest), math.log(most)
         if not surplus(low) > 0 > surplus(high):
