@@ -36,17 +36,6 @@ def assets(recipe: Recipe, workspace: Path) -> list[dg.AssetsDefinition]:
     return [_asset(name, recipe, workspace) for name in CHECKLISTS]
 
 
-def schedule(job: Any) -> dg.ScheduleDefinition:
-    """The job that evaluates them, four times a day."""
-    return dg.ScheduleDefinition(
-        name="checklists",
-        job=job,
-        cron_schedule=CRON,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Evaluates the checklists of this workspace.",
-    )
-
-
 def key_of(name: ChecklistName) -> dg.AssetKey:
     """The asset of a checklist."""
     return dg.AssetKey([GROUP, name])

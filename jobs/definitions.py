@@ -8,7 +8,7 @@ PLINTH_WORKSPACE, and PLINTH_PAGES where the pages are served, which `plinth up`
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dagster as dg
 
@@ -43,6 +43,41 @@ CORPUS_GROUPS = (
 TRAINING_GROUPS = ("training", "evaluation", "registry")
 
 
+class AssetJob(NamedTuple):
+    """A job over assets, and the schedule that starts it where there is one."""
+
+    name: str
+    selection: dg.AssetSelection
+    description: str
+    schedule: str = ""
+    cron: str = ""
+    scheduled: str = ""
+    queued: bool = False  # has the priority and quota of the recipe's team
+
+
+def _asset_jobs(recipe: Recipe) -> list[AssetJob]:
+    groups, assets = dg.AssetSelection.groups, dg.AssetSelection.assets
+    found = [
+        AssetJob(CORPUS, groups(*CORPUS_GROUPS), "From sources to mixture.",
+                 "nightly", "0 2 * * *", "Brings the corpus up to date at 02:00; what is up to date is left alone.",
+                 queued=True),
+        AssetJob(CANDIDATE, groups(*CORPUS_GROUPS, *TRAINING_GROUPS), "From sources to a registered candidate.",
+                 queued=True),
+        AssetJob(LEVELS, assets(service_levels.ASSET), "Service levels and error budgets as they stand.",
+                 "service_levels", "7 * * * *", "Measures service levels and error budgets every hour."),
+        AssetJob(checklists.JOB, groups(checklists.GROUP), "Evaluates the checklists.",
+                 "checklists", checklists.CRON, "Evaluates the checklists of this workspace, four times a day."),
+    ]  # fmt: skip
+    if recipe.release is not None:
+        found.append(AssetJob(RELEASE, groups("release"), "Promote the approved candidate.", queued=True))
+    if drift.stages(recipe):
+        found.append(
+            AssetJob(DRIFT, assets(drift.ASSET), "The champion on held-out text that came since the last look.",
+                     "drift_daily", "0 5 * * *", "Scores the champion on new held-out documents, at 05:00.")
+        )  # fmt: skip
+    return found
+
+
 def build(
     recipe: Recipe,
     workspace: Path,
@@ -57,85 +92,55 @@ def build(
     Args:
         pages: where the pages of the workspace are served; every asset links them.
     """
-    in_process, tags = dg.in_process_executor, queueing.tags(recipe, Workspace(workspace))
     marks_check = marks.check(recipe, workspace)
-    apart = dg.AssetSelection.checks(marks_check)  # whoever marks or makes an asset has it evaluated
-    corpus = dg.define_asset_job(
-        CORPUS,
-        dg.AssetSelection.groups(*CORPUS_GROUPS) - apart,
-        executor_def=in_process,
-        tags=tags,
-        description="From sources to mixture.",
-    )
-    candidate = dg.define_asset_job(
-        CANDIDATE,
-        dg.AssetSelection.groups(*CORPUS_GROUPS, *TRAINING_GROUPS) - apart,
-        executor_def=in_process,
-        tags=tags,
-        description="From sources to a registered candidate.",
-    )
-    release = dg.define_asset_job(
-        RELEASE,
-        dg.AssetSelection.groups("release") - apart,
-        executor_def=in_process,
-        tags=tags,
-        description="Promote the approved candidate.",
-    )
-    levels = dg.define_asset_job(
-        LEVELS,
-        dg.AssetSelection.assets(service_levels.ASSET),
-        executor_def=in_process,
-        description="Service levels and error budgets as they stand.",
-    )
-    watching = drift.stages(recipe)
-    drifting = dg.define_asset_job(
-        DRIFT,
-        dg.AssetSelection.assets(drift.ASSET),
-        executor_def=in_process,
-        description="The champion on held-out text that came since the last look.",
-    )
-    checked = dg.define_asset_job(
-        checklists.JOB,
-        dg.AssetSelection.groups(checklists.GROUP),
-        executor_def=in_process,
-        description="Evaluates the checklists.",
-    )
-    released = [
-        sensors.approval(recipe, workspace, release),
-        sensors.canary(recipe, workspace, release),
-        sensors.mirror(recipe, workspace),
-    ]
+    table = _asset_jobs(recipe)
+    # Marks are apart: whoever marks or makes an asset has it evaluated.
+    tags, apart = queueing.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(marks_check)
+    jobs = {one.name: _job(one, apart, tags if one.queued else {}) for one in table}
     return dg.Definitions(
         assets=[
             *(asset(stage, pages, nightly=stage.group in CORPUS_GROUPS) for stage in stages(recipe)),
-            *(asset(stage, pages) for stage in (*watching, *further)),
+            *(asset(stage, pages) for stage in (*drift.stages(recipe), *further)),
             service_levels.asset(recipe),
             *checklists.assets(recipe, workspace),
         ],
         asset_checks=[marks_check],
-        jobs=[
-            *(corpus, candidate, levels, checked),
-            *([] if recipe.release is None else [release]),
-            *([drifting] if watching else []),
-        ],
+        jobs=list(jobs.values()),
         schedules=[
-            *(sensors.nightly(corpus), sensors.hourly(levels)),
-            *([sensors.daily(drifting)] if watching else []),
+            *(schedules.of_job(jobs[one.name], one.schedule, one.cron, one.scheduled) for one in table if one.cron),
             *schedules.of_reviews(workspace),
-            checklists.schedule(checked),
         ],
-        sensors=[
-            sensors.arrival(recipe, workspace, corpus),
-            *(released if recipe.release else []),
-            *([sensors.drift(workspace)] if watching else []),
-            sensors.feed(recipe, workspace),
-            sensors.pages(workspace),
-            sensors.failure(workspace),
-            sensors.automation(),
-        ],
+        sensors=_sensors(recipe, workspace, jobs),
         resources={"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **(resources or {})},
-        executor=in_process,
+        executor=dg.in_process_executor,
     )
+
+
+def _job(one: AssetJob, apart: dg.AssetSelection, tags: Mapping[str, str]) -> Any:
+    executor = dg.in_process_executor
+    return dg.define_asset_job(
+        one.name, one.selection - apart, executor_def=executor, tags=tags, description=one.description
+    )
+
+
+def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[dg.SensorDefinition]:
+    found = [sensors.arrival(recipe, workspace, jobs[CORPUS])]
+    if RELEASE in jobs:
+        of_release = jobs[RELEASE]
+        found += [
+            sensors.approval(recipe, workspace, of_release),
+            sensors.canary(recipe, workspace, of_release),
+            sensors.mirror(recipe, workspace),
+        ]
+    if DRIFT in jobs:
+        found.append(sensors.drift(workspace))
+    return [
+        *found,
+        sensors.feed(recipe, workspace),
+        sensors.pages(workspace),
+        sensors.failure(workspace),
+        sensors.automation(),
+    ]
 
 
 @dg.definitions

@@ -110,9 +110,10 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
         todo = Decision((), tuple(stage.asset for stage in catalog))
     rows = []
     for stage in catalog:
-        ref = ctx.refs.seen(stage.asset)  # one that nobody here published is shown as stale
-        manifest = ctx.refs.load(ref.digest) if ref else None
-        state = "up to date" if stage.asset in todo.fresh else "stale" if ref else "not made"
+        manifest = todo.manifests.get(stage.asset)
+        state = "up to date" if manifest else "not made"
+        if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # one that nobody here published is stale, too
+            manifest, state = ctx.refs.load(ref.digest), "stale"
         rows.append(
             {
                 "asset": stage.asset,
@@ -120,7 +121,7 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
                 "state": state,
                 "rows": manifest.rows if manifest else None,
                 "bytes": manifest.bytes if manifest else None,
-                "digest": ref.digest if ref else None,
+                "digest": manifest.digest if manifest else None,
             }
         )
     return rows

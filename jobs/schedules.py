@@ -1,10 +1,11 @@
-"""Dagster's schedules of the pages of weeks and months (`reviews`). They read, and make no asset.
+"""Dagster's schedules: of jobs over assets, and of the pages of weeks and months (`reviews`), which make no asset.
 
-Does not belong here: the nightly job of the corpus (`sensors`).
+Does not belong here: which job starts when (`definitions`).
 """
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -14,6 +15,17 @@ from plinth.storage.workspace import Workspace
 
 #: When each page is written, in UTC: after a week or month has ended.
 CRON: dict[reviews.Length, str] = {"week": "0 6 * * 1", "month": "0 6 1 * *"}
+
+
+def of_job(job: Any, name: str, cron: str, description: str) -> dg.ScheduleDefinition:
+    """The schedule of a job, running from the start; times in UTC."""
+    return dg.ScheduleDefinition(
+        name=name,
+        job=job,
+        cron_schedule=cron,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=description,
+    )
 
 
 def of_reviews(workspace: Path) -> list[dg.ScheduleDefinition]:
@@ -31,10 +43,4 @@ def _schedule(workspace: Path, length: reviews.Length) -> dg.ScheduleDefinition:
     def _job() -> None:
         _write()
 
-    return dg.ScheduleDefinition(
-        name=f"review_{length}",
-        job=_job,
-        cron_schedule=CRON[length],
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Writes the review of the {length} that has ended.",
-    )
+    return of_job(_job, f"review_{length}", CRON[length], f"Writes the review of the {length} that has ended.")

@@ -1,4 +1,7 @@
-"""Automatic starts: new source files, approvals, failures, the clock. Sensors poll."""
+"""Automatic starts: new source files, approvals, failures. Sensors poll.
+
+Does not belong here: what the clock starts (`schedules`).
+"""
 
 import json
 import time
@@ -309,39 +312,6 @@ def record_failure(workspace: Path, run_id: str, job: str, message: str | None) 
     line = json.dumps({"time": time.time(), "run": run_id, "job": job, "message": message})
     with (workspace / ALARMS).open("a") as stream:
         stream.write(line + "\n")
-
-
-def nightly(job: Any) -> dg.ScheduleDefinition:
-    """The corpus job every night; assets that are up to date are left alone."""
-    return dg.ScheduleDefinition(
-        name="nightly",
-        job=job,
-        cron_schedule="0 2 * * *",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Brings the corpus up to date at 02:00.",
-    )
-
-
-def daily(job: Any) -> dg.ScheduleDefinition:
-    """The champion on new held-out text, after the corpus is up to date."""
-    return dg.ScheduleDefinition(
-        name="drift_daily",
-        job=job,
-        cron_schedule="0 5 * * *",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Scores the champion on held-out documents that came since the last look, at 05:00.",
-    )
-
-
-def hourly(job: Any) -> dg.ScheduleDefinition:
-    """Service levels every hour."""
-    return dg.ScheduleDefinition(
-        name="service_levels",
-        job=job,
-        cron_schedule="7 * * * *",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Measures service levels and error budgets every hour.",
-    )
 
 
 def automation() -> dg.AutomationConditionSensorDefinition:

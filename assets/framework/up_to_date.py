@@ -9,7 +9,7 @@ here. The step cache below it only spares the finished items of a stage that has
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from assets.framework.stage import Stage
 from plinth.compute.context import Context
@@ -19,10 +19,11 @@ from plinth.records import Manifest
 
 @dataclass(frozen=True)
 class Decision:
-    """Assets that are up to date, and assets that must or may have to run."""
+    """Assets that are up to date, and assets that must or may have to run; the manifests of those up to date."""
 
     fresh: tuple[str, ...]
     stale: tuple[str, ...]
+    manifests: Mapping[str, Manifest] = field(default_factory=dict, compare=False, repr=False)
 
 
 def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manifest | None:
@@ -49,11 +50,12 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
 def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
     """Decide for all stages, upstream first; an asset that reads a stale one is stale until that one has run."""
     digests: dict[str, str] = {}
+    manifests: dict[str, Manifest] = {}
     stale = []
     for stage in stages:
         manifest = up_to_date(stage, ctx, digests)
         if manifest is None:
             stale.append(stage.asset)
         else:
-            digests[stage.asset] = manifest.digest
-    return Decision(tuple(digests), tuple(stale))
+            digests[stage.asset], manifests[stage.asset] = manifest.digest, manifest
+    return Decision(tuple(digests), tuple(stale), manifests)

@@ -48,11 +48,12 @@ def _under_way(ctx: Context) -> Iterator[str]:
     """A line for each run whose job is alive."""
     from plinth.errors import PlinthError
     from plinth.training import config, job
+    from plinth.training.directory import without_result
     from plinth.training.telemetry.timeline import timeline
 
-    for path in sorted(ctx.workspace.runs.glob("*/config.json")):
+    for directory in without_result(ctx.workspace.runs):
         with suppress(PlinthError):  # a scheduler that does not answer hides no asset
-            run = config.load(path)
+            run = config.load(directory.config)
             handle = (launcher := job.launcher_of(run)).find(run.directory.root)
             if handle is not None and launcher.poll(handle).alive:
                 reached = max(timeline(run.directory.events).steps, default=0)

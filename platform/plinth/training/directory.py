@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -54,3 +56,15 @@ class RunDirectory:
         self.hangs = self.root / "hangs"
         self.devices = self.root / "devices"
         self.federated = self.root / "federated"
+
+
+def without_result(runs: Path) -> Iterator[RunDirectory]:
+    """Runs with a submitted job and no result of one, by name: no other run has a job that is alive.
+
+    No file is opened: a workspace may have a hundred thousand runs.
+    """
+    names = sorted(os.listdir(runs)) if runs.exists() else []
+    for name in names:
+        folder = f"{runs}/{name}/"
+        if os.path.exists(folder + "handle.json") and not os.path.exists(folder + "result.json"):
+            yield RunDirectory(runs / name)
