@@ -1,6 +1,8 @@
 """The index of a workspace's pages, `reports/index.html`: today's state on one screen, runs, and links to every page.
 
     states     tiles: assets, release, candidates, canary, alerts, budgets, service levels
+    operation_states  tiles: incidents, checks, game days
+    links      links to pages beside the index; lists of names
     run_lines  training runs with step, loss and goodput
     pages      every page of the workspace by kind
 
@@ -27,7 +29,10 @@ from plinth.storage.workspace import Workspace
 #: Runs with a line, newest first; each has its timeline read.
 RUNS_SHOWN = 20
 #: What the index shows, in the workspace.
-WATCHED = ("reports/*.html", "releases/*", "taint/*", "refs/**/*.json", "runs/*/events.jsonl", "*.jsonl")
+WATCHED = (
+    *("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*"),
+    *("refs/**/*.json", "runs/*/events.jsonl", "*.jsonl"),
+)
 
 
 def path(workspace: Workspace) -> Path:

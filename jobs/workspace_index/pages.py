@@ -22,6 +22,8 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("Canary", r".+-canary\.html", "plinth canary"),
     ("Experiments", r"experiment-.+\.html", "plinth experiment run FILE"),
     ("Reviews", r"review-\d{4}-W?\d\d\.html", "plinth retrospective"),
+    ("Incidents", r"incident-\d+\.html", "plinth incident show --page"),
+    ("Game days", r"gameday-.+\.html", "plinth gameday NAME"),
     ("Impact", r"impact-.+\.html", "plinth impact DIGEST"),
     ("Runs", "", "plinth timeline latest"),
 )

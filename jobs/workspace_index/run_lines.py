@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from jobs.workspace_index.links import beside
 from jobs.workspace_index.pages import utc
-from jobs.workspace_index.states import beside
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.operation import goodput

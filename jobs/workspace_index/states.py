@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jobs.workspace_index import operation_states
+from jobs.workspace_index.links import beside, some
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.operation import objectives
@@ -36,7 +38,10 @@ def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
                 ("Canary", lambda: _canary(ctx, recipe)),
             ]
     parts += [
+        ("Incidents", lambda: operation_states.incidents(ctx)),
         ("Alerts, last 24 hours", lambda: _alerts(ctx)),
+        ("Checks", lambda: operation_states.checks(ctx)),
+        ("Game days", lambda: operation_states.gamedays(ctx)),
         ("Budgets", lambda: _budgets(ctx)),
         ("Service levels", lambda: _service_levels(ctx)),
     ]
@@ -59,7 +64,7 @@ def _assets(ctx: Context, recipe: Recipe) -> StateTile:
     return StateTile(
         label="Assets",
         value=f"{fresh} of {len(catalog)} up to date",
-        note=_some(stale),
+        note=some(stale),
         standing="good" if not stale else "attention",
         href=beside(ctx, f"{recipe.name}.html"),
     )
@@ -91,7 +96,7 @@ def _candidates(ctx: Context, recipe: Recipe) -> StateTile:
     refused = [f"version {one.version}: {one.refusal}" for one in held if not one.waits_for_approval]
     value = f"{asked} for approval" if asked else f"{len(held)} held by gates" if held else "none waits"
     standing: Standing = "attention" if held else "good"
-    return StateTile(label="Candidates", value=value, note=_some(refused, 1), standing=standing)
+    return StateTile(label="Candidates", value=value, note=some(refused, 1), standing=standing)
 
 
 def _canary(ctx: Context, recipe: Recipe) -> StateTile:
@@ -121,7 +126,7 @@ def _alerts(ctx: Context) -> StateTile:
     return StateTile(
         label="Alerts, last 24 hours",
         value=f"{len(found)}" if found else "none",
-        note=_some(found[::-1], 1),
+        note=some(found[::-1], 1),
         standing="bad" if found else "good",
     )
 
@@ -158,12 +163,3 @@ def _service_levels(ctx: Context) -> StateTile:
     return StateTile(
         label="Service levels", value=value, note=f"{worst}: {spent[worst]:.0%} of its budget", standing=standing
     )
-
-
-def _some(names: Sequence[str], shown: int = 3) -> str:
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")
-
-
-def beside(ctx: Context, name: str) -> str:
-    """A link to a page beside the index, or nothing where it was not written."""
-    return name if (ctx.workspace.reports / name).exists() else ""

@@ -12,9 +12,14 @@ import pytest
 from jobs import workspace_index
 from jobs.workspace_index import pages, states
 from plinth.compute.context import Context
+from plinth.operation import asset_log
+from plinth.operation.gamedays import signed_record
+from plinth.operation.gamedays.gameday import GameDayRecord, Instant, Outcome
+from plinth.operation.indicators.facts import CHECKED
 from plinth.recipe.load import load
 from plinth.report.workspace_index import StateTile
 from plinth.storage.workspace import Workspace
+from registry import incidents
 from tests.jobs.conftest import RECIPE
 from tests.shared import copied
 
@@ -32,7 +37,8 @@ def test_an_empty_workspace_has_an_index(ctx: Context) -> None:
     written = workspace_index.write(ctx, None)
     assert written == ctx.workspace.reports / "index.html"
     assert "None yet." in written.read_text()
-    assert set(tiles(ctx)) == {"Alerts, last 24 hours", "Budgets", "Service levels"}
+    of_operation = {"Incidents", "Checks", "Game days"}
+    assert set(tiles(ctx)) == {"Alerts, last 24 hours", "Budgets", "Service levels", *of_operation}
 
 
 def test_alerts_of_today_are_counted_and_a_torn_line_too(ctx: Context) -> None:
@@ -46,6 +52,39 @@ def test_alerts_of_today_are_counted_and_a_torn_line_too(ctx: Context) -> None:
     )
     path.write_text(path.read_text() + '{"time": 1')
     assert tiles(ctx)["Alerts, last 24 hours"].value == "2"
+
+
+def test_an_open_incident_is_bad_until_it_is_closed(ctx: Context, own_trust: Path) -> None:
+    assert tiles(ctx)["Incidents"].value == "none open"
+    made = incidents.declare(ctx, "loss diverges", "ada@example.org")
+    (ctx.workspace.reports / f"incident-{made.number}.html").write_text("x")
+    tile = tiles(ctx)["Incidents"]
+    assert (tile.value, tile.standing, tile.href) == ("1 open", "bad", f"incident-{made.number}.html")
+    assert "loss diverges" in tile.note
+    incidents.close(ctx, made.number, "mended", "ada@example.org")
+    assert (tiles(ctx)["Incidents"].value, tiles(ctx)["Incidents"].standing) == ("none open", "good")
+
+
+def test_the_last_check_of_an_asset_counts(ctx: Context) -> None:
+    for asset, passed, failures in (("a", False, 1), ("b", True, 2), ("c", True, 0)):
+        asset_log.append(ctx, CHECKED, asset, passed=passed, evaluated=3, failures=failures)
+    assert (tiles(ctx)["Checks"].value, tiles(ctx)["Checks"].note) == ("2 of 3 assets pass", "a")
+    asset_log.append(ctx, CHECKED, "a", passed=True, evaluated=3, failures=0)
+    tile = tiles(ctx)["Checks"]
+    assert (tile.value, tile.note, tile.standing) == ("3 of 3 assets pass", "b", "attention")
+
+
+def test_the_last_record_of_a_game_day_counts(ctx: Context, own_trust: Path) -> None:
+    texts = ("hypothesis", "fault", "blast_radius", "abort", "protection", "version", "machine")
+    whole = Instant(number=0, struck="at step 3", findings=(Outcome(what="weights", passed=True),))
+    played = GameDayRecord(
+        name="full-disk", alerts=(), seed=1, seconds=1.0, instants=(whole,), **dict.fromkeys(texts, "-")
+    )
+    signed_record.append(ctx, played)
+    assert tiles(ctx)["Game days"].value == "1 of 1 passed"
+    signed_record.append(ctx, played.model_copy(update={"instants": ()}))
+    tile = tiles(ctx)["Game days"]
+    assert (tile.value, tile.note, tile.standing) == ("0 of 1 passed", "full-disk", "bad")
 
 
 def test_a_part_that_cannot_be_read_is_unknown_and_hides_no_other(ctx: Context) -> None:
@@ -70,6 +109,7 @@ def test_a_run_that_cannot_be_read_has_a_line(ctx: Context) -> None:
     ("name", "kind"),
     [("tiny.html", "Results"), ("tiny-evaluation.html", "Evaluation"), ("comparison-ab12.html", "Comparisons"),
      ("tiny-comparison.html", "Comparisons"), ("tiny-canary.html", "Canary"), ("experiment-f.html", "Experiments"),
+     ("incident-2.html", "Incidents"), ("gameday-full-disk.html", "Game days"),
      ("impact-1.html", "Impact"), ("r1.html", "Runs"), ("whatever.html", "Other pages")],
 )  # fmt: skip
 def test_pages_are_listed_by_kind_with_their_own_title(ctx: Context, name: str, kind: str) -> None:
