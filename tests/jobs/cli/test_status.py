@@ -1,0 +1,95 @@
+"""`plinth status` reads what the recipe names, however much else the workspace keeps."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assets.catalog import stages
+from plinth.compute.context import Context
+from plinth.recipe.load import load
+from plinth.records import Manifest
+from plinth.storage.workspace import Workspace
+from plinth.training.directory import without_result
+from tests import tiny_corpus
+from tests.jobs.conftest import RECIPE
+
+Plinth = Callable[..., Any]
+
+_counted: Counter[str] | None = None
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if _counted is not None and event in ("open", "os.listdir", "os.scandir"):
+        _counted[event] += 1
+
+
+sys.addaudithook(_hook)  # hooks stay until the process ends: this one counts while it is asked to
+
+
+def _opened(call: Callable[[], object]) -> Counter[str]:
+    global _counted
+    _counted = Counter()
+    try:
+        call()
+        return _counted
+    finally:
+        _counted = None
+
+
+def _publish(ctx: Context, count: int) -> None:
+    """The first stages of the tiny recipe, up to date: manifests without parts under the keys that they have now."""
+    done: dict[str, str] = {}
+    for stage in stages(load(RECIPE))[:count]:
+        inputs = {dep: done[dep] for dep in stage.deps}
+        made = Manifest(asset=stage.asset, step="synthetic", version="1", params={}, inputs=inputs, parts=())
+        ctx.refs.publish(made, stage.key(ctx, inputs))
+        done[stage.asset] = made.digest
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    tiny_corpus.write(tmp_path / "w" / "input")
+    return Context(Workspace(tmp_path / "w").ensure())
+
+
+def _run(ctx: Context, name: str, *files: str) -> None:
+    folder = ctx.workspace.runs / name
+    folder.mkdir(parents=True)
+    for file in files:
+        (folder / file).write_text("{}")
+
+
+def test_it_opens_no_more_files_for_old_manifests_and_ended_runs(ctx: Context, plinth: Plinth) -> None:
+    def show() -> None:
+        assert f"{made} of" in plinth("status", "-w", ctx.workspace.root, "-r", RECIPE).out
+
+    made = 6
+    _publish(ctx, made)
+    show()  # loads what is loaded once in a process
+    before = _opened(show)
+    for number in range(300):
+        (ctx.workspace.manifests / f"{number:064x}.json").write_text("{}")
+    for number in range(60):
+        _run(ctx, f"ended-{number}", "config.json", "handle.json", "result.json")
+    assert _opened(show) == before
+    made = 9
+    _publish(ctx, made)
+    show()
+    after = _opened(show)
+    assert after["open"] - before["open"] <= 2 * 3  # a reference and a manifest of each
+    assert after["os.listdir"] + after["os.scandir"] == before["os.listdir"] + before["os.scandir"]
+
+
+def test_runs_that_may_be_alive_were_submitted_and_have_no_result(ctx: Context) -> None:
+    _run(ctx, "never-submitted", "config.json")
+    _run(ctx, "ended", "config.json", "handle.json", "result.json")
+    _run(ctx, "b", "config.json", "handle.json")
+    _run(ctx, "a", "config.json", "handle.json")
+    assert [one.root.name for one in without_result(ctx.workspace.runs)] == ["a", "b"]
+    assert list(without_result(ctx.workspace.root / "none")) == []
