@@ -21,6 +21,7 @@ from plinth.compute import stage
 from plinth.evaluation import job as evaluations
 from plinth.evaluation.comparison import job as comparisons
 from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.engine.child import SPARE
 from plinth.evaluation.slices import tables, totals
 from plinth.model.parameters import Model
 from plinth.operation.gamedays import rehearsal
@@ -104,6 +105,7 @@ class ModelMaker:
     def measure(self, model: SmallModel) -> SmallModel:
         """Bits per byte on held-out text of the good buckets, signed by the evaluator."""
         scored = evaluations.of_parent(self.ctx, self.recipe.evaluation, model.checkpoint, self.heldout)
+        SPARE.end()  # the next model is another one, and no process may be left over
         rows = read_table(self.ctx.store, scored.parts[0])
         labelled = tables.with_labels(rows, _labels(rows["bucket"].to_pylist()))
         parts = [write_table(self.ctx.store, tables.DOCUMENTS, labelled), *scored.parts[1:]]
