@@ -44,7 +44,6 @@ from plinth.experiment import answer, measure, record
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.record import Spent
-from plinth.experiment.value import value
 from plinth.experiment.value.changes import MEASURED
 from plinth.experiment.value.question import BUCKET, PRICE, WITH
 from plinth.recipe.load import fingerprint as recipe_fingerprint
@@ -181,6 +180,8 @@ def _sample(experiment: Experiment, arms: Sequence[Arm]) -> list[Stage]:
 
 def _assess(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     """Make the text of the arm without the source, and compare a sample with it."""
+    from plinth.experiment.value import value  # pandas and compiled kernels: not where definitions are loaded
+
     assert experiment.source is not None
     base, ours = (next(one for one in arms if one.arm == name) for name in (experiment.base, WITH))
     made = played(ctx, experiment, base, say, CORPUS)
