@@ -1,0 +1,139 @@
+"""One thing of a recipe changes: exactly the predicted steps run again, as the files of the workspace show.
+
+A stage that runs writes the record of its cost, and a task that runs writes blobs and the record of its step. So what
+has run is read from files, never from events:
+
+    roots  stages whose own key has changed, stated for each change
+    runs   roots, and stages of which an input's reference has moved: no other, and none less
+    work   stages in which a task did its work; all others were spared theirs by the step cache
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from assets.catalog import selected, stages
+from jobs import pipeline
+from plinth.compute import costs
+from plinth.compute.engine import InlineEngine
+from plinth.compute.select_engine import Compute
+from plinth.recipe.load import load
+from plinth.records import Manifest
+from plinth.storage.workspace import Workspace
+from tests.jobs.conftest import RECIPE, digests, variant
+from tests.shared import copied
+
+pytestmark = pytest.mark.slow
+
+BUCKETS = ("web", "prose", "code")
+#: The policy of code without the rule against repeats, which drops no document here.
+ONE_RULE = 'corpus: {policies: {code: {rules: [{reason: too_few_words, drop: "gopher_quality.word_count < 20"}]}}}\n'
+WATCHED = ("store/files", "records", "manifests", "refs", "costs")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs from the tiny recipe, and what has to run."""
+
+    name: str
+    roots: frozenset[str]
+    work: frozenset[str]
+    recipe: str = ""
+
+
+def _each(kind: str, buckets: tuple[str, ...] = BUCKETS) -> frozenset[str]:
+    return frozenset(f"{bucket}/{kind}" for bucket in buckets)
+
+
+def _threshold(reason: str, drop: str) -> str:
+    policies = load(RECIPE).corpus.policies["default"].model_dump(mode="json")
+    next(rule for rule in policies["rules"] if rule["reason"] == reason)["drop"] = drop
+    return yaml.safe_dump({"corpus": {"policies": {"default": policies}}})
+
+
+#: What the tokens of an asset follow from.
+_SHARDS = frozenset({"tokenizer/audit"}) | _each("shards")
+
+CHANGES = (
+    Change("a weight of the mixture", frozenset({"mixture"}), frozenset(), recipe="""\
+mixture:
+  phases:
+    - {name: stable, fraction: 0.75, weights: {web: 2, prose: 1, code: 1}}
+    - {name: annealing, fraction: 0.25, weights: {web: 1, prose: 2, code: 1}}
+"""),
+    *(
+        pytest.param(change, marks=pytest.mark.exhaustive)
+        for change in (
+            Change("nothing", frozenset(), frozenset()),
+            Change("the seed of the order", frozenset({"mixture"}), frozenset(), recipe="mixture: {seed: 5}\n"),
+            Change(
+                "a threshold",
+                _each("policy", ("web", "prose")),
+                _each("policy", ("web", "prose")) | {"dedup/exact", "prose/verdicts"},
+                recipe=_threshold("too_few_words", "gopher_quality.word_count < 51"),
+            ),
+            Change("a filter", _each("policy", ("code",)), _each("policy", ("code",)), recipe=ONE_RULE),
+            Change(
+                "the vocabulary", frozenset({"tokenizer"}), _SHARDS | {"tokenizer"},
+                recipe="tokenizer: {vocab_size: 600}\n",
+            ),
+        )
+    ),
+)  # fmt: skip
+
+
+def _files(workspace: Path) -> dict[str, tuple[int, int]]:
+    found = [path for folder in WATCHED for path in (workspace / folder).rglob("*") if path.name != "lock"]
+    return {
+        str(path.relative_to(workspace)): (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in found
+        if path.is_file()
+    }
+
+
+def _written(workspace: Path, before: dict[str, tuple[int, int]]) -> set[str]:
+    return {name for name, seen in _files(workspace).items() if before.get(name) != seen}
+
+
+def _blobs(workspace: Path, assets: set[str]) -> set[str]:
+    """MD5s of all that the manifests of these assets name."""
+    now = digests(workspace)
+    read = [Manifest.parse((workspace / "manifests" / f"{now[one]}.json").read_bytes()) for one in sorted(assets)]
+    return {part.blob.md5 for manifest in read for part in manifest.parts}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name.replace(" ", "-"))
+def test_a_change_runs_what_it_must_and_no_more(
+    change: Change, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Compute, "open", lambda self: InlineEngine())  # tasks in this process: no start of workers
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    workspace = copied(corpus, tmp_path / "workspace")
+    recipe = variant(tmp_path, change.recipe) if change.recipe else RECIPE
+    before, published = _files(workspace), digests(workspace)
+
+    pipeline.run(workspace, recipe, ("funnel",))
+
+    written, now = _written(workspace, before), digests(workspace)
+    ran = {name.removeprefix("costs/").removesuffix(".json") for name in written if name.startswith("costs/")}
+    moved = {asset for asset in now if now[asset] != published.get(asset)}
+    catalog = selected(stages(load(recipe)), ("funnel",))
+    follows = {stage.asset for stage in catalog if moved.intersection(stage.deps)}
+    assert ran == change.roots | follows
+    assert change.roots <= ran
+    assert {name for name in written if name.startswith("refs/")} == {f"refs/{asset}.json" for asset in moved}
+
+    spent = {asset: costs.load(Workspace(workspace), asset) for asset in ran}
+    worked = {asset for asset, cost in spent.items() if cost is not None and cost.tasks.tasks}
+    assert worked == change.work
+    new = {name.removeprefix("store/files/md5/").replace("/", "") for name in written if name.startswith("store/")}
+    assert not new & _blobs(workspace, set(now) - ran)
+    assert not new or worked
+
+    before = _files(workspace)
+    pipeline.run(workspace, recipe, ("funnel",))
+    assert _written(workspace, before) == set()
