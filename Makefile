@@ -20,7 +20,7 @@ export PATH             := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev setup-test demo up up-full test test-fast test-all mutation check docs bench screenshots fuzz clean
+.PHONY: help setup setup-dev setup-test demo up up-full test test-fast test-all mutation check docs locks images bench screenshots fuzz clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,17 @@ $(VENV)/.setup-fuzz: $(VENV)/.setup-dev
 
 fuzz: $(VENV)/.setup-fuzz ## fuzz every parser and kernel; SECONDS_EACH=60
 	@$(BIN)/python -m tests.fuzz.run $(or $(SECONDS_EACH),60)
+
+locks: $(VENV)/.setup ## write the images' locks and bills of materials, when pins have changed
+	@$(PIP) uv
+	@$(BIN)/python infra/images/lock.py
+
+# By digest: a tag moves. Any other builder of OCI images takes the same arguments.
+BUILDER ?= buildah bud --isolation chroot --format oci
+images: ## build an image: KIND=control, worker, trainer or proxy; BASE=NAME@sha256:…; BUILDER='docker build'
+	@case "$(BASE)" in *@sha256:*) ;; *) echo "BASE is '$(BASE)': expected an image by digest, NAME@sha256:…" >&2; exit 1; esac
+	@$(BUILDER) --build-arg BASE=$(BASE) --build-arg KIND=$(KIND) --tag plinth-$(KIND) \
+	  --file infra/images/$(if $(filter proxy,$(KIND)),proxy.)Containerfile .
 
 docs: $(VENV)/.setup ## write docs/recipe.md from the models
 	@$(BIN)/python -m plinth.recipe.reference docs/recipe.md
