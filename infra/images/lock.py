@@ -1,6 +1,6 @@
 """Write the locks of the images and their bills of materials: `make locks`, when pins have changed.
 
-    KIND.lock        every package of an image, pinned, with the SHA-256 of the one file that is installed (pip checks it)
+    KIND.lock        every package of an image, with the SHA-256 of the one file that is installed (pip checks it)
     KIND.cdx.json    the same as CycloneDX 1.6, for whoever watches packages for advisories
 
 uv chooses the versions, under `constraints.txt`, for Python 3.11 on Linux x86_64; nothing is installed. Run it there.
