@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -31,7 +31,7 @@ _OPERATORS = ("Exists", "Equal")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 #: The priority that asks a scheduler for nothing.
-NORMAL = "normal"
+NORMAL: Final = "normal"
 
 #: A DNS label (RFC 1123), as Kubernetes names things.
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
