@@ -55,9 +55,10 @@ class CandidateStatus(Frozen):
 
 @mlflow_client.named("judge the candidates")
 def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Candidates that have not reached their goal, judged now, oldest first."""
-    client = mlflow_client.connect(ctx.workspace)
-    return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
+    """Candidates that have not reached their goal, judged now, oldest first; a server is started only for some."""
+    found = _unsettled(ctx, mlflow_client.reading(ctx.workspace), recipe)
+    client = mlflow_client.connect(ctx.workspace) if found else None
+    return tuple(_status(ctx, client, recipe, version) for version in found)
 
 
 @mlflow_client.named("judge a candidate")

@@ -24,6 +24,7 @@ from plinth.compute.select_engine import Compute
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from registry.server import find_server
 from tests.jobs.conftest import RECIPE, digests, variant
 from tests.shared import copied
 
@@ -137,3 +138,4 @@ def test_a_change_runs_what_it_must_and_no_more(
     before = _files(workspace)
     pipeline.run(workspace, recipe, ("funnel",))
     assert _written(workspace, before) == set()
+    assert find_server(Workspace(workspace)) is None  # a corpus without candidates starts none
