@@ -9,7 +9,7 @@ from plinth.storage.workspace import Workspace
 from tests import tiny_corpus
 from tests.jobs.conftest import answer, digests, plinth, variant
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 SMALL_PARTS = "corpus: {documents: {part_bytes: 2048}}\n"
 MADE = ("takedown/index", "dedup/index", "code/trace_index", "prose/trace_index", "web/trace_index")
