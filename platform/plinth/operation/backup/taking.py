@@ -81,14 +81,21 @@ def take(
 def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterator[BackupEntry]:
     """Entries without release records that were made since their head was copied: a log may be one longer, no more."""
     head = next((each for each in entries if each.path == HEAD), None)
-    number = 0
-    if head:
-        envelope = json.loads(b"".join(archive.content(head.sha256, head.bytes, HEAD)))
-        number = int(dsse.unverified(envelope, HEAD)["predicate"]["number"])
+    number = _named(b"".join(archive.content(head.sha256, head.bytes, HEAD))) if head else 0
     for each in entries:
         record = _RECORD.fullmatch(each.path)
         if record is None or int(record[1]) <= number + 1:
             yield each
+
+
+def _named(head: bytes) -> int:
+    """The record that a head names."""
+    try:
+        return int(dsse.unverified(json.loads(head), HEAD)["predicate"]["number"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise SignatureError(
+            f"{HEAD} is not the head of a log", found=repr(error), remedy="restore releases/ from an earlier backup"
+        ) from error
 
 
 def _group(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, scratch: Path) -> Iterator[BackupEntry]:
@@ -102,7 +109,7 @@ def _group(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, 
         try:
             made.append(_file(archive, workspace, group, path, scratch))
         except MissingError:
-            if group in GROUPS[:2]:
+            if group in GROUPS[:2] and not path.startswith("pins/"):  # `plinth gc unpin` deletes one
                 raise
             gone.add(path.partition("/step-")[0] + "/step-" + path.partition("/step-")[2].partition("/")[0])
     yield from (each for each in made if not any(each.path.startswith(one) for one in gone))

@@ -288,6 +288,32 @@ def test_a_killed_restore_shows_nothing_and_is_repeated(ctx: Context, tmp_path: 
     assert releases.history(restored) == releases.history(ctx)
 
 
+@pytest.mark.parametrize("head", [b"{", b"[]", b'{"payload": "e30=", "payloadType": "application/vnd.in-toto+json"}'])
+def test_a_damaged_head_is_refused_by_name(ctx: Context, tmp_path: Path, head: bytes) -> None:
+    (ctx.workspace.root / "releases" / "head").write_bytes(head)
+    with pytest.raises(SignatureError, match="releases/head"):
+        back_up(ctx, tmp_path / "backups")
+    assert not (tmp_path / "backups" / "snapshots").exists()
+
+
+def test_a_pin_that_is_taken_away_meanwhile_stops_no_backup(
+    ctx: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = ctx.workspace.root / "pins" / "one.json"
+    pin.parent.mkdir()
+    pin.write_text("{}")
+    kept = BackupArchive.keep
+
+    def keep(self: BackupArchive, *given: object) -> bool:
+        if given[3] == "releases/head":  # the files of its group are listed, the pin is not copied yet
+            pin.unlink()
+        return kept(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BackupArchive, "keep", keep)
+    _, snapshot = back_up(ctx, tmp_path / "backups")
+    assert "pins/one.json" not in {each.path for each in snapshot.entries}
+
+
 def test_every_backup_is_whole_whenever_others_write(
     ctx: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
