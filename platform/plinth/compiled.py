@@ -103,7 +103,7 @@ def _sweep(folder: Path, py_file: str) -> None:
     """Delete what other versions of a file left in the cache and nobody has loaded or written for `UNUSED_S`."""
     mine, until = f"-{_mark(py_file)}.", time.time() - UNUSED_S
     for file in folder.glob(f"{Path(py_file).stem}.*.nb[ic]"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # gone meanwhile, or a cache that cannot be written
             if mine in file.name:
                 os.utime(file)
             elif file.stat().st_mtime < until:

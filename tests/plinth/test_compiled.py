@@ -101,6 +101,17 @@ def test_a_cache_that_names_a_class_that_is_gone_is_compiled_anew(package: Path)
     assert not newer.exists()
 
 
+def test_a_cache_that_cannot_be_written_is_used(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    name = f"caller.plus-1.py311-{compiled._mark(str(package / 'caller.py'))}.nbi"
+    (tmp_path / name).touch()
+    monkeypatch.setattr(os, "utime", refuse)
+    compiled._sweep(tmp_path, str(package / "caller.py"))
+    assert (tmp_path / name).exists()
+
+
 def test_a_copy_elsewhere_shares_what_is_compiled(package: Path, tmp_path: Path) -> None:
     assert _answer(package) == ["41", "0"]
     copy = shutil.copytree(package, tmp_path / "elsewhere" / "plinth")
