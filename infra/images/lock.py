@@ -9,6 +9,7 @@ uv chooses the versions, under `constraints.txt`, for Python 3.11 on Linux x86_6
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 import tomllib
@@ -106,6 +107,8 @@ def bom(kind: str, packages: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
+    if (sys.version_info[:2], sys.platform, platform.machine()) != ((3, 11), "linux", "x86_64"):
+        sys.exit("a lock is of Python 3.11 on Linux x86_64: run `make locks` there")
     for name in EXTRAS:
         found = resolved(wanted(name))
         Path(__file__).with_name(f"{name}.lock").write_text(lock(name, found))
