@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.ray_patience import PATIENCE, RAY, TRIES, started
+from tests.ray_patience import PATIENCE, TRIES, agent_ports, free_port, started
 
 PATIENCE_S = 300.0
 
@@ -48,12 +47,12 @@ def ray_head(folder: Path, environment: Mapping[str, str], nodes: int = 1) -> It
 
 def _head(folder: Path, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int, str]:
     """A head that is up, the port of its dashboard, and the address where further nodes find it."""
-    port, output = _free_port(), folder / "head.out"
+    port, output = free_port(), folder / "head.out"
     head = _start(
         output,
         environment,
         *("--head", "--port=0", "--num-cpus=2", f"--temp-dir={folder}", "--include-dashboard=true"),
-        *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}", f"--ray-client-server-port={_free_port()}"),
+        *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
     )
     try:
         _wait(f"http://127.0.0.1:{port}/api/jobs/", environment["RAY_AUTH_TOKEN"], head, output)
@@ -64,8 +63,12 @@ def _head(folder: Path, environment: Mapping[str, str]) -> tuple[subprocess.Pope
 
 
 def _start(output: Path, environment: Mapping[str, str], *options: str) -> subprocess.Popen[bytes]:
+    grpc, http, metrics, runtime = agent_ports()
     command = [
-        *(sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats", "--dashboard-agent-listen-port=0"),
+        *(sys.executable, "-c", "from tests.ray_patience import ray_command; ray_command()"),
+        *("start", "--block", "--disable-usage-stats"),
+        *(f"--dashboard-agent-grpc-port={grpc}", f"--dashboard-agent-listen-port={http}"),
+        *(f"--metrics-export-port={metrics}", f"--runtime-env-agent-port={runtime}"),
         *("--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0", *options),
     ]
     with output.open("wb") as stream:
@@ -125,10 +128,3 @@ def _end(head: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
     head.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
+import socket
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -17,28 +20,75 @@ PATIENCE = {
     "RAY_health_check_initial_delay_ms": "60000",
     "RAY_health_check_timeout_ms": "60000",
     "RAY_worker_register_timeout_seconds": "300",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
 }
 
 
 #: How much longer than the 30 s that Ray allows it a node may take to start.
-TIMES = 4
+TIMES = 10
 
 #: How often a cluster is started: a raylet gives up on an agent of its own that needs half a minute to start.
 TRIES = 3
 
-MB = 2**20
-NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * MB}
 T = TypeVar("T")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def agent_ports() -> list[int]:
+    """Ports for the agents of a node: gRPC, HTTP, metrics and runtime environments. A raylet waits 15 s to hear which
+    port an agent has chosen for itself, and dies."""
+    return [free_port() for _ in range(4)]
+
+
+def small_node(environment: dict[str, str] | None = None) -> dict[str, Any]:
+    """Arguments of a small node with a core, for `ray.cluster_utils.Cluster`."""
+    names = ("metrics_agent_port", "dashboard_agent_listen_port", "metrics_export_port", "runtime_env_agent_port")
+    more = dict(zip(names, agent_ports(), strict=True))
+    return {"num_cpus": 1, "object_store_memory": 80 * 2**20, "env_vars": environment or {}, **more}
+
+
+def start_process(command: list[str], kind: str, *arguments: Any, before: Callable[..., Any], **options: Any) -> Any:
+    """What starts a part of Ray, with less in it: of the dashboard what serves jobs and lists nodes, since its other
+    eight parts take most of a head's start. A raylet is told its agent's port, which Ray leaves out."""
+    more = []
+    if kind == "dashboard":
+        more = ["--modules-to-load=JobHead,NodeHead"]
+    if kind == "raylet":
+        found = re.search(r"--listen-port=(\d+)", " ".join(command))
+        more = [f"--dashboard_agent_listen_port={found[1]}"] if found else []
+    return before([*command, *more], kind, *arguments, **options)
+
+
+def _changes() -> list[tuple[Any, str, Any]]:
+    from ray._private import node, services
+
+    slow = SimpleNamespace(**{**vars(time), "monotonic": lambda: time.monotonic() / TIMES})
+    starts = functools.partial(start_process, before=services.start_ray_process)
+    no_client_server = (node.Node, "start_ray_client_server", lambda _self: None)
+    return [(node, "time", slow), (services, "start_ray_process", starts), no_client_server]
 
 
 def patient(here: pytest.MonkeyPatch) -> None:
     """For clusters that this process starts."""
-    from ray._private import node
-
     for name, value in PATIENCE.items():
         here.setenv(name, value)
-    slow = SimpleNamespace(**{**vars(time), "monotonic": lambda: time.monotonic() / TIMES})
-    here.setattr(node, "time", slow)
+    for change in _changes():
+        here.setattr(*change)
+
+
+def ray_command() -> None:
+    """The `ray` command with this patience."""
+    from ray.scripts.scripts import main
+
+    for change in _changes():
+        setattr(*change)
+    main()
 
 
 def two_nodes(*environments: dict[str, str]) -> Any:
@@ -48,8 +98,8 @@ def two_nodes(*environments: dict[str, str]) -> Any:
     first, second = environments or ({}, {})
 
     def start() -> Any:
-        made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "env_vars": first})
-        made.add_node(**NODE, env_vars=second)
+        made = Cluster(initialize_head=True, head_node_args={**small_node(first), "include_dashboard": False})
+        made.add_node(**small_node(second))
         made.wait_for_nodes(timeout=300)
         return made
 
@@ -62,14 +112,3 @@ def started(start: Callable[[], T]) -> T:
         with contextlib.suppress(Exception):
             return start()
     return start()
-
-
-#: The `ray` command with this patience, for `python -c`.
-RAY = f"""
-import time
-from types import SimpleNamespace
-from ray._private import node
-from ray.scripts.scripts import main
-node.time = SimpleNamespace(**{{**vars(time), "monotonic": lambda: time.monotonic() / {TIMES}}})
-main()
-"""

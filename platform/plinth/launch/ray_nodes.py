@@ -117,7 +117,7 @@ def _run_once(
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
 
-    elsewhere = [{"ray.io/node-id": f"!in({','.join(without)})"}] * nodes if without else []
+    elsewhere = [{"ray.io/node-id": f"!in({','.join(without)})"}] * nodes if without else None
     group = placement_group([dict(bundle)] * nodes, strategy="STRICT_SPREAD", bundle_label_selector=elsewhere)
     try:
         while not group.wait(POLL_S):

@@ -14,7 +14,7 @@ import pytest
 from plinth.compute.ray_engine import RayEngine
 from plinth.compute.select_engine import Compute
 from plinth.errors import MissingError, RecipeError, WorkerError
-from tests.ray_patience import NODE, patient, started, two_nodes
+from tests.ray_patience import patient, small_node, started, two_nodes
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,7 @@ def test_a_task_over_its_limit_is_killed(engine: RayEngine) -> None:
 
 
 def test_a_lost_node_costs_its_tasks_and_no_more(cluster: Any) -> None:
-    lost = started(lambda: cluster.add_node(**NODE))
+    lost = started(lambda: cluster.add_node(**small_node()))
     cluster.wait_for_nodes(timeout=300)
     finished: list[int] = []
 

@@ -12,8 +12,9 @@ import synthetic
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 
-#: Seconds that a batch takes to be read, or a forward pass more than it takes; that a disk needs to flush a file.
-READ_S, COMPUTE_S, FLUSH_S = 0.4, 0.06, 0.06
+#: Seconds that a batch takes to be read, or a forward pass more than it takes; that a disk needs to flush a file. Above
+#: what a rank on a busy machine waits for its turn.
+READ_S, COMPUTE_S, FLUSH_S = 0.4, 0.4, 0.06
 
 #: Bytes a second of a link that is too slow.
 LINK = 250_000.0

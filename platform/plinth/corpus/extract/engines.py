@@ -40,6 +40,9 @@ def _resiliparse() -> Extract:
 def _trafilatura() -> Extract:
     from trafilatura import extract as main_content
     from trafilatura import load_html
+    from trafilatura.external import jt_stoplist_init
+
+    jt_stoplist_init()  # half a second that the first page to need the fallback would be charged with
 
     def extract(html: str) -> tuple[str, str | None]:
         tree = load_html(html)
