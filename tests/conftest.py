@@ -32,18 +32,13 @@ settings.load_profile("plinth")
 
 LONGEST = (
     "browser/test_pages.py",
-    "jobs/test_takedown.py",
     "registry/test_api.py",
     "jobs/test_web.py",
     "jobs/test_pipeline.py",
-    "jobs/test_crash.py",
-    "jobs/test_shared_workspace.py",
     "plinth/text/fasttext/test_documents.py",
     "plinth/compute/test_ray_engine.py",
     "plinth/training/test_job.py",
     "plinth/training/test_resume.py",
-    "examples/test_example.py",
-    "jobs/test_compare.py",
     "plinth/training/engine/test_planned_memory.py",
     "plinth/training/test_crash_matrix.py",
     "plinth/training/checkpoint/test_upload.py",

@@ -207,6 +207,7 @@ def test_its_gate_stands_in_a_policy(shared: Environment, workspace: Path) -> No
     assert "extensions.margin.bits_per_byte" in done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_recipe_uses_it_and_a_change_of_its_source_makes_again_what_it_made(
     shared: Environment, workspace: Path, tmp_path: Path

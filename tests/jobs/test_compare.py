@@ -15,6 +15,7 @@ from tests.jobs.conftest import answer, plinth, variant
 from tests.shared import copied
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
     workspace = copied(trained, tmp_path / "workspace")

@@ -32,7 +32,8 @@ def _records(workspace: Path) -> int:
     return sum(1 for _ in (workspace / "records").rglob("*.json"))
 
 
-@pytest.mark.parametrize(("records", "workers"), [(30, 1), pytest.param(70, 2, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("records", "workers"), [(30, 1), (70, 2)])
 def test_a_corpus_run_killed_goes_on_where_it_was_and_gives_the_same_with_any_workers(
     corpus, tmp_path, records, workers
 ):

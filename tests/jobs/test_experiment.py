@@ -83,6 +83,7 @@ def curated(workspace: Path, arm: str) -> set[str]:
     return {text for part in texts for text in read_table(ctx.store, part, ["text"]).column("text").to_pylist()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path, workspaces: list[Path]) -> None:
     workspace, file = prepared(corpus, tmp_path, "[1]", workspaces)

@@ -44,6 +44,7 @@ def machine(folder: Path) -> dict[str, str]:
     return {**os.environ, "PLINTH_CACHE": str(folder)}
 
 
+@pytest.mark.exhaustive
 def test_parts_that_are_killed_repeated_and_run_twice_make_what_one_run_makes(corpus, location, tmp_path, monkeypatch):
     def start(part: str, name: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "jobs.cli", "-w", location, *WORDS, "--part", part]

@@ -20,6 +20,7 @@ def measured(workspace: Path, megabytes: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ten_times_the_corpus_takes_no_more_memory(tmp_path: Path) -> None:
     small, large = measured(tmp_path / "small", 8), measured(tmp_path / "large", 80)

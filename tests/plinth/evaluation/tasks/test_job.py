@@ -83,6 +83,7 @@ def test_every_metric_is_that_of_hflm(ours: Ours, theirs: dict[str, Any]) -> Non
         assert found == pytest.approx(expected, rel=1e-6, abs=1e-9), task
 
 
+@pytest.mark.exhaustive
 def test_every_generated_answer_is_that_of_hflm(ours: Ours, theirs: dict[str, Any]) -> None:
     ctx, made = ours
     answers: set[str] = set()

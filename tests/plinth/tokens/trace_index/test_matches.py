@@ -140,6 +140,7 @@ def _corpora(draw: st.DrawFn) -> tuple[list[list[list[int]]], list[int]]:
     return parts, query
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @given(_corpora(), st.sampled_from([40, 97, 5000]), st.sampled_from([33, 150, 5000]))
 @settings(max_examples=25)

@@ -241,6 +241,7 @@ def test_pauses_grow_to_a_bound(config: RunConfig) -> None:
     assert pauses == [1, 2, 4, 256, 300]
 
 
+@pytest.mark.exhaustive
 def test_run_goes_on_from_the_bucket_alone(make: Make, job: Callable[..., int], bucket: Bucket, tmp_path: Path) -> None:
     """A run is trained with uploads, its machine is lost with the last steps, and another machine ends it."""
     saves = Checkpoints(every_steps=3, audit_steps=4, upload=bucket.uri("whole"))

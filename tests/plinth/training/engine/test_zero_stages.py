@@ -67,6 +67,7 @@ def test_stage_agrees_with_one_plain_process(
         assert (ours - theirs).norm() <= 0.02 * (theirs - first).norm(), name
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_bf16_follows_fp32(make: Callable[..., RunConfig], ranks: Callable[..., list[int]]) -> None:
     """Within its precision; the export is BF16."""

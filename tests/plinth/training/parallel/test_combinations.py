@@ -71,10 +71,11 @@ def configured(make: Callable[..., RunConfig], ranks: int, table: list[Combinati
     return configs
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "table"),
-    [pytest.param(2, TWO, id="2 ranks", marks=pytest.mark.exhaustive), pytest.param(4, FOUR, id="4 ranks")],
+    [pytest.param(2, TWO, id="2 ranks"), pytest.param(4, FOUR, id="4 ranks")],
 )
 def test_agrees_with_one_plain_process(make: Callable[..., RunConfig], ranks: int, table: list[Combination]) -> None:
     configs = configured(make, ranks, table)

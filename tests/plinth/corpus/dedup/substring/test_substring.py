@@ -129,6 +129,7 @@ word = st.sampled_from(["a", "B", "b", "ñ", "日本", "x,", "y\n", "😀", "e\u
 corpora = st.lists(st.lists(word, max_size=14).map(" ".join), min_size=1, max_size=6)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(corpora, st.integers(2, 5), st.integers(1, 3), st.sampled_from([7, 4_000_000]))
 def test_the_words_that_a_suffix_array_leaves(tiny: Any, found: list[str], n: int, parts: int, range_rows: int) -> None:
