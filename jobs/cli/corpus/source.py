@@ -10,6 +10,7 @@ import click
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
+    from plinth.compute.context import Context
     from plinth.corpus.sources.parameters import Bucket
     from plinth.recipe.recipe import Recipe
 
@@ -87,55 +88,64 @@ def value(
     With --train it is an experiment: arms without the source and with it at equal tokens, and the verdict buy, do not
     buy or not decided. Interrupted, the same command goes on where it stopped.
     """
-    from assets.annotate import annotator_parameters
-    from jobs import experiment, source_question
-    from jobs.cli import output
+    from jobs import source_question
     from jobs.cli.experiment.verdict import show_verdict
-    from plinth.compute.engine import LocalEngine
-    from plinth.compute.select_engine import Compute
-    from plinth.compute.threads import cores
-    from plinth.experiment.value import value as worth
-    from plinth.experiment.value.price import of_tokens, priced
 
     if shown:
         return show_verdict(settings, source_question.asked(settings.workspace, new), as_json)
+    recipe = settings.load_recipe()
+    bucket = recipe.corpus.buckets.get(new) or _bucket(recipe, new, kind, licence, policy, text_field, suffixes)
     if train:
-        recipe = settings.load_recipe()
-        bucket = recipe.corpus.buckets.get(new) or _bucket(recipe, new, kind, licence, policy, text_field, suffixes)
         ends = {"checkpoint": anneal, "tokens": anneal_tokens} if anneal or anneal_tokens else None
         given = {"price": price, "currency": currency, "share": share, "least_gain": least_gain, "anneal": ends}
         given["sample_mb"] = sample_mb
         file = source_question.write(settings.workspace, new, bucket, settings.recipe_path(), test, given, seeds)
-        experiment.run(
-            settings.workspace, file, compute=Compute("local", cores()), side_by_side=side_by_side,
-            say=lambda sentence: output.line(sentence, err=True),
-        )  # fmt: skip
+        _train(settings.workspace, file, side_by_side)
         return show_verdict(settings, file, as_json)
-    ctx, recipe = settings.context(), settings.load_recipe()
-    bucket = recipe.corpus.buckets.get(new) or _bucket(recipe, new, kind, licence, policy, text_field, suffixes)
+    found = _assess(settings.context(), recipe, new, bucket, round(sample_mb * 2**20), seed)
+    _show_sample(new, found, price, currency, as_json)
+    return None
+
+
+def _train(workspace: Path, file: Path, side_by_side: int) -> None:
+    from jobs import experiment
+    from jobs.cli import output
+    from plinth.compute.select_engine import Compute
+    from plinth.compute.threads import cores
+
+    experiment.run(
+        workspace, file, compute=Compute("local", cores()), side_by_side=side_by_side,
+        say=lambda sentence: output.line(sentence, err=True),
+    )  # fmt: skip
+
+
+def _assess(ctx: Context, recipe: Recipe, new: str, bucket: Bucket, sample_bytes: int, seed: int) -> dict[str, Any]:
+    from assets.annotate import annotator_parameters
+    from plinth.compute.engine import LocalEngine
+    from plinth.compute.threads import cores
+    from plinth.experiment.value import value as worth
+
     have = worth.known(ctx, without=new if new in recipe.corpus.buckets else None)
     ctx.engine = LocalEngine(cores())
     try:
-        found = worth.assess(
-            ctx,
-            bucket,
-            recipe.corpus,
-            annotator_parameters(recipe),
-            have,
-            sample_bytes=round(sample_mb * 2**20),
-            seed=seed,
+        return worth.assess(
+            ctx, bucket, recipe.corpus, annotator_parameters(recipe), have, sample_bytes=sample_bytes, seed=seed
         )
     finally:
         ctx.engine.close()
+
+
+def _show_sample(new: str, found: dict[str, Any], price: float | None, currency: str, as_json: bool) -> None:
+    from jobs.cli import output
+    from plinth.experiment.value.price import of_tokens, priced
+
     tokens = None if price is None else of_tokens(price, found)
     if as_json:
-        output.emit_json(found if tokens is None else {**found, "price": tokens})
-        return None
+        return output.emit_json(found if tokens is None else {**found, "price": tokens})
     _show(new, found)
     if tokens is not None:
         output.facts({"a million effective tokens": priced(tokens.per_token, currency, 1e6)})
-    output.say(f"\nRuns with it and without it decide: plinth source value {new} … --train")
-    return None
+    return output.say(f"\nRuns with it and without it decide: plinth source value {new} … --train")
 
 
 def _bucket(
