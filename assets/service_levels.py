@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from assets.framework.inputs import shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import page_link, picture, table
 from assets.framework.resources import PlinthResource, Session
 from plinth.operation import objectives
 from plinth.operation.indicators import ErrorBudget, Objectives, Tally, budgets, value
@@ -22,8 +22,12 @@ ASSET, GROUP = "service_levels", "operation"
 BUDGETS, MEASURED = "error_budgets", "everything_measured"
 
 
-def asset(recipe: Recipe) -> dg.AssetsDefinition:
-    """The asset with two checks, which block nothing: a spent budget; an indicator of which nothing is known."""
+def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
+    """The asset with two checks, which block nothing: a spent budget; an indicator of which nothing is known.
+
+    Args:
+        pages: where the pages of the workspace are served; linked.
+    """
     checks = [
         dg.AssetCheckSpec(BUDGETS, asset=ASSET, description="Every error budget has some left."),
         dg.AssetCheckSpec(MEASURED, asset=ASSET, description="Every indicator has been measured within its window."),
@@ -37,6 +41,7 @@ def asset(recipe: Recipe) -> dg.AssetsDefinition:
         description="Good seconds of all by indicator, and how much of each error budget is spent: `plinth sli`.",
         code_version="1",
         check_specs=checks,
+        metadata=page_link(pages),
     )
     def service_levels(plinth: PlinthResource, session: dg.ResourceParam[Session]) -> Iterator[Any]:
         from registry import service_levels

@@ -13,7 +13,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.framework.present import table
+from assets.framework.present import page_link, table
 from jobs.last_recipe import recall
 from plinth.compute.context import Context
 from plinth.errors import MissingError
@@ -31,9 +31,9 @@ CRON = "17 */6 * * *"
 JOB = "evaluate_checklists"
 
 
-def assets(recipe: Recipe, workspace: Path) -> list[dg.AssetsDefinition]:
-    """The checklists of a workspace as assets."""
-    return [_asset(name, recipe, workspace) for name in CHECKLISTS]
+def assets(recipe: Recipe, workspace: Path, pages: str = "") -> list[dg.AssetsDefinition]:
+    """The checklists of a workspace as assets, which link its pages where these are served."""
+    return [_asset(name, recipe, workspace, pages) for name in CHECKLISTS]
 
 
 def key_of(name: ChecklistName) -> dg.AssetKey:
@@ -41,7 +41,7 @@ def key_of(name: ChecklistName) -> dg.AssetKey:
     return dg.AssetKey([GROUP, name])
 
 
-def _asset(name: ChecklistName, recipe: Recipe, workspace: Path) -> dg.AssetsDefinition:
+def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, pages: str) -> dg.AssetsDefinition:
     lines = catalog.checks(name)
     specs = [dg.AssetCheckSpec(_named(one.name), asset=key_of(name), description=one.claim) for one in lines]
 
@@ -53,6 +53,7 @@ def _asset(name: ChecklistName, recipe: Recipe, workspace: Path) -> dg.AssetsDef
         kinds={"plinth"},
         code_version="1",
         check_specs=specs,
+        metadata=page_link(pages),
     )
     def _checklist() -> Iterator[Any]:
         found = review.evaluate(_scope(recipe, workspace), lines)

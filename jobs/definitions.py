@@ -6,7 +6,7 @@ PLINTH_WORKSPACE, and PLINTH_PAGES where the pages are served, which `plinth up`
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,8 @@ CORPUS_GROUPS = (
     "report",
 )
 TRAINING_GROUPS = ("training", "evaluation", "registry")
+#: Assets of a group that can be read when it is unfolded in the graph.
+READABLE = 60
 
 
 class AssetJob(NamedTuple):
@@ -55,8 +57,30 @@ class AssetJob(NamedTuple):
     queued: bool = False  # has the priority and quota of the recipe's team
 
 
-def _asset_jobs(recipe: Recipe) -> list[AssetJob]:
-    groups, assets = dg.AssetSelection.groups, dg.AssetSelection.assets
+def group_names(all_stages: Sequence[Stage]) -> dict[str, str]:
+    """Group of each asset in Dagster: its stage's.
+
+    One too large to be read is divided by kind, such as `annotations_c4`, or by bucket, `annotations_web`: by what
+    there is less of.
+    """
+    by_group = dict[str, list[list[str]]]()
+    for stage in all_stages:
+        by_group.setdefault(stage.group, []).append(stage.asset.split("/"))
+    named = dict[str, str]()
+    for group, keys in by_group.items():
+        place = min((-1, 0), key=lambda at: len({key[at] for key in keys}))
+        for key in keys:
+            apart = f"_{key[place].replace('-', '_')}" if len(keys) > READABLE else ""
+            named["/".join(key)] = group + apart
+    return named
+
+
+def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage]) -> list[AssetJob]:
+    assets, named = dg.AssetSelection.assets, group_names(all_stages)
+
+    def groups(*wanted: str) -> dg.AssetSelection:
+        return dg.AssetSelection.groups(*sorted({named[one.asset] for one in all_stages if one.group in wanted}))
+
     found = [
         AssetJob(CORPUS, groups(*CORPUS_GROUPS), "From sources to mixture.",
                  "nightly", "0 2 * * *", "Brings the corpus up to date at 02:00; what is up to date is left alone.",
@@ -65,7 +89,7 @@ def _asset_jobs(recipe: Recipe) -> list[AssetJob]:
                  queued=True),
         AssetJob(LEVELS, assets(service_levels.ASSET), "Service levels and error budgets as they stand.",
                  "service_levels", "7 * * * *", "Measures service levels and error budgets every hour."),
-        AssetJob(checklists.JOB, groups(checklists.GROUP), "Evaluates the checklists.",
+        AssetJob(checklists.JOB, dg.AssetSelection.groups(checklists.GROUP), "Evaluates the checklists.",
                  "checklists", checklists.CRON, "Evaluates the checklists of this workspace, four times a day."),
     ]  # fmt: skip
     if recipe.release is not None:
@@ -92,17 +116,20 @@ def build(
     Args:
         pages: where the pages of the workspace are served; every asset links them.
     """
-    marks_check = marks.check(recipe, workspace)
-    table = _asset_jobs(recipe)
+    marks_check, all_stages = marks.check(recipe, workspace), stages(recipe)
+    table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
     # Marks are apart: whoever marks or makes an asset has it evaluated.
     tags, apart = queueing.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(marks_check)
     jobs = {one.name: _job(one, apart, tags if one.queued else {}) for one in table}
     return dg.Definitions(
         assets=[
-            *(asset(stage, pages, nightly=stage.group in CORPUS_GROUPS) for stage in stages(recipe)),
+            *(
+                asset(stage, pages, group=named[stage.asset], nightly=stage.group in CORPUS_GROUPS)
+                for stage in all_stages
+            ),
             *(asset(stage, pages) for stage in (*drift.stages(recipe), *further)),
-            service_levels.asset(recipe),
-            *checklists.assets(recipe, workspace),
+            service_levels.asset(recipe, pages),
+            *checklists.assets(recipe, workspace, pages),
         ],
         asset_checks=[marks_check],
         jobs=list(jobs.values()),

@@ -17,7 +17,7 @@ from dagster import BetaWarning
 
 from assets.framework import marks
 from assets.framework.expectations import Suite, SuiteOutcome, validate
-from assets.framework.present import metadata
+from assets.framework.present import metadata, page_link
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Inputs, Say, Stage
 from assets.framework.up_to_date import up_to_date
@@ -53,11 +53,12 @@ ON_NEW_DATA = (
 NIGHTLY = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=50), warn_window=timedelta(hours=26))
 
 
-def asset(stage: Stage, pages: str = "", *, nightly: bool = False) -> dg.AssetsDefinition:
+def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = False) -> dg.AssetsDefinition:
     """The Dagster asset of a stage.
 
     Args:
         pages: where the pages of the workspace are served; linked.
+        group: in place of the stage's own, where that is too large to be read.
         nightly: the corpus job of every night makes it, or finds it up to date.
     """
     key = dg.AssetKey(stage.asset.split("/"))
@@ -66,7 +67,7 @@ def asset(stage: Stage, pages: str = "", *, nightly: bool = False) -> dg.AssetsD
     @dg.asset(
         key=key,
         deps=[dg.AssetKey(dep.split("/")) for dep in stage.deps],
-        group_name=stage.group,
+        group_name=group or stage.group,
         kinds=set(stage.kinds),
         owners=[stage.owner if "@" in stage.owner else f"team:{stage.owner}"],
         description=stage.description,
@@ -75,7 +76,7 @@ def asset(stage: Stage, pages: str = "", *, nightly: bool = False) -> dg.AssetsD
         pool=stage.pool,
         tags=dict(stage.tags),
         op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
-        metadata=_code_reference(stage) | ({"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}),
+        metadata=_code_reference(stage) | page_link(pages),
         freshness_policy=NIGHTLY if nightly else None,
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and stage.deps else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ import dagster as dg
 import pyarrow as pa
 
 from assets.framework.stage import Inputs, Stage
+from plinth.compute import costs
 from plinth.compute.context import Context
+from plinth.operation.spending import corpus_admission, parameters
 from plinth.records import Manifest
 
 if TYPE_CHECKING:
@@ -24,11 +27,11 @@ PICTURE = "![plot](data:image/png;base64,"
 
 
 def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs) -> dict[str, Any]:
-    """The results of the stage first: plots, numbers, tables, links; then sizes and statistics; digests last."""
+    """The results of the stage first: plots, numbers, tables, links; then sizes and statistics; versions last."""
     shown: dict[str, Any] = {}
-    if stage.present:
+    for part in (partial(stage.present, ctx, manifest) if stage.present else dict, partial(_making, ctx, stage.asset)):
         try:
-            shown |= stage.present(ctx, manifest)
+            shown |= part()
         except Exception as error:  # the work is done and published: a plot that fails must not undo it
             shown["presentation_failed"] = f"{type(error).__name__}: {error}"
     shown = dict(sorted(shown.items(), key=lambda item: _place(item[1])))
@@ -44,7 +47,20 @@ def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs) -> 
         "dagster/uri": _uri(ctx.workspace.objects("manifests").where(f"{manifest.digest}.json")),
         "step": f"{manifest.step} {manifest.version}",
         "inputs": dg.MetadataValue.md(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
-        "manifest": manifest.digest,
+        "code_version": stage.code_version,
+        "data_version": manifest.digest,
+    }
+
+
+def _making(ctx: Context, asset: str) -> dict[str, Any]:
+    """What the last making took, and its price in dollars; nothing where none was recorded. A job's ranks are apart."""
+    last = costs.load(ctx.workspace, asset)
+    if last is None:
+        return {}
+    return {
+        "making_cost": corpus_admission.price(last, parameters.load(ctx.workspace).prices),
+        "making_core_s": last.tasks.cpu_s + last.driver_cpu_s,
+        "making_wall_s": last.wall_s,
     }
 
 
@@ -57,6 +73,11 @@ def _place(value: Any) -> int:
     if isinstance(value, dg.MarkdownMetadataValue):
         return 0 if str(value.md_str).startswith(PICTURE) else 2
     return 1 if isinstance(value, int | float) else 3
+
+
+def page_link(pages: str) -> dict[str, Any]:
+    """Metadata of every asset: where the pages of the workspace are served, or nothing where they are not."""
+    return {"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}
 
 
 def table(header: list[str], rows: list[list[Any]]) -> str:

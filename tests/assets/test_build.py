@@ -146,7 +146,7 @@ def test_results_come_first_and_digests_last(tmp_path):
     made = manifest("a/one", Step(name="probe", version="1"), {}, [], {"n": 1})
     shown = list(metadata(replace(_stage("a/one"), present=present), ctx, made, {}))
     assert shown[:4] == ["curve", "loss", "rows", "log"]
-    assert shown[-2:] == ["inputs", "manifest"]
+    assert shown[-3:] == ["inputs", "code_version", "data_version"]
 
 
 def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
@@ -159,7 +159,7 @@ def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
     made = manifest("a/one", Step(name="probe", version="1"), {}, [], {})
     shown = metadata(replace(_stage("a/one"), present=broken), ctx, made, {})
     assert shown["presentation_failed"] == "ValueError: no such colour"
-    assert shown["manifest"] == made.digest
+    assert shown["data_version"] == made.digest
 
 
 @pytest.mark.slow

@@ -10,9 +10,13 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from assets.catalog import stages
+from jobs import definitions
+from plinth.compute import costs
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
@@ -122,6 +126,58 @@ def test_an_asset_shows_its_version_check_and_plot(dagster, page):
     page.get_by_text("large_string").first.wait_for()  # the schema of its columns
 
 
+@pytest.mark.parametrize(
+    "asset",
+    [
+        pytest.param("web/documents", marks=pytest.mark.exhaustive),
+        pytest.param("web/c4", marks=pytest.mark.exhaustive),
+        "web/policy",
+        pytest.param("web/shards", marks=pytest.mark.exhaustive),
+        pytest.param("tokenizer", marks=pytest.mark.exhaustive),
+        pytest.param("mixture", marks=pytest.mark.exhaustive),
+        "run",
+        pytest.param("checkpoint", marks=pytest.mark.exhaustive),
+        pytest.param("evaluation", marks=pytest.mark.exhaustive),
+        pytest.param("candidate", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_everything_of_an_asset_is_within_three_clicks(workspace, dagster, page, asset):
+    within_three_clicks(workspace, dagster, page, asset)
+
+
+def within_three_clicks(workspace: Path, dagster: str, page: Any, asset: str) -> None:
+    """From the start page: what an asset is and whose, its versions, cost, freshness, checks and plots."""
+    recipe, ctx = load(workspace / "waits.yaml"), Context(Workspace(workspace))
+    (stage,) = [one for one in stages(recipe) if one.asset == asset]
+    page.goto(dagster)
+    page.locator('a[href="/assets"]').first.click()
+    _scrolled_to(page, page.locator(f'a[href="/assets/{asset}"]').first).click()
+    cost = page.get_by_text("making_cost", exact=True).first
+    cost.wait_for()
+    two_clicks = page.url
+    shown = page.locator("body").inner_text()
+    for words in (stage.owner, "Kinds", "making_cost", "making_core_s", stage.code_version, ctx.refs.ref(asset).digest):
+        assert words in shown, words
+    assert costs.load(ctx.workspace, asset).wall_s > 0
+    assert "Latest materialization" in shown
+    assert ("Freshness policy" in shown) == (stage.group in definitions.CORPUS_GROUPS)
+    page.get_by_text("Plots", exact=True).click()
+    page.locator("canvas").first.wait_for()
+    page.goto(two_clicks)
+    page.get_by_role("tab", name="Checks").or_(page.get_by_role("link", name="Checks")).first.click()
+    for name in ("marks", *(["expectations"] if stage.suite else [])):
+        page.get_by_text(name, exact=True).first.wait_for()
+
+
+def _scrolled_to(page: Any, link: Any) -> Any:
+    """A link of the catalogue, which draws only the rows in sight."""
+    page.get_by_text("Asset name").first.wait_for()
+    page.mouse.move(800, 600)
+    _until(lambda: link.count() or page.mouse.wheel(0, 600), 120, "the row")
+    link.scroll_into_view_if_needed()
+    return link
+
+
 def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster, page):
     recipe, ctx = load(workspace / "waits.yaml"), Context(Workspace(workspace))
     assert api.history(ctx, recipe) == ()
@@ -141,6 +197,7 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
     page.get_by_text("champion").first.wait_for()
     page.goto(f"{dagster}/runs")
     page.get_by_text("make_release").first.wait_for()
+    within_three_clicks(workspace, dagster, page, "release")
 
 
 @pytest.mark.exhaustive

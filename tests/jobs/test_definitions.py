@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import dagster as dg
@@ -12,6 +13,7 @@ from jobs import definitions
 from plinth.errors import MissingError
 from plinth.operation.checklists.check import CHECKLISTS
 from plinth.recipe.load import load
+from tests import wide_recipe
 
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 
@@ -44,6 +46,29 @@ def test_every_asset_says_what_it_is(defs, recipe):
         assert spec.group_name != "default", name
         assert spec.owners, name
         assert spec.kinds, name
+
+
+def test_every_asset_links_the_pages_that_are_served(recipe, tmp_path):
+    linked = definitions.build(recipe, tmp_path, pages="http://127.0.0.1:1/").resolve_all_asset_specs()
+    assert {spec.metadata["state_and_pages"].value for spec in linked} == {"http://127.0.0.1:1/"}
+
+
+def test_the_graph_of_twenty_buckets_has_groups_that_can_be_read(tmp_path):
+    """Some twenty boxes when folded; none of more assets than can be read; of three buckets nothing is divided."""
+    wide = load(wide_recipe.write(tmp_path, 20), RECIPES)
+    defs = definitions.build(wide, tmp_path)
+    groups = Counter(spec.group_name for spec in defs.resolve_all_asset_specs())
+    assert sum(groups.values()) > 360
+    assert len(groups) <= 25
+    assert max(groups.values()) <= 60
+    assert {name for name in groups if name.startswith("annotations_")} == {
+        f"annotations_{name}" for name in wide.corpus.annotate
+    }
+    corpus = {stage.asset for stage in stages(wide) if stage.group in definitions.CORPUS_GROUPS}
+    keys = defs.resolve_job_def(definitions.CORPUS).asset_layer.executable_asset_keys
+    assert {key.to_user_string() for key in keys} == corpus
+    few = definitions.group_names(stages(load(RECIPES / "demo.yaml")))
+    assert not [name for name in few.values() if "_" in name]
 
 
 def test_stages_come_after_what_they_read(recipe):

@@ -164,4 +164,4 @@ def test_dagster_has_recorded_checks_metadata_and_data_versions(released):
             assert event is not None, asset
             materialization = event.dagster_event.step_materialization_data.materialization
             assert materialization.tags["dagster/data_version"] == digest
-            assert materialization.metadata["manifest"].value == digest
+            assert materialization.metadata["data_version"].value == digest

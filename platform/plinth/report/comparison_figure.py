@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from plinth.evaluation.comparison.differences import NONE, Difference
-from plinth.report.style import ACCENT, FAINT, MUTED, WARNING, WIDTH_INCHES
+from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, WIDTH_INCHES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def _panel(ax: Axes, kind: str, fewer: bool, own: Sequence[Difference]) -> None:
         ax.plot([gap.value], [at], "o", color=colour, markersize=5)
     ax.set_yticks(range(len(own)), [_label(line) for line in own])
     ax.set_ylim(len(own) - 0.4, -0.6)
-    ax.set_title(kind, loc="left", fontsize=9.5, color=MUTED)
+    ax.set_title(kind, loc="left", fontsize=9.5, color=SOFT_INK)
     ax.set_xlabel("a - b: " + ("left of 0, A is better" if fewer else "right of 0, A is better"), fontsize=8.5)
     ax.grid(axis="x")
     ax.set_axisbelow(True)

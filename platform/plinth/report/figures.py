@@ -6,7 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plinth.report.style import ACCENT, FAINT, MUTED, WARNING, WIDTH_INCHES, colours, count, percent
+from plinth.report.style import (
+    ACCENT,
+    ACCENT_INK,
+    FAINT,
+    MUTED,
+    SOFT_INK,
+    WARNING,
+    WARNING_INK,
+    WIDTH_INCHES,
+    colours,
+    count,
+    percent,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,7 +120,7 @@ def loss(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
     if values:
         ax.annotate(
             f"{_moving(values)[-1]:.3f}", (at[-1], _moving(values)[-1]), (6, 0), textcoords="offset points",
-            va="center", fontweight="bold", color=ACCENT, annotation_clip=False,
+            va="center", fontweight="bold", color=ACCENT_INK, annotation_clip=False,
         )  # fmt: skip
     ax.legend(loc="upper right", fontsize=8.5)
     if len(rates) == len(at) and any(rates):
@@ -189,7 +201,8 @@ def _marks(ax: Axes, at: Sequence[int], events: Sequence[Mapping[str, Any]]) -> 
         colour = INTERVENTIONS.get(str(event["event"]))
         if colour:
             ax.axvline(position, color=colour, linewidth=1.1, linestyle=(0, (3, 2)))
-            ax.text(position, 1.0, f" {event['event']}", transform=ax.get_xaxis_transform(), color=colour,
+            ax.text(position, 1.0, f" {event['event']}", transform=ax.get_xaxis_transform(),
+                    color=WARNING_INK if colour == WARNING else SOFT_INK,
                     fontsize=8, va="top", rotation=90, ha="right")  # fmt: skip
 
 
@@ -207,9 +220,10 @@ def _moving(values: Sequence[float]) -> list[float]:
 
 def _inside(colour: str) -> dict[str, Any]:
     """Text on a bar: white or black, whichever is read more easily on its colour."""
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    bright = 0.299 * red + 0.587 * green + 0.114 * blue
-    return {"ha": "center", "va": "center", "fontsize": 8.5, "color": "white" if bright < 140 else "black"}
+    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    light = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # of WCAG; black and white differ alike from 0.179
+    return {"ha": "center", "va": "center", "fontsize": 8.5, "color": "white" if light < 0.179 else "black"}
 
 
 def _legend(ax: Axes, columns: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plinth.report.style import ACCENT, FAINT, MUTED, WARNING, WIDTH_INCHES
+from plinth.report.style import ACCENT, FAINT, SOFT_INK, WARNING, WIDTH_INCHES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ def _panel(ax: Axes, slices: Mapping[str, Mapping[str, Any]], name: str, colour:
     for row, values in enumerate(slices.values()):
         share = values[name]
         if share is None:
-            ax.text(0.01, row, "none", va="center", fontsize=8, color=MUTED)
+            ax.text(0.01, row, "none", va="center", fontsize=8, color=SOFT_INK)
             continue
         ax.plot([values[f"{name}_low"], values[f"{name}_high"]], [row, row], color=colour, alpha=0.35, linewidth=4)
         ax.plot([share], [row], "o", color=colour, markersize=5, clip_on=False)

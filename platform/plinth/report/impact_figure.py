@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plinth.records import Frozen
-from plinth.report.style import ACCENT, FAINT, INK, MUTED, WARNING, count
+from plinth.report.style import ACCENT, FAINT, INK, MUTED, SOFT_INK, WARNING, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +138,7 @@ def _box(ax: Axes, box: ImpactBox, x: float, y: float) -> None:
     ax.text(x + 0.08, y + 0.12, _short(box.name), fontsize=8, va="center", color=INK, parse_math=False)
     notes = [f"{count(box.manifests)} manifest{'' if box.manifests == 1 else 's'}"]
     notes += [f"{count(box.published)} published"] if box.published else []
-    ax.text(x + 0.08, y + 0.265, ", ".join(notes), fontsize=6.5, va="center", color=MUTED)
+    ax.text(x + 0.08, y + 0.265, ", ".join(notes), fontsize=6.5, va="center", color=SOFT_INK)
 
 
 def _short(name: str) -> str:

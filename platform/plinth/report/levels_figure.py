@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from plinth.report.style import ACCENT, FAINT, MUTED, WARNING, WIDTH_INCHES
+from plinth.report.style import ACCENT, FAINT, SOFT_INK, WARNING, WIDTH_INCHES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ def figure(rows: Sequence[LevelRow]) -> Figure:
     left, right = fig.subplots(1, 2, sharey=True, width_ratios=(1, 1.3))
     for place, row in enumerate(rows):
         if row.spent is None:
-            left.text(0.02, place, "nothing measured", va="center", fontsize=8, color=MUTED)
+            left.text(0.02, place, "nothing measured", va="center", fontsize=8, color=SOFT_INK)
         else:
             left.barh(place, min(row.spent, MOST), height=0.55, color=WARNING if row.spent >= 1 else ACCENT)
             left.text(min(row.spent, MOST) + 0.04, place, f"{row.spent:.0%}", va="center", fontsize=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plinth.report.style import ACCENT, FAINT, MUTED, WIDTH_INCHES
+from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WIDTH_INCHES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ def _panel(ax: Axes, probes: Mapping[str, Mapping[str, Any]], name: str, label: 
     for at, row in enumerate(probes.values()):
         found = row.get(name)
         if found is None:
-            ax.text(0, at, " none", va="center", fontsize=8, color=MUTED)
+            ax.text(0, at, " none", va="center", fontsize=8, color=SOFT_INK)
             continue
         colour = ACCENT if found["low"] > 0 else MUTED  # an interval that has 0 in it shows nothing
         ax.plot([found["low"], found["high"]], [at, at], color=colour, alpha=0.35, linewidth=4, solid_capstyle="butt")

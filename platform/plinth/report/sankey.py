@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plinth.report.figures import STAGE_NAMES
-from plinth.report.style import INK, MUTED, colours, count, percent, size
+from plinth.report.style import INK, SOFT_INK, colours, count, percent, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,7 +133,7 @@ def _head(
         ax.text(x + 0.17, line, bucket, fontsize=9, va="center", color=INK)
     y = _top(buckets)
     for edge, name in zip(COLUMNS, ("documents", "of all", "text"), strict=True):
-        ax.text(edge, y, name, fontsize=8, va="center", ha="right", color=MUTED)
+        ax.text(edge, y, name, fontsize=8, va="center", ha="right", color=SOFT_INK)
     coming = {bucket: float(stats["buckets"][bucket]["stages"][0]["documents_in"]) for bucket in buckets}
     lefts = _lefts(coming, scale)
     for bucket, value in coming.items():
@@ -163,7 +163,7 @@ def _top(buckets: Sequence[str]) -> float:
 def _left(ax: Axes, y: float, name: str, note: str) -> None:
     """Two lines at the left edge of the stream."""
     ax.text(LEFT - 0.12, y + 0.08, name, ha="right", va="center", fontsize=9, color=INK)
-    ax.text(LEFT - 0.12, y + 0.25, note, ha="right", va="center", fontsize=8, color=MUTED)
+    ax.text(LEFT - 0.12, y + 0.25, note, ha="right", va="center", fontsize=8, color=SOFT_INK)
 
 
 def _level(
@@ -192,7 +192,7 @@ def _level(
         ax.text(BARS + BAR + 0.1, at, one.name, va="center", fontsize=8.5, color=INK)
         cells = (count(one.documents), percent(one.documents / first), size(one.text_bytes) if one.text_bytes else "")
         for edge, cell in zip(COLUMNS, cells, strict=True):
-            ax.text(edge, at, cell, va="center", ha="right", fontsize=8, color=MUTED)
+            ax.text(edge, at, cell, va="center", ha="right", fontsize=8, color=SOFT_INK)
         top += _bar_height(one, scale)
 
 

@@ -13,6 +13,8 @@ ACCENT, WARNING, MUTED, FAINT = "#0072B2", "#D55E00", "#8A8F98", "#BFC4CC"
 
 #: Stands for the colour of text until a figure is rendered; no palette uses it.
 INK = "#010203"
+#: Stand for the colours of quiet, marked and warning text: no one colour can be read on both themes.
+SOFT_INK, ACCENT_INK, WARNING_INK = "#010204", "#010205", "#010206"
 
 WIDTH_INCHES = 6.4
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from plinth.records import Frozen
-from plinth.report.style import ACCENT, INK, MUTED, PALETTE, WARNING, WIDTH_INCHES, count
+from plinth.report.style import ACCENT, INK, MUTED, PALETTE, WARNING, WARNING_INK, WIDTH_INCHES, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,8 +62,8 @@ def _panel(ax: Axes, stream: TrialStream) -> None:
     ax.plot(pairs, mean, color=colour, linewidth=1.6)
     if stream.decided_at is not None:
         ax.axvline(stream.decided_at, color=WARNING, linewidth=1.2, linestyle=(0, (3, 2)))
-        ax.annotate(f" given back at {count(stream.decided_at)}", (stream.decided_at, 1), color=WARNING, fontsize=8,
-                    xycoords=("data", "axes fraction"), va="top")  # fmt: skip
+        ax.annotate(f" given back at {count(stream.decided_at)}", (stream.decided_at, 1), color=WARNING_INK,
+                    fontsize=8, xycoords=("data", "axes fraction"), va="top")  # fmt: skip
     ax.set_ylim(*_scale(stream))
     ax.set_title(stream.name, loc="left", fontsize=9, parse_math=False)
     ax.set_ylabel(f"worse, {stream.unit}" if stream.unit else "worse", fontsize=8)

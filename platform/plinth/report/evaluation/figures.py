@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plinth.report.evaluation.data import CurveGroup, MeasureGroup
-from plinth.report.style import ACCENT, FAINT, MUTED, WIDTH_INCHES, tone
+from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WIDTH_INCHES, tone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ def intervals(groups: Sequence[MeasureGroup]) -> Figure:
     for ax, group in zip(panels, groups, strict=True):
         _panel(ax, group)
         if len(groups) > 1:
-            ax.set_title(group.title, loc="left", fontsize=9.5, color=MUTED)
+            ax.set_title(group.title, loc="left", fontsize=9.5, color=SOFT_INK)
     last = groups[-1]
     reference = f"; open diamond: {last.reference_name}" if last.reference_name else ""
     panels[-1].set_xlabel(f"{last.unit} ({last.better} is better{reference})", fontsize=8.5)

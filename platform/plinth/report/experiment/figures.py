@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from plinth.records import Frozen
-from plinth.report.style import ACCENT, FAINT, MUTED, WARNING, WIDTH_INCHES, tone
+from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, WIDTH_INCHES, tone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def forest(rows: Sequence[EffectRow], measure: str, fewer_is_better: bool) -> Fi
     axes = fig.subplots(len(panels), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     for ax, panel, found in zip(axes, panels, own, strict=True):
         _effects(ax, found)
-        ax.set_title(panel, loc="left", fontsize=9.5, color=MUTED)
+        ax.set_title(panel, loc="left", fontsize=9.5, color=SOFT_INK)
     side = "left" if fewer_is_better else "right"
     axes[-1].set_xlabel(f"{measure}, arm - base: {side} of 0 the arm is better", fontsize=8.5)
     return fig
@@ -69,7 +69,7 @@ def _effects(ax: Axes, rows: Sequence[EffectRow]) -> None:
     for at, row in enumerate(rows):
         colour = COLOURS[row.better]
         if row.value is None or row.low is None or row.high is None:
-            ax.text(0, at, " not measured", fontsize=8, va="center", color=MUTED)
+            ax.text(0, at, " not measured", fontsize=8, va="center", color=SOFT_INK)
             continue
         ax.plot([row.low, row.high], [at, at], color=colour, alpha=0.4, linewidth=4, solid_capstyle="butt")
         ax.plot([row.value], [at], "o", color=colour, markersize=5)
@@ -110,7 +110,7 @@ def curves(runs: Sequence[RunCurve], arms: Sequence[str], measure: str) -> Figur
             values = [value if math.isfinite(value) else math.nan for value in run.values]
             mark = "o" if len(values) == 1 else "none"
             ax.plot(run.steps, values, marker=mark, color=tone(arms.index(run.arm)), linewidth=0.9, label=label)
-        ax.set_title(panel, loc="left", fontsize=9.5, color=MUTED, pad=22)
+        ax.set_title(panel, loc="left", fontsize=9.5, color=SOFT_INK, pad=22)
         ax.set_ylabel(measure)
         ax.grid(axis="y")
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8, borderaxespad=0.2, handlelength=0.9)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from plinth.records import Frozen
-from plinth.report.style import MUTED, WARNING, WIDTH_INCHES, tone
+from plinth.report.style import MUTED, SOFT_INK, WARNING, WIDTH_INCHES, tone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,6 +99,6 @@ def surface(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figur
     ax.set_yscale("log")
     ax.set_xlabel("parameters")
     ax.set_ylabel("tokens")
-    ax.set_title(measure, loc="left", fontsize=9.5, color=MUTED)
+    ax.set_title(measure, loc="left", fontsize=9.5, color=SOFT_INK)
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
     return fig

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from plinth.report.render import svg
 from plinth.report.run.metrics import EventMark, RunMetrics, Series
-from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING, colours
+from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, SOFT_INK, WARNING, colours
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -185,7 +185,7 @@ class _Canvas:
 
     def text(self, x: float, y: float, words: str, **style: Any) -> None:
         """A label of an axis."""
-        self.figure.text(x, y, words, transform=self._units, fontsize=TICK_SIZE, color=MUTED, **style)
+        self.figure.text(x, y, words, transform=self._units, fontsize=TICK_SIZE, color=SOFT_INK, **style)
 
     def boxes(self, boxes: Sequence[Box], colour: Any) -> None:
         """Rectangles of one colour, as one path."""

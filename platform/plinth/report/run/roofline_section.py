@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from plinth.report import style
 from plinth.report.render import svg
 from plinth.report.run.panels import UNITS_PER_INCH, WIDTH
-from plinth.report.style import ACCENT, FAINT, MUTED, WARNING
+from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING
 from plinth.training.roofline.bottleneck import HELP, Roof
 from plinth.training.roofline.run_roofline import RunRoofline
 
@@ -66,7 +66,7 @@ def figure(found: RunRoofline, roof: Roof) -> Figure:
     ax = fig.subplots()
     ax.loglog([low, roof.ridge, high], [roof.attainable(x) for x in (low, roof.ridge, high)], color=MUTED)
     ax.axvline(roof.ridge, color=FAINT, linewidth=1.2, linestyle=(0, (3, 2)))
-    ax.text(roof.ridge, roof.flops_per_s, " ridge", color=MUTED, fontsize=8, va="bottom")
+    ax.text(roof.ridge, roof.flops_per_s, " ridge", color=SOFT_INK, fontsize=8, va="bottom")
     if found.reached > 0:
         ax.plot([intensity] * 2, [found.reached, roof.attainable(intensity)], color=WARNING, alpha=0.5, linewidth=1.2)
         ax.plot([intensity], [found.reached], "o", color=ACCENT, markersize=6)

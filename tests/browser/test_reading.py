@@ -1,0 +1,136 @@
+"""Pages of every kind can be read with weak eyes, with keys alone, and on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from plinth.report import gameday_page, impact_page, incident_page, page, period_page, trial_page
+from plinth.report.data import Fact, ReportData
+from plinth.report.evaluation import page as evaluation_page
+from plinth.report.evaluation import sections
+from plinth.report.run import run_page
+from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, Standing, StateTile
+from plinth.report.workspace_index import page as index_page
+from tests import services
+from tests.browser import reading
+from tests.plinth.report.evaluation.test_page import data as evaluation_data
+from tests.plinth.report.evaluation.test_page import row
+from tests.plinth.report.run.test_run_page import ABOUT
+from tests.plinth.report.test_impact_page import arrows, boxes
+from tests.plinth.report.test_trial_page import stream, trial
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("Chromium")]
+LONG = "a name without a space that is longer than any phone is wide ".replace(" ", "-") * 2
+
+
+def _index() -> str:
+    tiles = tuple(
+        StateTile(label=f"Part {name}", value=f"{name} of 12", note=LONG, standing=name, href="x.html")
+        for name in get_args(Standing)
+    )
+    line = RunLine(run=LONG, state="finished", standing="good", steps=12, total_steps=20, href="x.html")
+    group = PageGroup(name="Results", pages=(PageLine(title=LONG, href="x.html", written="today"),))
+    return index_page(
+        IndexData(workspace="w", recipe="tiny", written="today", tiles=tiles, runs=(line,), older_runs=3,
+                  groups=(group, PageGroup(name="Canary", command="plinth canary")))
+    )  # fmt: skip
+
+
+def _impact() -> str:
+    return impact_page.page(
+        impact_page.ImpactData(
+            kind="source", target=LONG, marks=("withdrawn",), gaps=("MLflow does not run",),
+            boxes=tuple(boxes("a", "b")), arrows=tuple(arrows("a>b")), count=1200,
+            manifests=(impact_page.ImpactRow(steps=0, asset="a", digest="d" * 64, state="published"),),
+            versions=(impact_page.VersionRow(model="m", version="3", checkpoint="c" * 64, aliases=("champion",)),),
+            consumers=(impact_page.ConsumerRow(name="search", owner="ops@example.org", uses="m@champion"),),
+        )
+    )  # fmt: skip
+
+
+def _incident() -> str:
+    rows = (("2026-01-01 10:00", "ada@example.org", LONG),)
+    table = incident_page.FactTable(title="Timeline", source="incidents", columns=("at", "who", "what"), rows=rows)
+    empty = incident_page.FactTable(title="Alerts", source="alerts.jsonl", columns=("at",))
+    return incident_page.page(
+        incident_page.IncidentData(number=1, title="loss diverges", state="open", tables=(table, empty), gaps=(LONG,))
+    )
+
+
+def _gameday() -> str:
+    texts = ("name", "hypothesis", "fault", "blast_radius", "abort", "protection", "alerts", "mechanism", "machine")
+    instants = (
+        gameday_page.GameDayInstant(number=0, struck="at step 3", passed=True, alert_s=2.0),
+        gameday_page.GameDayInstant(number=1, struck=LONG, passed=False, failures=(LONG,)),
+    )
+    return gameday_page.page(
+        gameday_page.GameDayData(
+            **dict.fromkeys(texts, "text of it"), passed=False, seed=1, record="record 1", compared=("weights",),
+            instants=instants, phases=(gameday_page.GameDayPhase(name="detect", seconds=1.0),), seconds=9.0,
+        )
+    )  # fmt: skip
+
+
+def _review() -> str:
+    kinds = ((True, "all well"), (False, "2 failed"), (None, "nothing"))
+    found = tuple(
+        period_page.PeriodSection(
+            title=f"Part {word}", good=good, verdict=word, lead="jobs", columns=("job", "n"), rows=((LONG, "3"),),
+            numbers=(1,), more=4,
+        )
+        for good, word in kinds
+    )  # fmt: skip
+    facts = (Fact(label="jobs", value="12", note="2 failed"),)
+    return period_page.page(period_page.PeriodData(title="Week 3", subtitle="as it was", facts=facts, sections=found))
+
+
+def _evaluation() -> str:
+    stats = {
+        "overall": row(2.1), "slices": {"web": row(2.0), "code": row(2.2)},
+        "axes": {"language": {"en": row(), "de": row(2.5)}},
+        "protected": {"quiz": {"clean": row() | {"items": 7}, "contaminated": row(1.2) | {"items": 3}}},
+    }  # fmt: skip
+    return evaluation_page.page(evaluation_data(sections.slices(stats)))
+
+
+@pytest.fixture(scope="module")
+def screen() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=services.program(*services.CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser.new_page()
+        browser.close()
+
+
+@pytest.fixture
+def pages(data: ReportData, timeline: list[dict[str, Any]], shown: str) -> dict[str, str]:
+    """A page of each kind, from records: no pipeline is run for them."""
+    return {
+        "index": _index(),
+        "results": page(data),
+        "evaluation": _evaluation(),
+        "canary": trial_page.page(trial(stream(), stream(LONG), small=("probe x (9)",), missing="a reason")),
+        "experiment": shown,
+        "review": _review(),
+        "incident": _incident(),
+        "gameday": _gameday(),
+        "impact": _impact(),
+        "run": run_page.page(timeline, ABOUT),
+    }
+
+
+def test_pages_of_every_kind_can_be_read_by_everybody(screen: Any, pages: dict[str, str], tmp_path: Path) -> None:
+    found = {}
+    for name, text in pages.items():
+        path = tmp_path / f"{name}.html"
+        path.write_text(text, encoding="utf-8")
+        screen.goto(path.as_uri())
+        found[name] = reading.faults(screen)
+    assert {name: own for name, own in found.items() if own} == {}
