@@ -16,6 +16,7 @@ from assets.framework.marks import evaluations
 from assets.framework.up_to_date import decide
 from assets.sources import note_arrival
 from jobs import marks, workspace_index
+from jobs.workspace_index.run_watch import RunWatch
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.sources.inventory import wanted_suffixes
@@ -253,15 +254,16 @@ def observations(entries: Iterable[Any]) -> Iterator[dg.AssetObservation]:
 
 def pages(workspace: Path) -> dg.SensorDefinition:
     """Writes the index of the workspace's pages again when something was published."""
+    watch = RunWatch(workspace / "runs")
 
     @dg.sensor(name="pages", minimum_interval_seconds=PAGES_INTERVAL_S, default_status=RUNNING)
     def _pages(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         """Compares what the index shows with what is there."""
         space = Workspace(workspace)
-        seen = workspace_index.seen(space)
+        seen = workspace_index.seen(space, watch)
         if seen == context.cursor:
             return dg.SkipReason("nothing was published")
-        workspace_index.refresh(space, context.log.warning)
+        workspace_index.refresh(space, context.log.warning, watch)
         context.update_cursor(seen)
         return dg.SkipReason(f"wrote {workspace_index.path(space)}")
 

@@ -4,6 +4,7 @@
     operation_states  tiles: incidents, checks, game days
     links      links to pages beside the index; lists of names
     run_lines  training runs with step, loss and goodput
+    run_watch  which runs are open and which wrote last
     pages      every page of the workspace by kind
 
 The pages load nothing and their links are relative: the folder can be opened, copied or served as it is.
@@ -18,6 +19,7 @@ from pathlib import Path
 from jobs.last_recipe import recall
 from jobs.recipes import load
 from jobs.workspace_index import pages, run_lines, states
+from jobs.workspace_index.run_watch import RunWatch
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
@@ -28,11 +30,8 @@ from plinth.storage.workspace import Workspace
 
 #: Runs with a line, newest first; each has its timeline read.
 RUNS_SHOWN = 20
-#: What the index shows, in the workspace.
-WATCHED = (
-    *("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*"),
-    *("refs/**/*.json", "runs/*/events.jsonl", "*.jsonl"),
-)
+#: What the index shows, in the workspace, beside runs.
+WATCHED = ("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*", "refs/**/*.json", "*.jsonl")
 
 
 def path(workspace: Workspace) -> Path:
@@ -40,19 +39,22 @@ def path(workspace: Workspace) -> Path:
     return workspace.reports / pages.INDEX
 
 
-def write(ctx: Context, recipe: Recipe | None) -> Path:
+def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) -> Path:
     """Write the index of the workspace; returns its path.
+
+    Args:
+        watch: knows the runs from an earlier look.
 
     Raises:
         StorageError, DiskFullError: it could not be written.
     """
-    runs = run_lines.newest(ctx)
+    runs = (watch or RunWatch(ctx.workspace.runs)).look().newest()
     data = IndexData(
         workspace=ctx.workspace.root.name,
         recipe=recipe.name if recipe else "",
         written=pages.utc(time.time()),
         tiles=tuple(states.tiles(ctx, recipe)),
-        runs=tuple(run_lines.line(ctx, run) for run in runs[:RUNS_SHOWN]),
+        runs=tuple(run_lines.line(ctx, ctx.workspace.runs / run / "config.json") for run in runs[:RUNS_SHOWN]),
         older_runs=max(0, len(runs) - RUNS_SHOWN),
         groups=tuple(pages.groups(ctx, recipe)),
     )
@@ -60,23 +62,27 @@ def write(ctx: Context, recipe: Recipe | None) -> Path:
     return path(ctx.workspace)
 
 
-def refresh(workspace: Workspace, warn: Callable[[str], object]) -> None:
+def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:
     """Write the index with the recipe that the workspace ran last; one that cannot be written is a warning."""
     try:
         recipe = load(recall(workspace.root))
     except PlinthError:
         recipe = None
     try:
-        write(Context(workspace), recipe)
+        write(Context(workspace), recipe, watch)
     except PlinthError as error:
         warn(f"the index of pages was not written: {error}")
 
 
-def seen(workspace: Workspace) -> str:
-    """A digest that changes when the index is to be written again; from names, sizes and times."""
-    found = []
+def seen(workspace: Workspace, watch: RunWatch) -> str:
+    """A digest that changes when the index is to be written again; from names, sizes and times.
+
+    Args:
+        watch: of the runs; those that have ended are not looked at again.
+    """
+    found: list[list[object]] = [["runs", *watch.look().facts()]]
     for pattern in WATCHED:
         for watched in workspace.root.glob(pattern):
             if watched != path(workspace) and (stat := run_lines.stat_of(watched)):
                 found.append([str(watched), stat.st_size, stat.st_mtime_ns])
-    return fingerprint.digest(sorted(found))
+    return fingerprint.digest(sorted(found, key=lambda one: str(one[0])))

@@ -33,12 +33,11 @@ _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 
 def groups(ctx: Context, recipe: Recipe | None) -> Iterator[PageGroup]:
     """Pages beside the index by kind, newest first; pages of runs are linked from their lines too."""
-    runs = {path.parent.name for path in ctx.workspace.runs.glob("*/config.json")}
     by_kind: dict[str, list[tuple[float, PageLine]]] = {}
     for path in sorted(ctx.workspace.reports.glob("*.html")):
         if path.name != INDEX:
             line = PageLine(title=_title(path), href=path.name, written=utc(path.stat().st_mtime))
-            by_kind.setdefault(_kind(path, runs, recipe), []).append((-path.stat().st_mtime, line))
+            by_kind.setdefault(_kind(ctx, path, recipe), []).append((-path.stat().st_mtime, line))
     docs = docs_index(ctx.workspace)
     if docs.exists():
         href = Path("..", docs.relative_to(ctx.workspace.root)).as_posix()
@@ -50,8 +49,8 @@ def groups(ctx: Context, recipe: Recipe | None) -> Iterator[PageGroup]:
             yield PageGroup(name=name, command=command, pages=pages)
 
 
-def _kind(path: Path, runs: set[str], recipe: Recipe | None) -> str:
-    if path.stem in runs:
+def _kind(ctx: Context, path: Path, recipe: Recipe | None) -> str:
+    if (ctx.workspace.runs / path.stem / "config.json").exists():
         return "Runs"
     if recipe is not None and path.stem == recipe.name:
         return "Results"

@@ -1,4 +1,4 @@
-"""Lines of the index about training runs, the one with the newest event first."""
+"""Lines of the index about training runs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,6 @@ def stat_of(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
-
-
-def newest(ctx: Context) -> list[Path]:
-    """Configurations of runs with a timeline, the one with the newest event first."""
-    found = []
-    for path in ctx.workspace.runs.glob("*/config.json"):
-        if stat := stat_of(path.with_name("events.jsonl")):
-            found.append((-stat.st_mtime_ns, path))
-    return [path for _, path in sorted(found)]
 
 
 def line(ctx: Context, path: Path) -> RunLine:

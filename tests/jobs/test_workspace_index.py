@@ -11,6 +11,7 @@ import pytest
 
 from jobs import workspace_index
 from jobs.workspace_index import pages, states
+from jobs.workspace_index.run_watch import RunWatch
 from plinth.compute.context import Context
 from plinth.operation import asset_log
 from plinth.operation.gamedays import signed_record
@@ -122,11 +123,12 @@ def test_pages_are_listed_by_kind_with_their_own_title(ctx: Context, name: str, 
 
 
 def test_what_is_published_changes_what_was_seen_and_the_index_does_not(ctx: Context) -> None:
-    before = workspace_index.seen(ctx.workspace)
+    watch = RunWatch(ctx.workspace.runs)
+    before = workspace_index.seen(ctx.workspace, watch)
     workspace_index.write(ctx, None)
-    assert workspace_index.seen(ctx.workspace) == before
+    assert workspace_index.seen(ctx.workspace, watch) == before
     (ctx.workspace.reports / "impact-1.html").write_text("x")
-    assert workspace_index.seen(ctx.workspace) != before
+    assert workspace_index.seen(ctx.workspace, watch) != before
 
 
 def test_an_index_that_cannot_be_written_is_a_warning(ctx: Context) -> None:

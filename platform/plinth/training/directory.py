@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -57,6 +58,16 @@ class RunDirectory:
         self.devices = self.root / "devices"
         self.federated = self.root / "federated"
 
+    def reopen(self) -> None:
+        """Remove the result of the last job, since another one begins; the time of `runs/` changes, as with a new run.
+
+        While that time is the same, no run that had ended goes on: a watch need not look at its files.
+        """
+        if self.result.exists():
+            self.result.unlink(missing_ok=True)
+            with suppress(OSError):  # a file system without times of folders
+                os.utime(self.root.parent)
+
 
 def without_result(runs: Path) -> Iterator[RunDirectory]:
     """Runs with a submitted job and no result of one, by name: no other run has a job that is alive.
@@ -66,5 +77,5 @@ def without_result(runs: Path) -> Iterator[RunDirectory]:
     names = sorted(os.listdir(runs)) if runs.exists() else []
     for name in names:
         folder = f"{runs}/{name}/"
-        if os.path.exists(folder + "handle.json") and not os.path.exists(folder + "result.json"):
+        if not os.path.exists(folder + "result.json") and os.path.exists(folder + "handle.json"):
             yield RunDirectory(runs / name)

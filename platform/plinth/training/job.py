@@ -23,12 +23,15 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise.result import JobResult
-from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader
+from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event
 
 POLL_S = 0.5
 
 #: Lines of the log shown with a failure that nothing names.
 LOG_LINES = 25
+
+#: Seconds by which the time of a file may lie behind the clock.
+_CLOCK_S = 0.05
 
 
 def launcher_of(config: RunConfig) -> Launcher:
@@ -66,17 +69,29 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
         ended = result(config)
         if ended is not None and ended.status == "finished" and checkpoint.is_valid(run, last_step(config)):
             return known
-        run.result.unlink(missing_ok=True)
+        run.reopen()
     configuration.write(config)
     if alive:
         return launcher.submit(command(config), run.root, run.log)
     before()
     asked = config.launch
     chosen = choose(asked.kind, asked, config.supervision.grace_s)
-    Timeline(run.events).append("submitted", launcher=asked.kind)
+    if not _is_announced(config):
+        Timeline(run.events).append("submitted", launcher=asked.kind)
     return submit_within(
         run.root.parent.parent, asked.kind, asked.rate, lambda: chosen.submit(command(config), run.root, run.log)
     )
+
+
+def _is_announced(config: RunConfig) -> bool:
+    """Whether the last event says already that this job is submitted: no handle was written since.
+
+    Its submitter was refused, or died; where it left a job, the launcher adopts it.
+    """
+    run, last = config.directory, last_event(config.directory.events)
+    if last is None or (last["event"], last.get("launcher")) != ("submitted", config.launch.kind):
+        return False
+    return not run.handle.exists() or run.handle.stat().st_mtime < float(last["time"]) - _CLOCK_S
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from plinth.training.sinks.metric import Metric, MetricSample
 from plinth.training.sinks.scalars import scalars
+from plinth.training.telemetry.devices import is_hardware_error
 from plinth.training.telemetry.goodput import JOB_ENDS, GoodputAccount
 from plinth.training.telemetry.timeline import waited_s
 
@@ -155,7 +156,7 @@ _STATE = {
         name="plinth_events_total",
         kind="counter",
         labels=(*_OF, "kind"),
-        meaning="Events of a kind.",
+        meaning="Events of a kind; a `device_error` whose XID a program causes is a `program_error`.",
         source="timeline",
     ),
 }
@@ -167,6 +168,9 @@ _FAILURES = frozenset({"failed", "lost"})
 
 #: Events that say that a job holds its ranks.
 _ALIVE = frozenset({"job_started", "run_started", "step"})
+
+#: Kind under which a `device_error` is counted whose XID a program causes: the GPU is sound, and no alert is due.
+PROGRAM_ERROR: Final = "program_error"
 
 #: Kinds that are counted from 0, so that the first one is a rise.
 COUNTED_FROM_0: Final = ("restart", "checkpoint", "intervention")
@@ -195,8 +199,9 @@ class MetricState:
         """Take the next event of the timeline."""
         kind, now = str(event["event"]), float(event["time"])
         self.last = max(self.last, now)
-        self._counts[kind] += 1
-        self._when[kind] = now
+        named = PROGRAM_ERROR if kind == "device_error" and not is_hardware_error(event) else kind
+        self._counts[named] += 1
+        self._when[named] = now
         self._account.add(event)
         self._ledger = None
         if kind in _ALIVE:

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 from plinth.launch.parameters import HostChecks, Launch
 from plinth.records import Frozen
 from plinth.training.config import RunConfig
-from plinth.training.telemetry.devices import chosen
+from plinth.training.telemetry.devices import chosen, is_hardware_error
 from plinth.training.telemetry.timeline import read_events
 
 HostOutcome = Literal["pass", "fail", "undetermined", "not applicable"]
@@ -35,9 +35,6 @@ HOST_VARIABLE: Final = "PLINTH_HOST"
 
 #: Reasons for slow clocks that are faults (nvml.h): hardware slowdown, thermal by hardware, power brake.
 _SLOWED: Final = {0x08: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
-#: XIDs that the program causes, or its end (45 follows every killed process), on a GPU that is sound: those that
-#: NVIDIA's device plugin for Kubernetes leaves out of its health check.
-_OF_PROGRAMS: Final = {13, 31, 43, 45, 68, 109}
 _GPU_OPTION = re.compile(r"--(?:gpus-per-node|gres|gpus-per-task)[= ](?:gpu:)?(?:[\w.-]+:)?(\d+)")
 _BLOCK: Final = 1 << 20
 
@@ -247,7 +244,7 @@ def _noted(config: RunConfig) -> Iterator[str]:
 
     host, begun = {this_host(), os.uname().nodename}, psutil.boot_time()
     for event in read_events(config.directory.events):
-        of_gpu = event["event"] == "device_error" and event.get("xid") not in _OF_PROGRAMS
+        of_gpu = event["event"] == "device_error" and is_hardware_error(event)
         if of_gpu and event.get("host") in host and float(event["time"]) >= begun:
             yield f"GPU {event.get('gpu')} in an earlier attempt: {event.get('kind')} {event.get('xid', '')}".rstrip()
 

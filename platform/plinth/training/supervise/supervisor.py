@@ -314,7 +314,7 @@ def main() -> int:
     if place.node > 0:
         return follow(config, path, place)
     supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)
-    config.directory.result.unlink(missing_ok=True)  # of a job that the scheduler has started again
+    config.directory.reopen()  # of a job that the scheduler has started again
     relaying = sinks.start(config, path)
     result = supervisor.supervise()
     supervisor.events.append(result.status, durable=True, **result.model_dump(exclude={"status", "failure"}))

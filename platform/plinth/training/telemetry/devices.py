@@ -18,8 +18,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from plinth.errors import PlinthError
 from plinth.training.directory import RunDirectory
@@ -28,7 +28,16 @@ from plinth.training.telemetry.timeline import Event, Timeline, read_events
 #: Milliseconds for which one wait for errors lasts.
 WAIT_MS = 1000
 
+#: XIDs that the program causes, or its end (45 follows every killed process), on a GPU that is sound: those that
+#: NVIDIA's device plugin for Kubernetes leaves out of its health check.
+XIDS_OF_PROGRAMS: Final = frozenset({13, 31, 43, 45, 68, 109})
+
 _XID, _UNCORRECTED = 0x8, 0x2  # nvmlEventTypeXidCriticalError, nvmlEventTypeDoubleBitEccError
+
+
+def is_hardware_error(event: Mapping[str, Any]) -> bool:
+    """Whether an event `device_error` is of the GPU itself, and not of the program that ran on it."""
+    return event.get("xid") not in XIDS_OF_PROGRAMS
 
 
 class DeviceMonitor:

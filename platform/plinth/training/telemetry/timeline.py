@@ -165,6 +165,18 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
                 yield event
 
 
+def last_event(path: Path) -> Event | None:
+    """The last event, from the end of the file; None where there is none that can be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = stream.read().rpartition(b"\n")[0].splitlines()
+        found: Event | None = json.loads(lines[-1]) if lines else None
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
 def waited_s(step: Mapping[str, Any]) -> float:
     """Seconds of a step that waited for its batch; of the host where an earlier version wrote no parts."""
     return float(step["parts"].get("data", 0.0) if "parts" in step else step.get("data_wait_s", 0.0))

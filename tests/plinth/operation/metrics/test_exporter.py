@@ -111,6 +111,17 @@ def test_how_a_job_ended(space: Workspace, kinds: list[str], failed: int) -> Non
     assert parsed(of_runs(space)[0].refresh())["plinth_run_failed", ("run", "r1")] == failed
 
 
+@pytest.mark.parametrize(("xid", "kind"), [(79, "device_error"), (45, "program_error"), (None, "device_error")])
+def test_an_error_of_a_gpu_is_apart_from_one_of_its_program(
+    space: Workspace, xid: int | None, kind: str
+) -> None:
+    code = {} if xid is None else {"xid": xid}
+    Timeline(begun(space, "r1").directory.events).append("device_error", kind="xid", gpu=0, **code)
+    values = parsed(of_runs(space)[0].refresh())
+    of_kinds = {key[1][1] for key in values if key[0] == "plinth_event_timestamp_seconds"}
+    assert of_kinds & {"device_error", "program_error"} == {kind}
+
+
 @pytest.mark.parametrize("steps", [10, 20, 40, 80])
 def test_a_refresh_reads_the_new_event_whatever_came_before(space: Workspace, steps: int) -> None:
     configs = [begun(space, f"r{number}", steps) for number in range(3)]
