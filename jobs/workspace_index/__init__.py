@@ -1,7 +1,7 @@
 """The index of a workspace's pages, `reports/index.html`: today's state on one screen, runs, and links to every page.
 
     states     tiles: assets, release, candidates, canary, alerts, budgets, service levels
-    operation_states  tiles: incidents, checks, game days
+    operation_states  tiles: incidents, checks, game days, source values
     links      links to pages beside the index; lists of names
     run_lines  training runs with step, loss and goodput
     run_watch  which runs are open and which wrote last

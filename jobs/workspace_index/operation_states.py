@@ -1,4 +1,4 @@
-"""Tiles of the index about operation: open incidents, game days, the last check of every asset.
+"""Tiles of the index about operation: open incidents, game days, the last check of every asset, values of sources.
 
 Does not belong here: corpus, releases, money and service levels (`states`).
 """
@@ -47,6 +47,27 @@ def gamedays(ctx: Context) -> StateTile:
         note=some(failed),
         standing=standing,
         href=beside(ctx, f"gameday-{shown}.html"),
+    )
+
+
+def source_values(ctx: Context) -> StateTile:
+    """The verdicts on sources that were trained with and without (`plinth source value … --train`)."""
+    from plinth.experiment.arms import PREFIX
+    from plinth.experiment.value.verdict import NOT_DECIDED
+
+    published = [ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects")]
+    stats = {ref.asset.split("/")[1]: ctx.refs.load(ref.digest).stats for ref in published}
+    found = {name: str(own["value"]["verdict"]) for name, own in stats.items() if "value" in own}
+    if not found:
+        return StateTile(label="Source values", value="none asked", note="plinth source value PATH")
+    undecided = sorted(name for name, verdict in found.items() if verdict == NOT_DECIDED)
+    shown = undecided[0] if undecided else sorted(found)[-1]
+    return StateTile(
+        label="Source values",
+        value=f"{len(found) - len(undecided)} of {len(found)} decided",
+        note=some([f"{name}: {verdict}" for name, verdict in sorted(found.items())]),
+        standing="attention" if undecided else "good",
+        href=beside(ctx, f"experiment-{shown}.html"),
     )
 
 

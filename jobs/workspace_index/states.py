@@ -42,6 +42,7 @@ def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
         ("Alerts, last 24 hours", lambda: _alerts(ctx)),
         ("Checks", lambda: operation_states.checks(ctx)),
         ("Game days", lambda: operation_states.gamedays(ctx)),
+        ("Source values", lambda: operation_states.source_values(ctx)),
         ("Budgets", lambda: _budgets(ctx)),
         ("Service levels", lambda: _service_levels(ctx)),
     ]

@@ -13,11 +13,13 @@ from jobs import workspace_index
 from jobs.workspace_index import pages, states
 from jobs.workspace_index.run_watch import RunWatch
 from plinth.compute.context import Context
+from plinth.compute.stage import manifest
 from plinth.operation import asset_log
 from plinth.operation.gamedays import signed_record
 from plinth.operation.gamedays.gameday import GameDayRecord, Instant, Outcome
 from plinth.operation.indicators.facts import CHECKED
 from plinth.recipe.load import load
+from plinth.records import Step
 from plinth.report.workspace_index import StateTile
 from plinth.storage.workspace import Workspace
 from registry import incidents
@@ -38,7 +40,7 @@ def test_an_empty_workspace_has_an_index(ctx: Context) -> None:
     written = workspace_index.write(ctx, None)
     assert written == ctx.workspace.reports / "index.html"
     assert "None yet." in written.read_text()
-    of_operation = {"Incidents", "Checks", "Game days"}
+    of_operation = {"Incidents", "Checks", "Game days", "Source values"}
     assert set(tiles(ctx)) == {"Alerts, last 24 hours", "Budgets", "Service levels", *of_operation}
 
 
@@ -86,6 +88,18 @@ def test_the_last_record_of_a_game_day_counts(ctx: Context, own_trust: Path) -> 
     signed_record.append(ctx, played.model_copy(update={"instants": ()}))
     tile = tiles(ctx)["Game days"]
     assert (tile.value, tile.note, tile.standing) == ("0 of 1 passed", "full-disk", "bad")
+
+
+def test_verdicts_on_sources_are_counted_and_an_open_one_is_shown(ctx: Context) -> None:
+    verdicts = {"value-forum": "buy", "value-mail": "not decided", "filters": None}
+    for name, verdict in verdicts.items():
+        stats = {"value": {"verdict": verdict}} if verdict else {"effects": []}
+        step = Step(name="experiment/effects", version="2")
+        ctx.refs.publish(manifest(f"experiment/{name}/effects", step, {}, [], stats), name)
+        (ctx.workspace.reports / f"experiment-{name}.html").write_text("x")
+    tile = tiles(ctx)["Source values"]
+    assert (tile.value, tile.standing, tile.href) == ("1 of 2 decided", "attention", "experiment-value-mail.html")
+    assert tile.note == "value-forum: buy, value-mail: not decided"
 
 
 def test_a_part_that_cannot_be_read_is_unknown_and_hides_no_other(ctx: Context) -> None:

@@ -119,7 +119,8 @@ def _card(section: ReportTable) -> str:
     if section.rows:
         head = "".join(f"<th>{_safe(name)}</th>" for name in section.columns)
         rows = "".join("<tr>" + "".join(f"<td>{_safe(cell)}</td>" for cell in row) + "</tr>" for row in section.rows)
-        table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        table = f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{table}</div>'
     return f'<section class="card"><h2>{_safe(section.title)}</h2><p>{_safe(section.text)}</p>{table}</section>'
 
 
