@@ -96,7 +96,7 @@ def of(
         for arm in arms
     ]
     if not experiment.ladder:
-        return [*_sample(experiment, arms), *runs, _effects(experiment, arms)]
+        return [*_sample(experiment, arms, known), *runs, _effects(experiment, arms)]
     held = [one for one, arm in zip(runs, arms, strict=True) if _foretold(experiment, arm)]
     return [*(one for one in runs if one not in held), _forecast(experiment, arms), *held, _effects(experiment, arms)]
 
@@ -152,7 +152,7 @@ def _sampled(experiment: Experiment) -> tuple[str, ...]:
     return (sample_of(experiment),) if experiment.source else ()
 
 
-def _sample(experiment: Experiment, arms: Sequence[Arm]) -> list[Stage]:
+def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) -> list[Stage]:
     """The sample of a source beside the text of the arm without it."""
     if experiment.source is None:
         return []
@@ -167,7 +167,7 @@ def _sample(experiment: Experiment, arms: Sequence[Arm]) -> list[Stage]:
                 "recipe": recipe_fingerprint(ours.recipe),
                 "source": experiment.source.model_dump(mode="json", exclude=PRICE),
             },
-            outside=partial(_outside, ours, selected(stages(ours.recipe), CORPUS)),
+            outside=partial(_outside, ours, selected(stages(ours.recipe), CORPUS), known),
             group=PREFIX,
             description=f"{experiment.question} A sample of the source: what of it is accepted, new and effective.",
             owner=shared_owner(arms[0].recipe),

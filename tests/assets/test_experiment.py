@@ -34,6 +34,18 @@ SOURCE = (
     "{kind: jsonl, path: %s.jsonl, licence: MIT, domain: d, snapshot: s, "
     "terms: {train: true, redistribute: true, commercial: true}}"
 )
+QUESTION = """
+name: value-one
+question: Is it worth its price?
+recipe: tiny
+test: {prose: {path: test.jsonl}}
+common:
+  corpus:
+    buckets: {web: null, code: null, prose: {sources: [%s]}}
+  mixture: {phases: [{name: all, fraction: 1, weights: {prose: 1}}]}
+source: {price: 10, share: 0.5, %s
+seeds: [3]
+"""
 
 
 @pytest.mark.parametrize(
@@ -91,3 +103,20 @@ def test_one_decision_looks_once_at_sources_that_runs_share(
     (ctx.workspace.root / "input" / "one.jsonl").write_text('{"text": "another"}\n')
     again = identities(for_one_decision=True)
     assert [one == other for one, other in zip(each, again, strict=True)] == [False, False, True] * 2
+
+
+def test_the_sample_of_a_source_is_another_when_its_files_are(
+    runs: tuple[Context, arms.Experiment, tuple[arms.Arm, ...]], tmp_path: Path
+) -> None:
+    ctx, path = runs[0], tmp_path / "value.yaml"
+    path.write_text(QUESTION % (SOURCE % "two", (SOURCE % "one").removeprefix("{")))
+
+    def identity() -> str | None:
+        sample = experiment.of(*arms.load(path, FOLDER), for_one_decision=True)[0]
+        assert sample.asset == "experiment/value-one/sample"
+        assert sample.outside
+        return sample.outside(ctx)
+
+    before = identity()
+    (ctx.workspace.root / "input" / "one.jsonl").write_text('{"text": "another"}\n')
+    assert identity() != before
