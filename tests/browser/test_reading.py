@@ -24,7 +24,7 @@ from tests.plinth.report.test_impact_page import arrows, boxes
 from tests.plinth.report.test_trial_page import stream, trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("Chromium")]
-LONG = "a name without a space that is longer than any phone is wide ".replace(" ", "-") * 2
+LONG = "a name without a space that is longer than any phone is wide ".replace(" ", "_") * 2
 
 
 def _index() -> str:
