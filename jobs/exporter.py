@@ -16,11 +16,11 @@ from registry.metrics import canary_samples, level_samples, release_samples
 SELDOM_S = 300.0
 
 
-def exporter(ctx: Context, recipe: Recipe | None, say: Callable[[str], None] | None = None) -> Exporter:
+def exporter(ctx: Context, recipe: Callable[[], Recipe | None], say: Callable[[str], None] | None = None) -> Exporter:
     """All parts, each at its pace.
 
     Args:
-        recipe: whose release's canary is watched; None: of no release.
+        recipe: gives the recipe whose release's canary is watched, once a canary stands; None: of no release.
         say: takes a sentence about a part that begins to fail; by default it is printed as an error.
     """
     runs = RunsCollector(ctx.workspace.runs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from plinth.compute.context import Context
@@ -16,7 +16,7 @@ from plinth.operation import objectives
 from plinth.provenance.impact.descendants import descent
 from plinth.recipe.recipe import Recipe
 from plinth.training.sinks.metric import MetricSample
-from registry import canary, releases, service_levels, taint
+from registry import releases, service_levels, taint
 from registry.releases import ReleaseRecord
 from registry.standing import standing
 
@@ -36,15 +36,27 @@ def release_samples(ctx: Context) -> Iterator[MetricSample]:
         yield from _release(model, [record for record in history if record.model == model], unfit)
 
 
-def canary_samples(ctx: Context, recipe: Recipe | None) -> Iterator[MetricSample]:
+def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterator[MetricSample]:
     """The canary on trial of the recipe's release, by everything observed of it.
 
+    Args:
+        recipe: gives the recipe, where a canary stands: a recipe and what compares evaluations take 80 MB.
+
     Raises:
+        PlinthError: the recipe cannot be read.
         TrustError: the policy of the release, or its history, does not hold.
     """
-    if recipe is None or recipe.release is None:
+    by_model: dict[str, list[ReleaseRecord]] = {}
+    for record in releases.history(ctx):
+        by_model.setdefault(record.model, []).append(record)
+    if all(standing(records).canary is None for records in by_model.values()):
         return
-    found = canary.observe(ctx, recipe)
+    named = recipe()
+    if named is None or named.release is None:
+        return
+    from registry import canary
+
+    found = canary.observe(ctx, named)
     if found is None:
         return
     status = found.status

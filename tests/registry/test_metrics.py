@@ -57,5 +57,5 @@ def test_a_history_that_was_changed_is_broken(ctx: Context) -> None:
 
 
 def test_without_a_recipe_no_canary_is_watched_and_nothing_measured_has_no_value(ctx: Context) -> None:
-    assert list(canary_samples(ctx, None)) == []
+    assert list(canary_samples(ctx, lambda: None)) == []
     assert {one.name for one in level_samples(ctx)} == {"plinth_sli_objective_ratio"}

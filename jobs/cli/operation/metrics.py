@@ -11,6 +11,7 @@ from jobs.cli.options import Settings, examples, json_option, recipe_option, sha
 
 if TYPE_CHECKING:
     from plinth.operation.metrics.exporter import Exporter
+    from plinth.recipe.recipe import Recipe
 
 #: As `plinth up` takes it (`jobs.servers`).
 PORT = 9464
@@ -87,8 +88,10 @@ def _exporter(settings: Settings) -> Exporter:
     from jobs.exporter import exporter
     from plinth.errors import MissingError
 
-    try:
-        recipe = settings.load_recipe()
-    except MissingError:
-        recipe = None
+    def recipe() -> Recipe | None:
+        try:
+            return settings.load_recipe()
+        except MissingError:
+            return None
+
     return exporter(settings.context(), recipe)

@@ -113,7 +113,7 @@ def test_a_trial_is_exported_by_stream(ctx: Context, two: Any) -> None:
     measured(two[1], {"web": 0.97})
     seen, recipe = observe(ctx, two[0].recipe), two[0].recipe
     assert seen is not None
-    found = {(one.name, *one.labels[1:]): one.value for one in canary_samples(ctx, recipe)}
+    found = {(one.name, *one.labels[1:]): one.value for one in canary_samples(ctx, lambda: recipe)}
     assert found["plinth_canary_timestamp_seconds",] == datetime.fromisoformat(seen.status.since).timestamp()
     assert found["plinth_canary_pairs", "latency"] == 0
     assert found["plinth_canary_pairs", WHOLE] > 0

@@ -3,6 +3,8 @@
 Two texts are alike when of the smaller set of shingles a share of at least `threshold` is in the other. That takes a
 near duplicate (a Jaccard similarity of the threshold implies it), a page that quotes the whole text, and an excerpt.
 A text of few shingles is alike only what equals it but for case and white space.
+
+Whoever reads signed records imports this; kernels are imported where texts are compared.
 """
 
 from __future__ import annotations
@@ -16,11 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
-from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.records import Frozen
-from plinth.text.unicode.fold import digests
-from plinth.text.words.ngrams import shared
 
 U64 = npt.NDArray[np.uint64]
 
@@ -55,6 +54,9 @@ class TextSignature(Frozen):
 
 def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
     """The signatures of texts; equal ones once, in order of their digests."""
+    from plinth.corpus.dedup.near import shingles
+    from plinth.text.unicode.fold import digests
+
     column = pa.array(texts, pa.large_string())
     found: Mapping[str, U64] = {
         digest.hex(): own
@@ -68,6 +70,8 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
 
 def overlap(a: U64, b: U64) -> float:
     """Share of the smaller set that is in the other; 0 where either has fewer than `LEAST_SHINGLES`."""
+    from plinth.text.words.ngrams import shared
+
     smaller = min(a.size, b.size)
     return shared(a, b) / smaller if smaller >= LEAST_SHINGLES else 0.0
 
