@@ -11,6 +11,7 @@ checklists    checklists as assets with a check for each line, by schedule
 checks        lines of checklists about the orchestrator
 marks         the check of every asset against marks of unfitness
 queueing      whose a Dagster run is and how urgent: its tags
+run_launcher  Dagster's launcher, which finds runs whose process has ended
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last
 results_page  the page of results

@@ -144,9 +144,12 @@ def build(
 
 
 def _job(one: AssetJob, apart: dg.AssetSelection, tags: Mapping[str, str]) -> Any:
-    executor = dg.in_process_executor
     return dg.define_asset_job(
-        one.name, one.selection - apart, executor_def=executor, tags=tags, description=one.description
+        one.name,
+        one.selection - apart,
+        executor_def=dg.in_process_executor,
+        tags={**tags, queueing.JOB: one.name},
+        description=one.description,
     )
 
 

@@ -24,6 +24,7 @@ from assets.framework.up_to_date import decide
 from jobs import experiments
 from jobs.instance import open_instance
 from jobs.pipeline import QUIET, raise_first_failure, requested_by, take_harvest
+from jobs.run_launcher import HOST, host
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
@@ -218,7 +219,7 @@ def _materialise(space: Workspace, stages: Sequence[Stage], chosen: Sequence[str
             instance=instance,
             asset_selection=[dg.AssetKey(one.split("/")) for one in chosen],
             run_config=QUIET,
-            tags={REQUESTED_BY: requested_by()},
+            tags={REQUESTED_BY: requested_by(), HOST: host()},
             raise_on_error=False,
         )
     if not result.success:

@@ -28,6 +28,7 @@ from jobs import definitions, policies, queueing, results_page, sensors, workspa
 from jobs.instance import open_instance
 from jobs.last_recipe import remember
 from jobs.recipes import load
+from jobs.run_launcher import HOST, host
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
@@ -219,7 +220,7 @@ def _execute(
             instance=instance,
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
             run_config=QUIET,
-            tags={REQUESTED_BY: requested_by(), **queueing.tags(recipe, space)},
+            tags={REQUESTED_BY: requested_by(), HOST: host(), **queueing.tags(recipe, space)},
             raise_on_error=False,
         )
         if not result.success:

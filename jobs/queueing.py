@@ -14,6 +14,9 @@ from plinth.storage.workspace import Workspace
 
 #: Bounded for each value by `concurrency.runs.tag_concurrency_limits` of `dagster.yaml`.
 TEAM: Final = "plinth/team"
+#: Of each job one run at a time, by the same setting: of two sensors and ticks that ask at once, the second run finds
+#: everything done.
+JOB: Final = "plinth/job"
 #: Of Dagster: runs with the greater number leave the queue first.
 RUN_PRIORITY: Final = "dagster/priority"
 _ORDER: Final = {"low": "-10", "high": "10"}

@@ -36,10 +36,10 @@ PAGES_INTERVAL_S = 30
 ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
-def arrival(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
+def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") -> dg.SensorDefinition:
     """Requests the corpus job when a source, list or protected set differs in content from what is published."""
 
-    @dg.sensor(name="arrival", job=job, minimum_interval_seconds=ARRIVAL_INTERVAL_S, default_status=RUNNING)
+    @dg.sensor(name=name, job=job, minimum_interval_seconds=ARRIVAL_INTERVAL_S, default_status=RUNNING)
     def _arrival(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Watches the sources, lists and protected sets of the recipe."""
         ctx = Context(Workspace(workspace))
@@ -50,9 +50,9 @@ def arrival(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
             changed = _changed(recipe, ctx)
         except PlinthError as error:
             return dg.SkipReason(str(error))
-        for name in changed:
-            if name in recipe.corpus.buckets:
-                note_arrival(ctx, name, recipe.corpus.buckets[name])
+        for bucket in changed:
+            if bucket in recipe.corpus.buckets:
+                note_arrival(ctx, bucket, recipe.corpus.buckets[bucket])
         requests = [dg.RunRequest(run_key=seen, tags={"plinth/new_sources": ",".join(changed)})] if changed else []
         return dg.SensorResult(run_requests=requests, cursor=seen)
 

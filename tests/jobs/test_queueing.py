@@ -57,5 +57,7 @@ def test_dagster_bounds_each_team_and_watches_freshness(place: str, tmp_path, mo
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with dg.DagsterInstance.get() as made:
         assert made.freshness_enabled
-        (limit,) = made.get_concurrency_config().run_queue_config.tag_concurrency_limits
-        assert (limit["key"], limit["value"]) == ("plinth/team", {"applyLimitPerUniqueValue": True})
+        limits = made.get_concurrency_config().run_queue_config.tag_concurrency_limits
+        assert [one["key"] for one in limits] == [queueing.TEAM, queueing.JOB]
+        assert limits[1]["limit"] == 1
+        assert all(one["value"] == {"applyLimitPerUniqueValue": True} for one in limits)

@@ -1,0 +1,83 @@
+"""A run whose process was killed is found and closed; one that lives, or is on another machine, is left alone."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+from dagster._core.launcher import WorkerStatus
+from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+
+from jobs import run_launcher
+from jobs.instance import open_instance
+from plinth.storage.workspace import Workspace
+
+
+@pytest.fixture
+def instance(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    monkeypatch.setenv("DAGSTER_HOME", "")  # given back: the instance of the workspace is named here
+    with open_instance(Workspace(tmp_path).ensure()) as made:
+        yield made
+
+
+@dg.op
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dg.job
+def dies() -> None:
+    killed()
+
+
+def left(instance: dg.DagsterInstance, host: str) -> dg.RunRecord:
+    """A run whose process was killed in its only op."""
+    run = {"instance": instance, "tags": {run_launcher.HOST: host}}
+    child = multiprocessing.get_context("fork").Process(target=dies.execute_in_process, kwargs=run)
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    (record,) = instance.get_run_records()
+    assert record.dagster_run.status == dg.DagsterRunStatus.STARTED
+    return record
+
+
+def test_a_run_whose_process_is_gone_is_closed(instance: dg.DagsterInstance) -> None:
+    record = left(instance, run_launcher.host())
+    assert instance.run_launcher.supports_check_run_worker_health
+    found = instance.run_launcher.check_run_worker_health(record.dagster_run)
+    assert (found.status, "has ended" in str(found.msg)) == (WorkerStatus.FAILED, True)
+    monitor_started_run(instance, None, record, logging.getLogger())  # type: ignore[arg-type]
+    assert instance.get_run_records()[0].dagster_run.status == dg.DagsterRunStatus.FAILURE
+
+
+def test_a_run_of_another_machine_is_left_alone(instance: dg.DagsterInstance) -> None:
+    record = left(instance, "another")
+    monitor_started_run(instance, None, record, logging.getLogger())  # type: ignore[arg-type]
+    assert instance.get_run_records()[0].dagster_run.status == dg.DagsterRunStatus.STARTED
+
+
+def test_a_living_run_is_running_and_the_number_of_its_process_alone_is_not(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[WorkerStatus] = []
+
+    @dg.op
+    def asked(context) -> None:
+        for rounded in (run_launcher.ROUNDED_S, -1e9):  # as if this process had begun after the run
+            monkeypatch.setattr(run_launcher, "ROUNDED_S", rounded)
+            run = context.instance.get_run_by_id(context.run_id)
+            assert run
+            found.append(instance.run_launcher.check_run_worker_health(run).status)
+
+    @dg.job
+    def asks() -> None:
+        asked()
+
+    asks.execute_in_process(instance=instance, tags={run_launcher.HOST: run_launcher.host()})
+    assert found == [WorkerStatus.RUNNING, WorkerStatus.FAILED]
