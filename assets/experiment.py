@@ -24,6 +24,7 @@ from assets.framework.inputs import shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.framework.up_to_date import up_to_date
+from assets.initial import require_checkpoint
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.costs import StepCost
@@ -183,6 +184,8 @@ def _assess(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: I
     from plinth.experiment.value import value  # pandas and compiled kernels: not where definitions are loaded
 
     assert experiment.source is not None
+    if experiment.source.anneal:
+        require_checkpoint(ctx, experiment.source.anneal.checkpoint)
     base, ours = (next(one for one in arms if one.arm == name) for name in (experiment.base, WITH))
     made = played(ctx, experiment, base, say, CORPUS)
     own = Context(ctx.workspace.branch(base.branch), ctx.engine, ctx.progress, requested_by=ctx.requested_by)

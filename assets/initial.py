@@ -125,6 +125,16 @@ def _version(ctx: Context, target: str) -> tuple[str, str]:
     return name, version
 
 
+def require_checkpoint(ctx: Context, target: str) -> None:
+    """Refuse what names no checkpoint that is kept, before anything is trained that would go on from it.
+
+    Raises:
+        MissingError: no run, or none of its kept checkpoints, has that name.
+    """
+    if _mean(ctx, target) is None:
+        manifests.committed_step(*_run(ctx, target))
+
+
 def _checkpoint(ctx: Context, target: str) -> Manifest:
     if (mean := _mean(ctx, target)) is not None:
         mean_record.require(RunDirectory(ctx.workspace.runs / str(mean.stats.get("run_id"))), mean)

@@ -27,7 +27,7 @@ OVER = {
         "total_tokens": 40960,
         "phases": [{"name": "all", "fraction": 1, "weights": dict.fromkeys(BUCKETS, 1)}],
     },
-    "training": {"checkpoints": {"every_steps": 40}, "validation": None, "launch": {"ranks": 1}},
+    "training": {"checkpoints": {"every_steps": 40, "keep_every": 40}, "validation": None, "launch": {"ranks": 1}},
 }
 DESCRIBED = ("--kind", "jsonl", "--licence", "CC0-1.0")
 ASKED = ("--price", 20000, "--share", 0.5, "--test", "test/articles.jsonl", "--train")
@@ -106,6 +106,16 @@ def test_what_the_workspace_has_already_is_not_bought_and_trains_nothing(asked: 
     assert found["verdict"] == "do not buy"
     assert "are new" in found["reason"]
     assert found["tokens"]["per_token"]["value"] is None
+    assert set((workspace / "runs").glob("*")) == before
+
+
+def test_a_checkpoint_that_is_not_kept_is_refused_before_anything_is_trained(asked: tuple[Path, Path]) -> None:
+    workspace, recipe = asked
+    before = set((workspace / "runs").glob("*"))
+    command = ("source", "value", new(workspace, "articles"), "-r", recipe, *DESCRIBED, *ASKED)
+    refused = plinth(workspace, *command, "--anneal", "planted:41", "--anneal-tokens", 20480, check=False)
+    assert refused.returncode == 2
+    assert "has no checkpoint 41" in refused.stderr
     assert set((workspace / "runs").glob("*")) == before
 
 

@@ -107,6 +107,23 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
     return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*made, tokenizer], stats)
 
 
+def committed_step(config: RunConfig, number: int | None = None) -> int:
+    """The step of a committed checkpoint of a run that is still kept; by default the newest.
+
+    Raises:
+        MissingError: the run has no such checkpoint.
+    """
+    known = checkpoint.committed(config.directory)
+    chosen = number if number is not None else max(known, default=0)
+    if chosen not in known:
+        raise MissingError(
+            f"run {config.run_id} has no checkpoint {number or ''}".rstrip(),
+            found=", ".join(str(step) for step in known) or "none",
+            remedy="`plinth checkpoint list RUN` shows those that are kept",
+        )
+    return chosen
+
+
 def committed_manifest(ctx: Context, config: RunConfig, number: int | None = None) -> Manifest:
     """The manifest of a committed checkpoint of a run, finished or not, for evaluating it; by default the newest.
 
@@ -117,14 +134,7 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
         MissingError: the run has no such checkpoint.
         CheckpointError: it is not what was committed.
     """
-    known = checkpoint.committed(config.directory)
-    chosen = number if number is not None else max(known, default=0)
-    if chosen not in known:
-        raise MissingError(
-            f"run {config.run_id} has no checkpoint {number or ''}".rstrip(),
-            found=", ".join(str(step) for step in known) or "none",
-            remedy="`plinth checkpoint list RUN` shows those that are kept",
-        )
+    chosen = committed_step(config, number)
     if config.directory.evidence.exists() and chosen == last_step(config):
         run = run_manifest(ctx, config)
         ctx.refs.save(run)
