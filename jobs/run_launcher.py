@@ -6,12 +6,14 @@ Dagster's own launcher cannot say: a run whose process was killed with its code 
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import Final
 
 import dagster as dg
 import psutil
 from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
+from dagster._core.storage.tags import GRPC_INFO_TAG
 
 #: Tag of a run: the machine of its process. Of runs elsewhere nothing can be said from here.
 HOST: Final = "plinth/host"
@@ -25,15 +27,18 @@ def host() -> str:
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Starts runs in the code server's machine, and finds those whose process has ended without a word."""
+    """Finds runs of this machine whose process has ended without a word."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
         return True
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        self._instance.add_run_tags(context.dagster_run.run_id, {HOST: host()})
         super().launch_run(context)
+        run = self._instance.get_run_by_id(context.dagster_run.run_id)
+        # A code server that this process started has a socket; one behind a port may be a machine or pod of its own.
+        if run and "socket" in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
+            self._instance.add_run_tags(run.run_id, {HOST: host()})
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         """Whether the process that reported the run's start is there; one that began later has only its number."""
