@@ -34,6 +34,8 @@ Answer = Literal["buy", "do not buy", "not decided"]
 BUY: Final = "buy"
 DO_NOT_BUY: Final = "do not buy"
 NOT_DECIDED: Final = "not decided"
+#: Documents without which no interval has a width.
+FEWEST: Final = 2
 
 
 class SourceGain(Frozen):
@@ -159,6 +161,8 @@ def _open(one: SourceGain, least: float) -> str:
     """Why a use decides nothing."""
     if one.gain is None:
         return "not measured: " + ("; ".join(one.lacking) or "no run")
+    if one.documents < FEWEST:
+        return f"{one.documents} documents of the test text are left: of the others the text of some run may hold parts"
     if not one.claims:
         return "seeds too few: training noise is not known from one pair of runs"
     seen = "" if one.smallest is None else f"; {one.smallest:.2g} would have been seen"

@@ -109,6 +109,13 @@ def test_one_seed_decides_nothing() -> None:
     assert "seeds too few" in found.reason
 
 
+def test_one_document_decides_nothing_and_the_reason_is_not_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "DOCUMENTS", 1)
+    found = asked({"proxy": 0.9})
+    assert found.verdict == NOT_DECIDED
+    assert found.reason.startswith("proxy: 1 documents of the test text are left")
+
+
 def test_what_got_worse_is_left_to_a_person() -> None:
     assert asked({"proxy": 0.3}, changes=[change()]).verdict == BUY
     found = asked({"proxy": 0.3}, changes=[change(worse=True)])
