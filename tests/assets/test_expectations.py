@@ -1,8 +1,12 @@
 """Suites run for real through Great Expectations."""
 
+import os
+
 import pytest
 
+from assets.framework import expectations
 from assets.framework.expectations import Suite, between, build_docs, equal_columns, no_nulls, rows_between, validate
+from plinth.storage import locks
 from plinth.storage.workspace import Workspace
 
 pytestmark = pytest.mark.slow
@@ -69,3 +73,19 @@ def test_what_the_import_puts_off_is_there_at_first_use(workspace):
 
     assert divergence.stats.entropy([1, 1], base=2) == pytest.approx(1)
     assert divergence.alt.Chart().mark_bar().to_dict()["mark"] == {"type": "bar"}
+
+
+def test_what_is_stored_is_stored_by_one_process_at_a_time(workspace, monkeypatch):
+    free, run = [], expectations._validated
+
+    def watched(suite, root):
+        fd = locks.try_take(workspace.root / expectations.LOCK)
+        free.append(fd is not None)
+        if fd is not None:
+            os.close(fd)
+        return run(suite, root)
+
+    monkeypatch.setattr(expectations, "_validated", watched)
+    for keep in (True, False):
+        validate(Suite("s", ROWS, [no_nulls("documents")]), workspace, keep=keep)
+    assert free == [False, True]

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from plinth.compute.item_stream import SPARES
+from plinth.corpus.extract import engines
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import ExtractionFailure, Page, Text
 from plinth.corpus.sources.parameters import Extraction
@@ -325,3 +326,11 @@ def test_an_extractor_that_cannot_start_is_a_named_error(monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(WorkerError, match="does not start"):
         extract([Page(ARTICLE)])
+
+
+def test_no_page_pays_for_word_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trafilatura import external
+
+    monkeypatch.setattr(external, "JT_STOPLIST", None)
+    engines.engine("trafilatura")
+    assert external.JT_STOPLIST
