@@ -15,7 +15,7 @@ from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
-from plinth.corpus.canaries.parameters import BUCKET, PLANTED
+from plinth.corpus.canaries.parameters import BUCKET
 from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.tokens.order.parameters import lengths
@@ -28,7 +28,7 @@ def stages(recipe: Recipe) -> list[Stage]:
         return []
     owner = shared_owner(recipe)
     planted = Stage(
-        asset=PLANTED,
+        asset=plant.ASSET,
         deps=("tokenizer",),
         make=partial(_make, recipe),
         version=plant.VERSION,

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
-from plinth.corpus.canaries.parameters import PLANTED
 from plinth.errors import MissingError
 from plinth.provenance.document_rows import DOCUMENT_ID, DocumentPlace, matching_rows
 from plinth.records import Manifest, bucket_of
@@ -30,7 +29,7 @@ def planted(ctx: Context, target: str) -> DocumentPlace | None:
     by_id = DOCUMENT_ID.fullmatch(target) is not None
     wanted: Any = pa.scalar(bytes.fromhex(target), pa.binary(16)) if by_id else pa.scalar(target)
     places = (
-        DocumentPlace(bucket_of(PLANTED), manifest, number, row)
+        DocumentPlace(bucket_of(plant.ASSET), manifest, number, row)
         for number, part in enumerate(manifest.named("part-"))
         for row in matching_rows(ctx, part, "id" if by_id else "uri", wanted)
     )
@@ -63,5 +62,5 @@ def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
 
 
 def _published(ctx: Context) -> Manifest | None:
-    ref = ctx.refs.ref(PLANTED)
+    ref = ctx.refs.ref(plant.ASSET)
     return ctx.refs.load(ref.digest) if ref else None

@@ -8,8 +8,6 @@ from plinth.records import Frozen, internal
 
 #: The bucket that planted copies are shards and sequences of; no recipe's bucket may have its name.
 BUCKET = "canaries"
-#: Key of the planted copies.
-PLANTED = f"{BUCKET}/curated"
 
 #: Tokens of a planted document, end-of-text included: a divisor of every row length between these, near the last.
 SHORTEST, LONGEST, USUAL = 12, 48, 16

@@ -26,13 +26,14 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.canaries import generate
 from plinth.corpus.canaries.generate import Canary, Lexis
-from plinth.corpus.canaries.parameters import BUCKET, LONGEST, PLANTED, SHORTEST, Canaries, document_tokens
+from plinth.corpus.canaries.parameters import BUCKET, LONGEST, SHORTEST, Canaries, document_tokens
 from plinth.corpus.documents.documents import document_id
 from plinth.errors import RecipeError
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 
+ASSET = f"{BUCKET}/curated"
 VERSION = "1"
 TABLE = "canaries.parquet"
 
@@ -99,7 +100,7 @@ def run(
         ctx.cache.put(key, parts)
     stats = {**parts[0].stats, **parts[1].stats, "document_tokens": size, "seed": params.seed}
     stats["repetitions"] = list(params.repetitions)
-    return manifest(PLANTED, step, {"tokenizer": tokenizer}, parts, stats)
+    return manifest(ASSET, step, {"tokenizer": tokenizer}, parts, stats)
 
 
 def table(store: Store, made: Manifest) -> pa.Table:

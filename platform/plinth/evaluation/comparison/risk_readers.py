@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.corpus.canaries.parameters import PLANTED
+from plinth.corpus.canaries import plant
 from plinth.evaluation.comparison.columns import chosen, part_table
 from plinth.evaluation.comparison.pairs import Pairs, align, labelled
 from plinth.records import Manifest
@@ -22,7 +22,7 @@ def canaries(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     Raises:
         IntegrityError: the canaries are other texts.
     """
-    texts = [made.inputs[PLANTED] for made in (a, b)]
+    texts = [made.inputs[plant.ASSET] for made in (a, b)]
     sides = [part_table(store, made, "canaries.parquet") for made in (a, b)]
     sides = [side.append_column("text", pa.repeat(text, len(side))) for side, text in zip(sides, texts, strict=True)]
     own = [side.filter(pc.equal(side["kind"], "canary")) for side in sides]

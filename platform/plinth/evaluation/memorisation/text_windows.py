@@ -21,6 +21,7 @@ from plinth.tokens.order.batch import SpanSteps
 from plinth.tokens.order.steps import Steps
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.splitmix import mix64
+from plinth.tokens.tokenizer import encode, tokenizer
 
 #: Windows tried of a document: the border of a sequence may run through some.
 TRIES = 16
@@ -97,8 +98,6 @@ def heldout_windows(
     Args:
         trained: the tokenizer of the run.
     """
-    from plinth.tokens.tokenizer import encode, tokenizer  # a second to import, and only these windows need it
-
     ranks = {(row["bucket"], row["id"]): row["rank"] for row in rows}
     texts = dict(_texts(ctx, curated, ranks))
     (file,) = trained.named(tokenizer.FILE)
