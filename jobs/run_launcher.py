@@ -15,7 +15,8 @@ import psutil
 from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
-#: Tag of a run: the machine of its process. Of runs elsewhere nothing can be said from here.
+#: Tag of a run: the machine of its process. Of runs elsewhere nothing can be said from here; machines and containers
+#: that share a workspace need names of their own.
 HOST: Final = "plinth/host"
 #: Clocks of the machine and of its processes are rounded.
 ROUNDED_S = 1.0

@@ -27,7 +27,7 @@ PATIENCE = {
 #: How much longer than the 30 s that Ray allows it a node may take to start.
 TIMES = 10
 
-#: How often a cluster is started: a raylet gives up on an agent of its own that needs half a minute to start.
+#: How often a cluster is started: one of its parts may still give up.
 TRIES = 3
 
 T = TypeVar("T")

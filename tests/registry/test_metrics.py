@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from plinth.compute.context import Context
 from plinth.operation.metrics.table import METRICS
 from registry import releases
@@ -57,5 +59,5 @@ def test_a_history_that_was_changed_is_broken(ctx: Context) -> None:
 
 
 def test_without_a_recipe_no_canary_is_watched_and_nothing_measured_has_no_value(ctx: Context) -> None:
-    assert list(canary_samples(ctx, lambda: None)) == []
+    assert list(canary_samples(ctx, lambda: pytest.fail("a recipe was read where no canary stands"))) == []
     assert {one.name for one in level_samples(ctx)} == {"plinth_sli_objective_ratio"}
