@@ -51,13 +51,19 @@ class Bucket:
 
 @contextmanager
 def serving() -> Iterator[Bucket]:
-    """A server with an empty bucket, named by the environment variables that boto3 reads, for as long as the block."""
+    """A server with an empty bucket, named by the environment variables that boto3 reads, for as long as the block.
+
+    It leaves nothing behind: buckets and accounts belong to the process, and the next server has none of them.
+    """
     pytest.importorskip("moto.server")
     pytest.importorskip("s3fs")
     import boto3
     import s3fs
+    from moto import settings
+    from moto.core.base_backend import BackendDict
     from moto.server import ThreadedMotoServer
 
+    open_requests = settings.INITIAL_NO_AUTH_ACTION_COUNT
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     server._server.app = atomic_conditions(server._server.app)
@@ -68,6 +74,8 @@ def serving() -> Iterator[Bucket]:
             yield Bucket(boto3.client("s3"), f"{host}:{port}")
         finally:
             server.stop()
+            settings.INITIAL_NO_AUTH_ACTION_COUNT = open_requests  # a test may have asked for accounts
+            BackendDict.reset()
             s3fs.S3FileSystem.clear_instance_cache()
 
 

@@ -43,10 +43,7 @@ def test_a_workspace_is_backed_up_proved_and_restored(
 def test_the_role_backup_can_back_up_and_change_nothing(
     tmp_path: Path, own_trust: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from moto import settings
-
     monkeypatch.setenv("PLINTH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", settings.INITIAL_NO_AUTH_ACTION_COUNT)
     with serving() as bucket:
         accounts = object_store.prepare(f"http://{bucket.endpoint}", None, access.BUCKET, access.PREFIX)
 

@@ -72,14 +72,8 @@ DELETES = {
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[tuple[Bucket, dict[str, dict[str, str]]]]:
     """A server that asks every request for an account and its policy; keys of each role."""
-    from moto import settings
-
-    before = settings.INITIAL_NO_AUTH_ACTION_COUNT
     with serving() as bucket:
-        try:
-            yield bucket, object_store.prepare(f"http://{bucket.endpoint}", None, access.BUCKET, access.PREFIX)
-        finally:
-            settings.INITIAL_NO_AUTH_ACTION_COUNT = before
+        yield bucket, object_store.prepare(f"http://{bucket.endpoint}", None, access.BUCKET, access.PREFIX)
 
 
 def acting(monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]) -> None:
