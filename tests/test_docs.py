@@ -20,6 +20,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_bring_your_own_corpus(tmp_path: Path) -> None:
     commands: list[str] = []

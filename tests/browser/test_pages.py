@@ -126,19 +126,12 @@ def test_an_asset_shows_its_version_check_and_plot(dagster, page):
     page.get_by_text("large_string").first.wait_for()  # the schema of its columns
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "asset",
     [
-        pytest.param("web/documents", marks=pytest.mark.exhaustive),
-        pytest.param("web/c4", marks=pytest.mark.exhaustive),
-        "web/policy",
-        pytest.param("web/shards", marks=pytest.mark.exhaustive),
-        pytest.param("tokenizer", marks=pytest.mark.exhaustive),
-        pytest.param("mixture", marks=pytest.mark.exhaustive),
-        "run",
-        pytest.param("checkpoint", marks=pytest.mark.exhaustive),
-        pytest.param("evaluation", marks=pytest.mark.exhaustive),
-        pytest.param("candidate", marks=pytest.mark.exhaustive),
+        *("web/documents", "web/c4", "web/policy", "web/shards", "tokenizer", "mixture", "run", "checkpoint"),
+        *("evaluation", "candidate"),
     ],
 )
 def test_everything_of_an_asset_is_within_three_clicks(workspace, dagster, page, asset):

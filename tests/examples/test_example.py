@@ -160,6 +160,7 @@ def test_its_own_tests_pass_where_it_is_installed(shared: Environment) -> None:
     assert "skipped" not in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_doctor_lists_what_is_installed(shared: Environment, tmp_path: Path) -> None:
     findings = json.loads(shared.plinth(tmp_path, "doctor", "--json", check=False).stdout)
@@ -174,6 +175,7 @@ def test_doctor_lists_what_is_installed(shared: Environment, tmp_path: Path) -> 
         assert found[name] == ("ok", f"plinth-example 0.1.0: {value}")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_it_does_not_take_is_refused_by_key_and_line(shared: Environment, workspace: Path) -> None:
     path = workspace.parent / "recipe.yaml"

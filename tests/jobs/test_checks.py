@@ -252,6 +252,7 @@ def kept() -> tuple[Kept, Callable[[], None]]:
     return keep, restore
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_each_planted_fault_fails_its_own_line_and_no_other(
     site: Site, kept: tuple[Kept, Callable[[], None]], monkeypatch: pytest.MonkeyPatch

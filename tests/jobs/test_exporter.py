@@ -62,6 +62,7 @@ def test_corpus_and_budget_are_what_is_published_and_reserved(tmp_path: Path) ->
     assert (values["plinth_spent", "", "web"], values["plinth_reserved", "", "web"]) == (0, 30)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_it_ends_with_the_process_that_started_it_however_that_ends(tmp_path: Path) -> None:
     space, port = Workspace(tmp_path / "workspace").ensure(), free_port()

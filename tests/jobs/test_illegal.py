@@ -39,6 +39,7 @@ def holders(root, word):
     return found
 
 
+@pytest.mark.exhaustive
 def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path):
     workspace, lists, outside = tmp_path / "workspace", tmp_path / "lists", tmp_path / "prose.jsonl"
     tiny_corpus.write(workspace / "input")

@@ -78,6 +78,7 @@ def test_a_document_is_explained_to_the_steps_that_saw_it(released):
     assert "gopher_quality" in text
 
 
+@pytest.mark.exhaustive
 def test_slices_of_the_evaluation_add_up_and_lead_to_documents(released):
     found = answer(released, "evaluation")
     axes = {"bucket": found["slices"], **found["axes"]}

@@ -15,7 +15,7 @@ from plinth.storage.workspace import Workspace
 from tests import web_corpus
 from tests.jobs.conftest import ROOT, answer, digests, plinth
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 RECIPE = ROOT / "tests" / "web.yaml"
 
@@ -127,7 +127,6 @@ def test_the_funnel_loses_nothing_and_names_every_stage(workspace: Path) -> None
     assert stages[-1]["documents_out"] == found["total"]["trained"]["documents"] > 300
 
 
-@pytest.mark.exhaustive
 def test_a_changed_word_list_makes_only_what_rests_on_it(workspace: Path) -> None:
     before = digests(workspace)
     path = workspace / "input" / "lists" / "urls" / "domains.txt"

@@ -138,6 +138,7 @@ def test_the_same_work_is_registered_once(ctx: Context, line: Any, mlflow: Any) 
     assert len(mlflow.get_metric_history(version.run_id, "bits_per_byte/web/model")) == 1
 
 
+@pytest.mark.exhaustive
 def test_other_facts_or_another_evaluation_make_another_candidate(ctx: Context, line: Any) -> None:
     first, _ = register(ctx, line)
     second, gates = register(ctx, line, contaminated_documents=3)
@@ -213,6 +214,7 @@ def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any
     assert api.pending(ctx, line.recipe) == ()
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_printed(ctx: Context, line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     mlflow_client.connect(ctx.workspace)
     capfd.readouterr()
@@ -220,6 +222,7 @@ def test_nothing_is_printed(ctx: Context, line: Any, capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.exhaustive
 def test_promoting_twice_is_promoting_once(ctx: Context, line: Any, mlflow: Any) -> None:
     record = release(ctx, line)
     assert api.promote_if_approved(ctx, line.recipe) == ()
@@ -259,6 +262,7 @@ def test_two_people_and_only_those_allowed(ctx: Context, make_line: Any) -> None
     assert len(api.promote_if_approved(ctx, line.recipe)) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_canary_stays_one_until_somebody_says_more(ctx: Context, line: Any, mlflow: Any) -> None:
     register(ctx, line)
     api.approve(ctx, line.recipe, None, ADA, "try it")
@@ -343,6 +347,7 @@ def test_a_flipped_byte_is_refused_everywhere(ctx: Context, line: Any, mlflow: A
     assert mirror.alias(mlflow, line.recipe.release.name, "champion") is None
 
 
+@pytest.mark.exhaustive
 def test_a_champion_that_was_changed_is_refused_at_load(ctx: Context, line: Any) -> None:
     release(ctx, line)
     target = f"{line.recipe.release.name}@champion"
@@ -414,6 +419,7 @@ def test_a_source_outside_the_workspace_is_refused(ctx: Context, line: Any, mlfl
         api.promote(ctx, line.recipe, rogue.version, "eve", "trust me")
 
 
+@pytest.mark.exhaustive
 def test_a_model_copied_to_another_name_is_refused(ctx: Context, make_line: Any) -> None:
     one, other = make_line(1), make_line(2)
     first, _ = register(ctx, one)
@@ -452,6 +458,7 @@ def test_rollback_returns_to_the_version_before(ctx: Context, make_line: Any, ml
         api.rollback(ctx, recipe, ADA, "what else")
 
 
+@pytest.mark.exhaustive
 def test_a_rollback_interrupted_before_mlflow_is_shown_by_the_next_look(
     ctx: Context, make_line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +481,7 @@ def test_a_rollback_interrupted_before_mlflow_is_shown_by_the_next_look(
     assert len([each for each in api.history(ctx, lines[0].recipe) if each.action == "rollback"]) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_canary_is_given_back_also_after_a_kill(
     ctx: Context, make_line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -523,6 +531,7 @@ def _killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.exhaustive
 def test_taint_freezes_tells_who_is_concerned_and_rollback_avoids_it(ctx: Context, make_line: Any, mlflow: Any) -> None:
     first, second, third = (make_line(seed) for seed in (1, 2, 3))
     for line in (first, second, third):
@@ -542,6 +551,7 @@ def test_taint_freezes_tells_who_is_concerned_and_rollback_avoids_it(ctx: Contex
         api.promote(ctx, first.recipe, "3", "eve", "again")
 
 
+@pytest.mark.exhaustive
 def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line: Any, mlflow: Any) -> None:
     release(ctx, line)
     name = line.recipe.release.name
@@ -579,6 +589,7 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
     assert verified.verify_model(ctx, f"{name}@champion").checkpoint == line.checkpoint.digest
 
 
+@pytest.mark.exhaustive
 def test_a_marked_champion_gives_way_where_the_policy_says_so(ctx: Context, make_line: Any, mlflow: Any) -> None:
     first, second = (make_line(seed) for seed in (1, 2))
     for line in (first, second):
@@ -605,6 +616,7 @@ def test_a_marked_champion_gives_way_where_the_policy_says_so(ctx: Context, make
     assert aliases(mlflow, first) == {}
 
 
+@pytest.mark.exhaustive
 def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:
     register(ctx, line)
     api.approve(ctx, line.recipe, None, ADA, "good")
@@ -621,6 +633,7 @@ def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:
     assert api.promote_if_approved(ctx, line.recipe)
 
 
+@pytest.mark.exhaustive
 def test_a_tainted_probe_set_taints_the_release_that_it_measured(ctx: Context, line: Any, mlflow: Any) -> None:
     release(ctx, line)
     items = line.made("probes/own", {"files": "7" * 64})
@@ -637,6 +650,7 @@ def test_a_tainted_probe_set_taints_the_release_that_it_measured(ctx: Context, l
 # Aliases set by hand
 
 
+@pytest.mark.exhaustive
 def test_an_alias_set_by_hand_changes_nothing_and_is_undone(ctx: Context, make_line: Any, mlflow: Any) -> None:
     lines = [make_line(seed) for seed in (1, 2)]
     for line in lines:
@@ -659,6 +673,7 @@ def test_an_alias_set_by_hand_changes_nothing_and_is_undone(ctx: Context, make_l
     assert aliases(mlflow, lines[0]) == {"champion": "1"}
 
 
+@pytest.mark.exhaustive
 def test_a_version_made_by_hand_is_reported_once(ctx: Context, line: Any, mlflow: Any) -> None:
     release(ctx, line)
     name = line.recipe.release.name
@@ -672,6 +687,7 @@ def test_a_version_made_by_hand_is_reported_once(ctx: Context, line: Any, mlflow
         verified.verify_model(ctx, f"{name}/2")
 
 
+@pytest.mark.exhaustive
 def test_a_champion_is_verified_without_mlflow(ctx: Context, line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     release(ctx, line)
     monkeypatch.setattr(mlflow_client, "connect", None)

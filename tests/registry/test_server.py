@@ -90,6 +90,7 @@ def test_stopping_ends_workers_whose_parent_was_killed(workspace: Workspace) -> 
     assert not server.stop_server(workspace)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_server_outlives_its_starter(workspace: Workspace) -> None:
     code = (

@@ -131,6 +131,7 @@ def test_two_runs_of_one_beginning(plinth: Plinth, prepared: tuple[Context, conf
     assert plinth("batch", "small-other", "1").code == 0
 
 
+@pytest.mark.exhaustive
 def test_a_private_run_is_listed_as_it_is_drawn(
     plinth: Plinth, prepared: tuple[Context, config.RunConfig], own_trust: Path
 ) -> None:

@@ -105,6 +105,7 @@ def _commit(ctx: Context, run: configuration.RunConfig, trained: Manifest, step:
     return Manifest(asset="checkpoint", step="run", version="1", params={}, inputs={}, parts=parts)
 
 
+@pytest.mark.exhaustive
 def test_every_kept_checkpoint_with_the_copies_that_it_has_seen(
     plinth: Callable[..., Any], planted: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

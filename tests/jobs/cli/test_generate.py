@@ -29,6 +29,7 @@ def written(model: Decoder, tokenizer: Tokenizer, prompt: str, count: int) -> st
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_and_a_folder_of_its_weights_write_the_same(plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer) -> None:
     run, model = committed(tmp_path / "workspace", tokenizer, KINDS["muP"], torch.float32)

@@ -103,6 +103,7 @@ def test_a_run_of_another_machine_is_compared_with_that_one(plinth: Any, tmp_pat
     assert found(plinth, tmp_path)["ridge"] == 30
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_machine_is_measured_once_its_run_has_ended(plinth: Any, tmp_path: Path) -> None:
     run = trained(tmp_path, TINY, forward=1.0)

@@ -103,6 +103,7 @@ def test_ledger_before_it_is_made(plinth: Plinth, workspace: Path) -> None:
     assert Workspace(workspace).root.is_dir()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_source_value(plinth: Plinth, workspace: Path) -> None:
     recipe = Path(judged_corpus.__file__).parents[1] / "jobs" / "recipes" / "tiny.yaml"

@@ -106,6 +106,7 @@ def test_what_was_raised_on_purpose_arrives_as_it_was(engine: RayEngine) -> None
     assert caught.value.remedy == "look again"
 
 
+@pytest.mark.exhaustive
 def test_a_defect_names_its_line(engine: RayEngine) -> None:
     with pytest.raises(WorkerError, match="break_down raised ZeroDivisionError") as caught:
         list(engine.map(break_down, [0]))
@@ -123,6 +124,7 @@ def test_a_task_over_its_limit_is_killed(engine: RayEngine) -> None:
         list(engine.map(hang, [0, 1], timeout_s=3, retries=0))
 
 
+@pytest.mark.exhaustive
 def test_a_lost_node_costs_its_tasks_and_no_more(cluster: Any) -> None:
     lost = started(lambda: cluster.add_node(**small_node()))
     cluster.wait_for_nodes(timeout=300)

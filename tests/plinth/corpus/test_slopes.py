@@ -98,6 +98,7 @@ def documents(parts: int) -> list[list[Doc]]:
     return made
 
 
+@pytest.mark.exhaustive
 def test_deduplication_costs_no_more_per_part_where_there_are_more_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

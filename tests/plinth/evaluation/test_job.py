@@ -96,6 +96,7 @@ def test_a_uniform_model_scores_log2_v_tokens_over_bytes(
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_model_that_does_not_load_fails_by_name(
     ctx: Context,
@@ -138,6 +139,7 @@ def compared(ctx: Context, rows: list[tuple[str, str, str]]) -> tuple[Manifest, 
     return whole, {"quiz": quiz}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_items_of_protected_sets_are_scored_apart_by_what_is_known_of_them(
     ctx: Context,

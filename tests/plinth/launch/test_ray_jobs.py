@@ -139,6 +139,7 @@ def over_two_nodes(ctx: Context, address: str) -> RunConfig:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_nothing_is_reported_that_follows_from_an_unread_key(tmp_path: Path) -> 
     assert "corpus.buckets" in keys
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_wheel_holds_the_packaged_recipes_and_finds_them(tmp_path: Path) -> None:
     build = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"

@@ -107,6 +107,7 @@ def test_the_end_must_leave_room_for_the_proof(begun: Callable[..., RunConfig], 
         amendments.check(late)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_running_job_is_stopped_amended_and_goes_on(
     ctx: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import History, timeline
 from tests.ranks import run_ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 Make = Callable[..., RunConfig]
 Job = Callable[..., int]

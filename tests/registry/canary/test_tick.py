@@ -116,6 +116,7 @@ def test_2_percent_worse_on_one_slice_is_given_back_at_the_first_look(
     assert api.promote_if_approved(ctx, first.recipe) == ()  # it does not come again
 
 
+@pytest.mark.exhaustive
 def test_a_kill_between_record_and_alias_is_mended(
     ctx: Context, champion: Any, lines: Any, mlflow: Any, tick: Tick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_kill_between_record_and_alias_is_mended(
     assert [one.action for one in api.history(ctx, first.recipe)].count("returned") == 1
 
 
+@pytest.mark.exhaustive
 def test_a_canary_that_is_proved_to_be_good_becomes_champion_through_the_gates(
     ctx: Context, champion: Any, lines: Any, mlflow: Any, tick: Tick
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_canary_that_is_proved_to_be_good_becomes_champion_through_the_gates(
     assert aliases(mlflow, first) == {"champion": "2", "previous": "1", "canary": "3"}
 
 
+@pytest.mark.exhaustive
 def test_by_hand_it_waits_and_an_automatic_one_needs_every_gate(
     ctx: Context, champion: Any, lines: Any, tick: Tick
 ) -> None:

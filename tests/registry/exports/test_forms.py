@@ -70,6 +70,7 @@ def test_a_form_leaves_with_its_loss_and_proves_itself(
         verify(to, root_of(released))
 
 
+@pytest.mark.exhaustive
 def test_a_policy_without_room_for_a_loss_holds_a_form_back(
     released: Context, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,7 @@ def write(
     return session.post(f"{front}{PATH}", json=body, headers=sent, timeout=120, allow_redirects=False)
 
 
+@pytest.mark.exhaustive
 def test_two_people_who_logged_in_release_and_one_does_not(
     served: Served, front: str, provider: Provider, make_line: Any
 ) -> None:
@@ -64,6 +65,7 @@ def test_two_people_who_logged_in_release_and_one_does_not(
     assert {one.by for one in log.decisions(served.ctx, candidate)} == {ADA, BEN}
 
 
+@pytest.mark.exhaustive
 def test_who_has_not_logged_in_is_nobody(
     served: Served, front: str, provider: Provider, candidate: Candidate
 ) -> None:

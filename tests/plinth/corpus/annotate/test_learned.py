@@ -157,6 +157,7 @@ def test_domains_and_what_is_none(tiny: Any) -> None:
     assert domain.annotate(pa.record_batch({"text": pa.array([], pa.large_string())}), sure).num_rows == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_same_sidecars_from_any_number_of_workers(trained: Any, tiny: Any) -> None:
     ctx, made = trained

@@ -128,6 +128,7 @@ def descriptions() -> list[str]:
     return sorted(set(found))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_gate_that_learnt_from_its_own_generator_is_stopped_by_text_that_nobody_here_wrote(tiny: Any) -> None:
     """It passes the slices of the same generator, and takes kind sentences and licences for insults."""

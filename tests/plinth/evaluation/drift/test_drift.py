@@ -166,6 +166,7 @@ def test_documents_are_those_of_the_smallest_ids_and_long_ones_are_cut(corpus: C
     assert max(len(text.encode()) for text in texts) == heldout.CUT_BYTES
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_real_model_scores_them(
     corpus: Corpus, model_directory: Callable[..., Path], checkpoint: Callable[[Path], Manifest]

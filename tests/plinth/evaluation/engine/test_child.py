@@ -46,6 +46,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_engines_of_one_checkpoint_share_a_process_and_its_numbers_are_those_of_a_fresh_one(
     ctx: Context, model_directory: Callable[..., Path], checkpoint: Callable[[Path], Manifest]

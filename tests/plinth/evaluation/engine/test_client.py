@@ -49,6 +49,7 @@ def test_answers_are_those_of_this_process_and_a_killed_child_is_named(
     assert list(ctx.workspace.tmp.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_model_that_does_not_load_is_named(ctx: Context, model_directory: ModelDirectory) -> None:
     folder = model_directory()
@@ -61,6 +62,7 @@ def test_a_model_that_does_not_load_is_named(ctx: Context, model_directory: Mode
     assert list(ctx.workspace.tmp.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_child_hashes_what_it_loads(ctx: Context, model_directory: ModelDirectory) -> None:
     """A file that is exchanged between the verification of a folder and its load is refused."""

@@ -93,6 +93,7 @@ def test_nine_to_one_is_found_one_to_one_is_not_and_drift_is_the_way_between(
     assert drift["p_adjusted"] < 0.01
 
 
+@pytest.mark.exhaustive
 def test_there_is_nothing_to_find_before_the_name_decides(ctx: Context, checkpoint: Put, tmp_path: Path) -> None:
     made = measured(ctx, checkpoint, trained(tmp_path / "early", 0.9, 100, seed=1))
     assert found(made) == set()

@@ -54,6 +54,7 @@ def taught(texts: list[str], tokenizer: Tokenizer) -> Callable[[Decoder], None]:
     return train
 
 
+@pytest.mark.exhaustive
 def test_exposure_of_an_untrained_and_of_a_taught_model(
     ctx: Context,
     tokenizer: Tokenizer,

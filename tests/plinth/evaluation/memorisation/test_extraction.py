@@ -138,6 +138,7 @@ def _id(text: str) -> str:
     return hashlib.sha256(f"web:{text}".encode()).digest()[:16].hex()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_was_learnt_by_heart_is_extracted_and_what_was_held_out_is_not(
     ctx: Context,

@@ -54,6 +54,7 @@ def _always(tokenizer: Tokenizer, text: str) -> Callable[[Decoder], None]:
     return learn
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_address_that_was_learnt_is_found_and_known_from_training_text(
     ctx: Context,

@@ -12,6 +12,7 @@ from plinth.evaluation.serving import records
 from plinth.records import Manifest
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_measured_once_and_shown_beside_an_asset_that_it_does_not_change(
     ctx: Context,

@@ -96,6 +96,7 @@ def test_every_generated_answer_is_that_of_hflm(ours: Ours, theirs: dict[str, An
     assert len(answers) > 3
 
 
+@pytest.mark.exhaustive
 def test_every_number_has_its_interval_and_its_n(ours: Ours) -> None:
     ctx, made = ours
     for task, facts in made.stats["tasks"].items():
@@ -137,6 +138,7 @@ def test_a_namespace_of_ones_own_has_no_network() -> None:
     assert "Network is unreachable" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_rerun_starts_nothing(ours: Ours, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.plinth.evaluation.tasks.measure import measure
 

@@ -239,6 +239,7 @@ def test_rows_that_are_no_multiple_of_a_block_are_half_precision(tmp_path: Path)
         assert torch.isfinite(load_model(made.back)(made.tokens)).all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_torchao_is_silent_about_kernels_of_other_devices() -> None:
     """In a process of its own, since it speaks when it is first imported."""

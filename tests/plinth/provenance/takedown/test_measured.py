@@ -84,6 +84,7 @@ def test_before_and_after(tmp_path: Path) -> None:
     assert str(cells[4]).startswith(f"{before.extraction['either']['count']} of 16, ")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_texts_that_are_too_short_are_not_extracted_and_without_held_out_text_there_is_no_exposure(
     tmp_path: Path,

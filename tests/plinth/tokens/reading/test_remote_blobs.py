@@ -125,6 +125,7 @@ def _rank(local: Store, readings: list[Reading], shards: list[Manifest], *made: 
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_no_rank_reads_what_another_reads(pushed: Pushed, tmp_path: Path) -> None:
     readings = [pushed.reading(tmp_path, fetch=fetch) for fetch in ("shard", "span")]

@@ -56,6 +56,7 @@ def test_anchors_are_every_17th_gram_of_whole_documents(ctx: Context, made: Simp
     assert end == reader.tokens
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_workers_do_not_show(make_ctx: MakeContext, made: SimpleNamespace) -> None:
     found = []

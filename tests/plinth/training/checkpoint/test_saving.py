@@ -26,6 +26,7 @@ def test_a_lost_save_is_made_again_at_the_next_step(make: Callable[..., RunConfi
     assert checkpoint.committed(config.directory) == [5, 11, 12]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_copy_is_of_the_step_that_was_saved_while_the_next_is_trained(make: Callable[..., RunConfig]) -> None:
     """Every way in which DeepSpeed holds the state; the copy does not begin before the next update waits for it."""

@@ -80,6 +80,7 @@ def test_bytes_of_a_rank_fall_as_one_over_ranks(make: Make, tmp_path: Path) -> N
         assert -1.1 < slope(by_ranks) < -0.9, (kind, what, by_ranks)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_model_in_several_files_is_what_transformers_loads(make: Make, tmp_path: Path) -> None:
     """Every way in which ranks hold parameters; other programs and ours read the same numbers."""

@@ -115,6 +115,7 @@ def test_a_byte_that_changes_on_disk_or_in_transit_is_noticed(tmp_path: Path, mo
     assert read()[1] != digest
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_restore_notices_a_byte_of_one_rank(make: Make) -> None:
     """After verification: in a file, on the way to memory, in memory; on every rank, whichever it is of."""

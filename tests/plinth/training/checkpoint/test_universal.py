@@ -101,6 +101,7 @@ def test_routes_over_layouts_agree_with_one_rank(make: Make, tmp_path: Path) -> 
             assert before["parameters_sha256"] == after["parameters_sha256"], (name, number)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_layout_that_wrote_a_state_goes_on_bit_for_bit(make: Make, tmp_path: Path) -> None:
     """Four steps at once, and two, then two from the state: ZeRO stages, BF16, and pipelines."""

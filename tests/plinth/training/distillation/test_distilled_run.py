@@ -85,6 +85,7 @@ def test_ranks_learn_what_a_plain_process_learns(
     assert manifests._inputs(config)["teacher"] == (config.distillation and config.distillation.manifest)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_taught_by_its_own_beginning_has_nothing_to_learn(
     make: Callable[..., RunConfig], ranks: Callable[..., list[int]], tmp_path: Path

@@ -67,6 +67,7 @@ def forgotten(ctx: Context) -> Context:
     return Context(ctx.workspace)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_is_written_is_of_seed_and_number_alone(
     ctx: Context, teacher: Manifest, monkeypatch: pytest.MonkeyPatch

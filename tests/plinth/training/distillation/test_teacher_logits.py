@@ -151,6 +151,7 @@ def test_a_run_learns_from_a_file_what_it_learns_from_the_teacher(
     assert losses[0][0] > 1.05 * losses[0][-1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_bytes_depend_on_no_worker(ctx: Context, line: Line, tmp_path: Path) -> None:
     mixed, sharded, trained = line

@@ -70,6 +70,7 @@ def test_an_amendment_leaves_the_past_as_it_was(make: Callable[..., RunConfig]) 
     assert identity(config, 7) != identity(amended, 7)  # and those after it are the amended run's
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_stage_follows_one_plain_process(make: Callable[..., RunConfig]) -> None:
     table = {f"zero {stage}": Parallel(zero_stage=stage) for stage in (0, 1, 2, 3)}  # type: ignore[arg-type]

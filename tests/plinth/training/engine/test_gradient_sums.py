@@ -20,6 +20,7 @@ STAGES: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
 MANY = {"optimizer": Optimizer(grad_clip=1e9), "micro_batch_sequences": 1, "total_steps": 2, "precision": "bf16"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_bf16_gradients_are_summed_in_fp32(make: Callable[..., RunConfig]) -> None:
     table = {f"zero {stage}": Parallel(zero_stage=stage) for stage in STAGES}

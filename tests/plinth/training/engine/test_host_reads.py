@@ -24,6 +24,7 @@ def table(make: Callable[..., RunConfig], precision: str) -> dict[str, RunConfig
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_steps_read_nothing_on_the_host(make: Callable[..., RunConfig]) -> None:
     configs = table(make, "fp32") | table(make, "bf16")

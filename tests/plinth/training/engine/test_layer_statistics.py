@@ -116,6 +116,7 @@ def measure(configs: list[RunConfig]) -> list[list[LayerStatistics]]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_same_however_the_model_is_divided(make: Callable[..., RunConfig]) -> None:
     kinds = [Parallel(zero_stage=0), Parallel(zero_stage=1), Parallel(zero_stage=2), Parallel(zero_stage=3)]

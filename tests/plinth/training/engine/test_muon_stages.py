@@ -39,7 +39,8 @@ def layout(make: Callable[..., RunConfig], ranks: int, precision: str, **paralle
     )
 
 
-@pytest.mark.parametrize("kinds", [SOME, pytest.param(OTHERS, marks=pytest.mark.exhaustive)], ids=["some", "others"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kinds", [SOME, OTHERS], ids=["some", "others"])
 def test_stages_agree_with_one_rank_and_resume_bit_for_bit(
     kinds: Kinds, make: Callable[..., RunConfig], tmp_path: Path
 ) -> None:

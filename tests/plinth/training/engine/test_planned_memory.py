@@ -42,16 +42,9 @@ def cases(precision: str, accumulation: int, make: Callable[..., RunConfig]) -> 
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("precision", "accumulation"),
-    [
-        pytest.param("bf16", 1, marks=pytest.mark.exhaustive),
-        ("bf16", 2),
-        pytest.param("fp32", 1, marks=pytest.mark.exhaustive),
-        pytest.param("fp32", 2, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("precision", "accumulation"), [("bf16", 1), ("bf16", 2), ("fp32", 1), ("fp32", 2)])
 def test_memory_is_planned_within_two_percent(
     precision: str, accumulation: int, make: Callable[..., RunConfig]
 ) -> None:
@@ -62,11 +55,7 @@ def test_memory_is_planned_within_two_percent(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "stages"),
-    [
-        pytest.param("fp32", (0, 1, 2, 3), marks=pytest.mark.exhaustive),
-        pytest.param("bf16", (0, 2), marks=pytest.mark.exhaustive),
-        ("bf16", (1, 3)),
-    ],
+    [("fp32", (0, 1, 2, 3)), ("bf16", (0, 2)), ("bf16", (1, 3))],
 )
 def test_muon_and_a_mean_of_the_weights_are_planned(
     precision: str, stages: tuple[int, ...], make: Callable[..., RunConfig]
@@ -89,7 +78,7 @@ def test_muon_and_a_mean_of_the_weights_are_planned(
 
 
 @pytest.mark.exhaustive  # on a busy machine gloo frees late, and the peak is another's
-@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp32", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_private_step_is_planned(precision: str, make: Callable[..., RunConfig], tmp_path: Path) -> None:
     """Two sequences a rank, one at a time: their sum in FP32 is there beside what a plain step takes."""
     key = secret.make(Workspace(tmp_path), "private-0")

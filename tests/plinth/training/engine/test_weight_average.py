@@ -52,6 +52,7 @@ def test_a_decay_of_tokens_does_not_depend_on_the_batch() -> None:
         Optimizer(ema_tokens=1000)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_mean_is_divided_saved_and_taken_up_by_any_layout(
     make: Callable[..., RunConfig], tmp_path: Path

@@ -56,9 +56,8 @@ def saved(config: RunConfig, step: int) -> dict[str, Any]:
     return checkpoint.read_state(config.directory, step)
 
 
-@pytest.mark.parametrize(
-    "precision", [pytest.param("fp32", marks=pytest.mark.slow), pytest.param("bf16", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_one_site_one_step_rate_1_is_plain_training_bit_for_bit(
     make_site: Callable[..., RunConfig], precision: str
 ) -> None:
@@ -76,6 +75,7 @@ def test_one_site_one_step_rate_1_is_plain_training_bit_for_bit(
     assert saved(site, 4)["monitor"]["federated"]["round"] == 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_sites_end_with_the_same_weights_and_a_stop_while_waiting_loses_nothing(
     make_site: Callable[..., RunConfig], tmp_path: Path

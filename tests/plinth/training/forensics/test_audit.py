@@ -72,8 +72,9 @@ def configured(make: Make, root: Path, stage: int) -> RunConfig:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [0, 3, *(pytest.param(stage, marks=pytest.mark.exhaustive) for stage in (1, 2))])
+@pytest.mark.parametrize("stage", range(4))
 def test_a_replay_is_bit_exact_across_windows_and_batch_changes(stage: int, make: Make, tmp_path: Path) -> None:
     config = configured(make, tmp_path, stage)
     run_ranks(2, train_then_audit, config, 8)

@@ -76,6 +76,7 @@ def audited(make: Callable[..., RunConfig], root: Path, noise: float, moment: fl
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_noise_of_kernels_is_within_its_measured_bound_and_a_wrong_resume_is_not(
     make: Callable[..., RunConfig], tmp_path: Path
@@ -95,6 +96,7 @@ def test_noise_of_kernels_is_within_its_measured_bound_and_a_wrong_resume_is_not
     assert state.difference > 10 * state.bound
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_wrong_resume_of_exact_kernels_has_no_tolerance(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     found = audited(make, tmp_path, 0.0, moment=1.0 + 1e-6)

@@ -86,6 +86,7 @@ def test_poison_is_rolled_back_left_out_and_named(guarded: tuple[RunConfig, Hist
         assert event["documents"][0]["uri"].startswith("https://scraped.example/")
 
 
+@pytest.mark.exhaustive
 def test_the_run_ends_as_the_clean_one_does_and_without_the_guard_it_does_not(
     guarded: tuple[RunConfig, History], tmp_path: Path
 ) -> None:

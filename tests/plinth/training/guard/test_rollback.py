@@ -73,6 +73,7 @@ def run(make: Make, root: Path, bad: dict[int, int], **changes: Any) -> tuple[Ru
     return config, digest, timeline(config.directory.events)
 
 
+@pytest.mark.exhaustive
 def test_back_to_the_beginning_and_to_a_checkpoint(make: Make, tmp_path: Path) -> None:
     """A run that is not finite at step 2 has nothing to load, at step 7 it has step 4; both steps are left out."""
     _, digest, story = run(make, tmp_path / "a", {2: 1, 7: 1})
@@ -91,6 +92,7 @@ def test_back_to_the_beginning_and_to_a_checkpoint(make: Make, tmp_path: Path) -
     assert timeline(config.directory.events).skipped == {2, 7}
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_that_has_learnt_from_the_window_is_refused(make: Make, tmp_path: Path) -> None:
     """A window that reaches back over a checkpoint spoils it: it is refused by name, and made anew."""
     config, _, story = run(make, tmp_path, {9: 1}, guard=GuardParameters(skip_before=2))

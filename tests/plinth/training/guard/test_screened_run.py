@@ -82,6 +82,7 @@ def acts(story: History, rule: str = "") -> list[tuple[Any, ...]]:
     return [tuple(str(event[name]) for name in names) for event in found]
 
 
+@pytest.mark.exhaustive
 def test_noise_is_kept_back_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = made(tmp_path / "one", 1, monkeypatch)
     (digest,) = run_ranks(1, trained, config, 0, 0)

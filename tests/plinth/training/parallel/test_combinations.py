@@ -103,6 +103,7 @@ RESUMED: list[Combination] = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_resumes_bit_for_bit_on_the_same_layout(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     answers = run_ranks(

@@ -49,8 +49,9 @@ def test_the_documentation_has_these_tables() -> None:
     assert parallel_tables.written() == parallel_tables.tables(), AGAIN
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("strength", [1, pytest.param(2, marks=pytest.mark.exhaustive)], ids=["values", "pairs"])
+@pytest.mark.parametrize("strength", [1, 2], ids=["values", "pairs"])
 def test_every_value_and_every_pair_trains_as_one_plain_process_does(
     make: Callable[..., RunConfig], strength: int
 ) -> None:

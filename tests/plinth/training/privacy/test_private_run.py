@@ -49,6 +49,7 @@ def private(make: Callable[..., RunConfig], tmp_path: Path) -> Callable[..., Run
     return made
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_without_clip_and_noise_plain_training_and_the_same_noise_on_any_ranks(
     private: Callable[..., RunConfig],

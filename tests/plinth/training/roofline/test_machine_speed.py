@@ -56,6 +56,7 @@ def test_the_best_of_many_repetitions_without_the_first() -> None:
     assert probe.best_s(lambda: None, lambda action: next(times)) == 3.0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_this_machine_is_measured_by_another_process_and_kept(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path).ensure()

@@ -162,6 +162,7 @@ def records(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_wandb_holds_each_event_once_and_marks_what_is_redone(make: Make, monkeypatch: Any, tmp_path: Path) -> None:
     """Offline, by W&B's own client; its file is read with its own messages."""

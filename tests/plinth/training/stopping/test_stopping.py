@@ -181,6 +181,7 @@ def train_then_audit(config: RunConfig) -> tuple[bool, int]:
     return finished, last_step(config)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_ends_by_rule_and_goes_on_under_others(make: Callable[..., RunConfig]) -> None:
     config = make(

@@ -88,6 +88,7 @@ def test_earlier_jobs_of_the_run_count(
     assert watch.spent()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_real_job_leaves_at_a_committed_step_and_goes_on_with_more(make: Make, job: Callable[..., int]) -> None:
     """The grant is cut while it trains: it stops on the way; another start takes no step."""

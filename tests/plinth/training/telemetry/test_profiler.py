@@ -53,6 +53,7 @@ def steps_in(path: Path) -> list[str]:
     return sorted(event["name"] for event in complete if event["name"].startswith("step "))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_traces_the_steps_that_it_is_asked_for(make: Any) -> None:
     config = make(telemetry=Telemetry(profile_steps=(2, 2)))

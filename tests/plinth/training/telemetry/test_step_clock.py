@@ -88,7 +88,7 @@ def timed(config: RunConfig, slow: int) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [1, 3, *(pytest.param(stage, marks=pytest.mark.exhaustive) for stage in (0, 2))])
+@pytest.mark.parametrize("stage", [1, *(pytest.param(stage, marks=pytest.mark.exhaustive) for stage in (0, 2, 3))])
 def test_waiting_for_a_slow_rank_is_communication(stage: int, make: Any) -> None:
     config = make(parallel=Parallel(zero_stage=stage), launch=Launch(ranks=2), total_steps=STEPS)
     waiting, slow = run_ranks(2, timed, config, 1)
@@ -115,8 +115,9 @@ def on_the_wall(config: RunConfig) -> tuple[float, float]:
     return begun, time.time()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_steps_and_what_lies_besides_them_are_the_clock_on_the_wall(mode: str, make: Any, tmp_path: Path) -> None:
     config = make(
         launch=Launch(ranks=1),

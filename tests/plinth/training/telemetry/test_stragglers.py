@@ -60,6 +60,7 @@ def slowed(config: RunConfig, slow: int, until: int) -> int:
     return gathers[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_slowed_rank_is_named_until_it_is_as_fast_as_the_others(make: Any) -> None:
     config = make(

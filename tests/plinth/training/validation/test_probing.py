@@ -69,6 +69,7 @@ def same(found: list[Any], wanted: list[Any], rounding: float) -> bool:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_same_scores_on_any_ranks_and_no_trace_in_the_run(run: Make) -> None:
     untied = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, tied_embeddings=False)

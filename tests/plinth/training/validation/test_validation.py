@@ -92,6 +92,7 @@ def test_numbers_of_the_final_evaluation_on_any_ranks_and_no_trace_in_the_run(ct
         assert answer["found"] == ranks[1][name]["found"], name
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_that_looks_is_the_run_that_does_not(run: Make, tmp_path: Path) -> None:
     every_two = LOOK.model_copy(update={"every_steps": 2})

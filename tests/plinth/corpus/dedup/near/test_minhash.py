@@ -153,6 +153,7 @@ def test_order_of_parts_and_ranges_do_not_matter(tiny: Any) -> None:
     assert {row[1] for row in results[0].values()} >= {1, 2, 3}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_any_number_of_workers_gives_the_same_digests(tiny: Any, tmp_path: Any) -> None:
     from plinth.compute.context import Context
