@@ -13,7 +13,8 @@ import time
 from plinth.launch.base import JobStatus
 from plinth.training.config import RunConfig
 from plinth.training.job import launcher_of
-from plinth.training.telemetry.goodput import CAUSES, AttemptTime, Cause, GoodputLedger, account, merged
+from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.goodput.ledger import CAUSES, AttemptTime, Cause, GoodputLedger, merged
 from plinth.training.telemetry.timeline import read_events
 
 __all__ = ["CAUSES", "AttemptTime", "Cause", "GoodputLedger", "account", "merged", "of_run"]

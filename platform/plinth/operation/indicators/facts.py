@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from plinth.training.telemetry.goodput import JOB_ENDS, AttemptTime, GoodputAccount, TimeSpan
+from plinth.training.telemetry.goodput.account import GoodputAccount
+from plinth.training.telemetry.goodput.ledger import AttemptTime, TimeSpan
+from plinth.training.telemetry.timeline import JOB_ENDS
 
 Event = Mapping[str, Any]
 

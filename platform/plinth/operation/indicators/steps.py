@@ -8,7 +8,7 @@ from typing import Any, Final
 from plinth.operation.indicators.facts import RunFacts
 from plinth.operation.indicators.parameters import Objectives
 from plinth.operation.indicators.tallies import Tally, TallyPart, joined
-from plinth.training.telemetry.goodput import TimeSpan
+from plinth.training.telemetry.goodput.ledger import TimeSpan
 
 #: Parts of a step in which a device computes (`telemetry.step_clock`).
 COMPUTING: Final = ("forward", "backward", "optimizer")

@@ -16,8 +16,8 @@ from plinth.operation.spending.ledger import JobCost, Ledger, Reservation
 from plinth.training import config as configuration
 from plinth.training import job
 from plinth.training.config import RunConfig
-from plinth.training.telemetry.goodput import JOB_ENDS, account
-from plinth.training.telemetry.timeline import read_events
+from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.timeline import JOB_ENDS, read_events
 
 #: A submission whose job cannot be found is not given up before: its scheduler may still be busy with it.
 SUBMITTING_S = 600.0

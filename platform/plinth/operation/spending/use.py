@@ -11,7 +11,8 @@ from plinth.operation.spending.energy import Energy, energy
 from plinth.operation.spending.parameters import Spending
 from plinth.training import config as configuration
 from plinth.training.telemetry.devices import read_samples
-from plinth.training.telemetry.goodput import Cause, account
+from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.goodput.ledger import Cause
 from plinth.training.telemetry.timeline import read_events
 
 

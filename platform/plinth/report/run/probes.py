@@ -10,7 +10,7 @@ from plinth.evaluation.probes.noise import Worth
 from plinth.report import style
 from plinth.report.run.metrics import RunMetrics
 from plinth.report.run.panels import Panel, PanelLine
-from plinth.training.telemetry.goodput import account
+from plinth.training.telemetry.goodput.account import account
 from plinth.training.validation.probe_curves import curves, value
 
 #: Scores of a probe over runs that differ by the seed alone, this one's first.

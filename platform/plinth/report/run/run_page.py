@@ -20,7 +20,8 @@ from plinth.report.run.metrics import MARKED, Event, RunMetrics, Series, run_met
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, MUTED, PALETTE
 from plinth.training.roofline.run_roofline import RunRoofline
-from plinth.training.telemetry.goodput import CAUSES, GoodputLedger, account
+from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.goodput.ledger import CAUSES, GoodputLedger
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -17,8 +17,8 @@ from typing import Any, Final
 from plinth.training.sinks.metric import Metric, MetricSample
 from plinth.training.sinks.scalars import scalars
 from plinth.training.telemetry.devices import is_hardware_error
-from plinth.training.telemetry.goodput import JOB_ENDS, GoodputAccount
-from plinth.training.telemetry.timeline import waited_s
+from plinth.training.telemetry.goodput.account import GoodputAccount
+from plinth.training.telemetry.timeline import JOB_ENDS, waited_s
 
 _STEP, _OF = "event `step`", ("run",)
 

@@ -18,7 +18,7 @@ from plinth.errors import TrainingError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.training.config import RunConfig
-from plinth.training.telemetry.goodput import account
+from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.timeline import Timeline, read_events
 
 #: Shares of the grant at which the timeline says how much is spent.

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.training.supervise.rank_failure import RankFailure
-from plinth.training.telemetry.goodput import JOB_ENDS
-from plinth.training.telemetry.timeline import Event, TimelineReader, timeline
+from plinth.training.telemetry.timeline import JOB_ENDS, Event, TimelineReader, timeline
 
 #: Events before a job has a supervisor.
 BEFORE_A_JOB = ("submitted",)

@@ -72,6 +72,9 @@ from plinth.storage.atomic import named_failures, write_bytes
 
 Event = dict[str, Any]
 
+#: Events with which a job ends in order.
+JOB_ENDS = frozenset({"finished", "failed", "stopped"})
+
 _TAIL_BYTES = 1 << 16
 
 

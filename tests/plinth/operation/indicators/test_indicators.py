@@ -13,7 +13,7 @@ from plinth.errors import CheckFailedError, MissingError
 from plinth.operation.indicators import ErrorBudget, Objectives, Tally, budgets, of_run, refuse_spent, value
 from plinth.operation.indicators.facts import run_facts
 from plinth.operation.indicators.tallies import clipped
-from plinth.training.telemetry.goodput import account
+from plinth.training.telemetry.goodput.account import account
 
 Events = list[dict[str, Any]]
 LATE = 1e6

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from plinth.report.run import metrics, panels, probes, run_page, step_parts
 from plinth.report.run.metrics import Series, run_metrics
 from plinth.report.run.panels import Panel, PanelLine, TimeAxis
-from plinth.training.telemetry.goodput import account
+from plinth.training.telemetry.goodput.account import account
 
 
 class History:

@@ -20,7 +20,7 @@ from plinth.operation.gamedays.warm_job import WarmJob
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.supervise.watch import EXIT_PREEMPTED, NODE_SILENT
-from plinth.training.telemetry.goodput import account
+from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.timeline import read_events, timeline
 
 #: Seconds without a heartbeat after which the rehearsal's nodes are lost.

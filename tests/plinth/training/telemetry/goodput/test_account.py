@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.training.supervise.watch import NODE_LOST, describe_exit
-from plinth.training.telemetry.goodput import GoodputAccount, GoodputLedger, account, merged
+from plinth.training.telemetry.goodput.account import GoodputAccount, account
+from plinth.training.telemetry.goodput.ledger import GoodputLedger, merged
 
 
 class Story:

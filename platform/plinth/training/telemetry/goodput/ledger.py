@@ -1,0 +1,124 @@
+"""Where the rank-seconds of a run went: causes, time by attempt and cause, and their sums.
+
+Does not belong here: how time gets its cause (`account`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, get_args
+
+from plinth.records import Frozen
+
+Cause = Literal[
+    "goodput",  # steps that count: host, forward, backward, exposed communication, optimizer
+    "queue",  # submitted, or given back to the queue by the scheduler, until the supervisor is up
+    "start",  # until the ranks take their first step, and from the last event until all have ended
+    "compile",  # the first step of an attempt, as far as it takes longer than the median of those that follow
+    "input",  # steps that wait for their batch
+    "checkpoint stall",  # steps, and the end of a run, that wait for a checkpoint
+    "restore",  # downloading, verifying and loading a checkpoint
+    "redone work",  # steps after the checkpoint that the run went on from, and the step that a failure cut
+    "evaluation",  # slices and probes
+    "audit",  # the proof that a resume is exact
+    "guard",  # steps that a rollback took back, with the rollback; steps whose update was not made
+    "hang",  # from the last event before a hang until the ranks are ended
+    "node loss",  # from the last event of a node that is lost until its silence is noticed
+    "exchange",  # a federated site's round
+    "profile",  # writing a trace
+    "idle",  # the pause before a restart
+    "other",  # between two steps, and accounted for by none
+]  # fmt: skip
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+
+class AttemptTime(Frozen):
+    """One start of a run's ranks; the first of a job has its queue, the last its end.
+
+    Attributes:
+        job: number of the job, from 1; attempt: of this start within the job, from 0.
+        ranks: that it held, or waited for.
+        begin, end: Unix seconds.
+        rank_us: rank-microseconds by cause; they add up to `ranks × (end - begin)`.
+    """
+
+    job: int
+    attempt: int
+    ranks: int
+    begin: float
+    end: float
+    rank_us: Mapping[Cause, int]
+
+
+class TimeSpan(NamedTuple):
+    """Time of an attempt that has one cause, for accounts of any window.
+
+    Args:
+        attempt: index in the ledger's `attempts`.
+        begin_us: microseconds since the epoch of the events' clock.
+        us: its length; below 0 where a step was longer by its own clock than between two events: the sum is exact.
+        step: of which it is a part; None of time between steps.
+    """
+
+    attempt: int
+    begin_us: int
+    us: int
+    cause: Cause
+    step: int | None = None
+
+
+class GoodputLedger(Frozen):
+    """Where the rank-seconds of a run went, or of several."""
+
+    attempts: tuple[AttemptTime, ...] = ()
+    lost_steps: int = 0
+
+    @property
+    def rank_us(self) -> dict[Cause, int]:
+        """Rank-microseconds of every cause, in the order of `CAUSES`."""
+        return {cause: sum(one.rank_us.get(cause, 0) for one in self.attempts) for cause in CAUSES}
+
+    @property
+    def rank_s(self) -> dict[Cause, float]:
+        """Rank-seconds of every cause."""
+        return {cause: us / 1e6 for cause, us in self.rank_us.items()}
+
+    @property
+    def total_rank_s(self) -> float:
+        """Rank-seconds, with those in a queue."""
+        return sum(self.rank_us.values()) / 1e6
+
+    @property
+    def held_rank_s(self) -> float:
+        """Rank-seconds that were held: without those in a queue."""
+        return (sum(self.rank_us.values()) - self.rank_us["queue"]) / 1e6
+
+    @property
+    def held_s(self) -> float:
+        """Seconds of the clock in which ranks were held."""
+        return sum((sum(one.rank_us.values()) - one.rank_us.get("queue", 0)) / one.ranks for one in self.attempts) / 1e6
+
+    @property
+    def goodput(self) -> float:
+        """Share of what was held that advanced the run."""
+        held = self.held_rank_s
+        return self.rank_us["goodput"] / 1e6 / held if held else 0.0
+
+    def percentages(self, digits: int = 1) -> dict[Cause, float]:
+        """Every cause that has a share, in percent of all rank-seconds; rounded so that they add up to 100 exactly."""
+        found = {cause: us for cause, us in self.rank_us.items() if us}
+        total, units = sum(found.values()), 100 * 10**digits
+        if not total:
+            return {}
+        whole = {cause: us * units // total for cause, us in found.items()}
+        by_rest = sorted(found, key=lambda cause: (-(found[cause] * units % total), CAUSES.index(cause)))
+        for cause in by_rest[: units - sum(whole.values())]:
+            whole[cause] += 1
+        return {cause: number / 10**digits for cause, number in whole.items()}
+
+
+def merged(ledgers: Iterable[GoodputLedger]) -> GoodputLedger:
+    """Of several runs together."""
+    many = list(ledgers)
+    attempts = tuple(attempt for one in many for attempt in one.attempts)
+    return GoodputLedger(attempts=attempts, lost_steps=sum(one.lost_steps for one in many))
