@@ -57,12 +57,11 @@ def _champion(recipe: Recipe, ctx: Context) -> str:
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    digest, published = _champion(recipe, ctx), ctx.refs.ref(ASSET)
+    digest, earlier = _champion(recipe, ctx), ctx.refs.published(ASSET)
     champion = ctx.refs.load(digest) if digest else None
     if champion is None:
         say(f"{recipe.required_release().name} has no champion: nothing to score")
     own = {} if champion is None else text_of(ctx, champion)
-    earlier = ctx.refs.load(published.digest) if published else None
     curated = by_bucket(recipe, inputs, "curated")
     return job.run(ctx, recipe.evaluation, champion, own, curated, inputs["ledger"], earlier)
 

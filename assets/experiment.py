@@ -272,7 +272,7 @@ def _make(
     except NOT_OF_THE_ARM:
         raise
     except OF_THE_ARM as error:
-        reason = f"{error.what}: {error.found or ''}".partition("\n")[0].rstrip(": ")
+        reason = error.brief.partition("\n")[0].rstrip(": ")
         reason = reason.replace(str(ctx.workspace.root), "the workspace")  # the same wherever it lies
         say(f"{arm.asset} failed: {reason}")
         return measure.kept(arm, "failed", reason, {}, [])

@@ -33,6 +33,5 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     documents = by_bucket(recipe, inputs, "documents")
-    published = ctx.refs.ref(holdout.ASSET)
-    earlier = ctx.refs.load(published.digest) if published else None
+    earlier = ctx.refs.published(holdout.ASSET)
     return holdout.run(ctx, recipe.corpus.holdout, documents, inputs[survivors(recipe)], earlier)

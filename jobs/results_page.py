@@ -30,7 +30,7 @@ def write(ctx: Context, recipe: Recipe) -> Path:
     Raises:
         MissingError: the funnel has not been made yet.
     """
-    found = {name: _published(ctx, name) for name in ("funnel", "mixture", "run", "evaluation", "candidate")}
+    found = {name: ctx.refs.published(name) for name in ("funnel", "mixture", "run", "evaluation", "candidate")}
     run, evaluation, funnel = found["run"], found["evaluation"], found["funnel"]
     content = report.ReportData(
         title=f"{recipe.name}: from raw corpus to {_end(recipe)}",
@@ -53,11 +53,6 @@ def write(ctx: Context, recipe: Recipe) -> Path:
 
 def _end(recipe: Recipe) -> str:
     return "curated text" if recipe.mixture is None else "checkpoint" if recipe.release is None else "release"
-
-
-def _published(ctx: Context, asset: str) -> Manifest | None:
-    ref = ctx.refs.ref(asset)
-    return ctx.refs.load(ref.digest) if ref else None
 
 
 def _headline(ctx: Context, found: dict[str, Manifest | None]) -> tuple[report.Fact, ...]:

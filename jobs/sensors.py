@@ -281,8 +281,8 @@ def drift(workspace: Path) -> dg.SensorDefinition:
 
         ctx = Context(Workspace(workspace))
         try:
-            published = ctx.refs.ref(job.ASSET)
-            found = job.slices(ctx.refs.load(published.digest)) if published else []
+            published = ctx.refs.published(job.ASSET)
+            found = job.slices(published) if published else []
         except PlinthError as error:
             return dg.SkipReason(str(error))
         drifting = [one for one in found if one.drifts]

@@ -107,7 +107,7 @@ def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterat
     try:
         yield asked
     except TrustError as error:
-        record(ctx, asked, f"{error.what}: {error.found}" if error.found is not None else error.what, once=once)
+        record(ctx, asked, error.brief, once=once)
         raise
     record(ctx, asked, once=once)
 

@@ -155,7 +155,7 @@ def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | 
     try:
         provenance = signing.verify(candidate.directory, Trust.of(ctx.workspace).authority(TRAINER))
     except TrustError as error:
-        return None, CheckResult(holds=False, detail=_sentence(error))
+        return None, CheckResult(holds=False, detail=error.brief)
     return provenance, CheckResult(holds=True, detail=f"every file is as the {TRAINER} signed it")
 
 
@@ -168,7 +168,7 @@ def _lineage(
         chain = signed_chain(ctx, candidate, provenance)
         attempts = attempts_of(provenance["training"])
     except TrustError as error:
-        return None, CheckResult(holds=False, detail=_sentence(error)), None
+        return None, CheckResult(holds=False, detail=error.brief), None
     detail = f"{len(chain.links)} manifests, complete down to {len(chain.sources)} source inventories"
     detail += f"; {trained.in_words(ctx.refs.load(candidate.checkpoint), attempts)}"
     return chain, CheckResult(holds=True, detail=detail), trained.code(attempts)
@@ -182,7 +182,3 @@ def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[st
         return taint.marks_on(ctx, chain, evidence_of(ctx, candidate.checkpoint, candidate.evaluation))
     except PlinthError:
         return None
-
-
-def _sentence(error: PlinthError) -> str:
-    return error.what if error.found is None else f"{error.what}: {error.found}"

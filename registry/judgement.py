@@ -88,7 +88,7 @@ def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: gates.Evid
     try:
         signed = policy.current(ctx, recipe.required_release().name)
     except TrustError as error:
-        reason = error.what if error.found is None else f"{error.what}: {error.found}"
+        reason = error.brief
         return Judgement(found, gathered, (gates.GateResult(name="policy", passed=False, reason=reason),), None)
     waived = waivers.of(ctx, signed, found.key)
     return Judgement(found, gathered, gates.evaluate(signed.policy, gathered, waived.said), signed, waived.faults)

@@ -41,9 +41,9 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
         proved = verify_model(ctx, target)
         digests = {part.name: part.blob.sha256 for part in ctx.refs.load(proved.checkpoint).parts}
         return ModelEngine(ctx, target, proved.directory, digests=digests, **options)
-    published = ctx.refs.ref("checkpoint")
-    if target == "latest" and published is not None:
-        return ModelEngine.of(ctx, ctx.refs.load(published.digest), **options)
+    published = ctx.refs.published("checkpoint") if target == "latest" else None
+    if published is not None:
+        return ModelEngine.of(ctx, published, **options)
     manifest = _checkpoint(ctx, target)
     return _of_run(ctx, target, options) if manifest is None else ModelEngine.of(ctx, manifest, **options)
 

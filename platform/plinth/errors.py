@@ -55,6 +55,12 @@ class PlinthError(Exception):
                 rows.append(f"  {label + ':':<10}{value}")
         return "\n".join(rows)
 
+    @property
+    def brief(self) -> str:
+        """One line: what failed, and what was found."""
+        found = "" if self.found is None else str(self.found)
+        return f"{self.what}: {found}" if found else self.what
+
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries; the default protocol would drop the keyword fields, and what
         # was found may be an exception that cannot be pickled.

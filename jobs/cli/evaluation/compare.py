@@ -62,8 +62,8 @@ def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -
 
     recipe = settings.load_recipe()
     stages = comparison.measuring(recipe)
-    found = {name: ctx.refs.ref(name) for stage in stages for name in stage.deps if name != "checkpoint"}
-    given = {name: ctx.refs.load(ref.digest) for name, ref in found.items() if ref}
+    found = {name: ctx.refs.published(name) for stage in stages for name in stage.deps if name != "checkpoint"}
+    given = {name: made for name, made in found.items() if made}
     for stage in stages:
         lacking = sorted(comparison.reads(stage) - set(given))
         if lacking and not as_json:

@@ -61,9 +61,10 @@ def _made(settings: Settings, score: bool) -> Manifest:
     if not stages:
         raise RecipeError(f"recipe {recipe.name} releases nothing", expected="sections `mixture` and `release`")
     if not score:
-        if ctx.refs.ref(drift.ASSET) is None:
+        found = ctx.refs.published(drift.ASSET)
+        if found is None:
             raise MissingError("nobody has looked for drift in this workspace", remedy="`plinth drift --score` looks")
-        return ctx.refs.current(drift.ASSET)
+        return found
     say = lambda line: output.line(line, err=True)  # noqa: E731
     return publish(stages[0], ctx, bring(stages[0], ctx, say))
 

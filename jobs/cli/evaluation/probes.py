@@ -32,7 +32,8 @@ def list_(settings: Settings, as_json: bool) -> None:
 
     ctx = settings.context()
     sets = ctx.refs.current("probe_sets").stats["sets"]
-    scores = ctx.refs.current("probes").stats["probes"] if ctx.refs.ref("probes") else {}
+    published = ctx.refs.published("probes")
+    scores = published.stats["probes"] if published else {}
     if as_json:
         output.emit_json({"sets": sets, "probes": scores})
         return

@@ -79,7 +79,7 @@ def extensions() -> Iterator[MachineFinding]:
         try:
             catalogue.find(entry.name)
         except PlinthError as error:
-            yield MachineFinding(name, "warn", f"{found}: {error.what}: {error.found}", error.remedy or "")
+            yield MachineFinding(name, "warn", f"{found}: {error.brief}", error.remedy or "")
         else:
             yield MachineFinding(name, "ok", found)
 

@@ -73,15 +73,15 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
     from plinth.evaluation.comparison.folder import weights
 
     (stage,) = evaluation.stages(settings.load_recipe())
-    published = {name: ctx.refs.ref(name) for name in stage.deps if name != "checkpoint"}
-    lacking = sorted(name for name, ref in published.items() if ref is None)
+    published = {name: ctx.refs.published(name) for name in stage.deps if name != "checkpoint"}
+    lacking = sorted(name for name, made in published.items() if made is None)
     if lacking:
         raise MissingError(
             f"nothing to measure {form} on",
             found=f"no {', '.join(lacking)} in this workspace",
             remedy="`plinth run --select evaluation` makes the held-out text and measures the release on it",
         )
-    given = {name: ctx.refs.load(ref.digest) for name, ref in published.items() if ref}
+    given = {name: made for name, made in published.items() if made}
     of_release = {"params": {"form": form}, "inputs": {"release": checkpoint.digest}}
     made = weights(ctx, restored).model_copy(update=of_release)
     sides = []

@@ -182,8 +182,8 @@ def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> Con
     proposal = MixtureProposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None
     if proposal is None or proposal.refusal:
         return None
-    ref = ctx.refs.ref(f"{PREFIX}/{overlay.name_of(experiment.name)}/effects")
-    found, asked = ctx.refs.load(ref.digest) if ref else None, overlay.question(experiment, proposal, made.digest)
+    found = ctx.refs.published(f"{PREFIX}/{overlay.name_of(experiment.name)}/effects")
+    asked = overlay.question(experiment, proposal, made.digest)
     if found is None or found.params.get("confirms") != asked.model_dump(mode="json"):
         return None
     return ConfirmationOutcome.model_validate(found.stats["confirmation"])

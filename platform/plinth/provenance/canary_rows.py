@@ -16,14 +16,14 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
 from plinth.errors import MissingError
 from plinth.provenance.document_rows import DOCUMENT_ID, DocumentPlace, matching_rows
-from plinth.records import Manifest, bucket_of
+from plinth.records import bucket_of
 
 URI = re.compile(r"canary://(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 def planted(ctx: Context, target: str) -> DocumentPlace | None:
     """The place of a planted copy, by id or URI."""
-    manifest = _published(ctx)
+    manifest = ctx.refs.published(plant.ASSET)
     if manifest is None:
         return None
     by_id = DOCUMENT_ID.fullmatch(target) is not None
@@ -43,7 +43,7 @@ def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
     Raises:
         MissingError: there is no such canary, or no such copy of one that is planted; names those there are.
     """
-    named, manifest = URI.fullmatch(target), _published(ctx)
+    named, manifest = URI.fullmatch(target), ctx.refs.published(plant.ASSET)
     if named is None or manifest is None:
         return None
     number = int(named[1])
@@ -59,8 +59,3 @@ def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
         expected="canary://NUMBER/COPY, both counted from 0",
         remedy="name one of them",
     )
-
-
-def _published(ctx: Context) -> Manifest | None:
-    ref = ctx.refs.ref(plant.ASSET)
-    return ctx.refs.load(ref.digest) if ref else None

@@ -26,7 +26,7 @@ from plinth.corpus.sources.origin import source_of
 from plinth.errors import MissingError
 from plinth.provenance import canary_rows, document_rows, exposure, text_search
 from plinth.provenance.document_rows import DocumentPlace
-from plinth.records import Manifest, Part
+from plinth.records import Part
 from plinth.storage.parts import read_row, read_table
 
 PREVIEW_CHARACTERS = 240
@@ -186,7 +186,7 @@ def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
 
 def _protected_set(ctx: Context, name: str) -> Part | None:
     """The items of a protected set or of a probe, as they are now."""
-    probes, own = _current(ctx, protected.PROBES), _current(ctx, f"protected/{name}")
+    probes, own = ctx.refs.published(protected.PROBES), ctx.refs.published(f"protected/{name}")
     return own.parts[0] if own is not None else protected.probe_parts(probes).get(name)
 
 
@@ -199,7 +199,7 @@ def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
 
 def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: str) -> None:
     """The rules that fired with their values, and the edits with what they cut."""
-    manifest = _current(ctx, f"{place.bucket}/policy")
+    manifest = ctx.refs.published(f"{place.bucket}/policy")
     if manifest is None or "policy" not in trace:
         return
     try:
@@ -247,7 +247,7 @@ def _after(ctx: Context, trace: dict[str, Any]) -> None:
     """Curated text, tokens, training."""
     bucket, id_ = trace["bucket"], trace["id"]
     for key, find in (("curated", document_rows.curated), ("shards", exposure.tokens)):
-        manifest = _current(ctx, f"{bucket}/{key}")
+        manifest = ctx.refs.published(f"{bucket}/{key}")
         found = find(ctx, manifest, id_) if manifest else None
         if found:
             trace["tokens" if key == "shards" else key] = found
@@ -255,18 +255,13 @@ def _after(ctx: Context, trace: dict[str, Any]) -> None:
 
 
 def _row(ctx: Context, place: DocumentPlace, asset: str, stem: str, stale: list[str]) -> dict[str, Any] | None:
-    manifest = _current(ctx, asset)
+    manifest = ctx.refs.published(asset)
     if manifest is None:
         return None
     row = document_rows.sidecar(ctx, place, manifest, stem)
     if row is None:
         stale.append(asset)
     return row
-
-
-def _current(ctx: Context, asset: str) -> Manifest | None:
-    ref = ctx.refs.ref(asset)
-    return ctx.refs.load(ref.digest) if ref else None
 
 
 def _name(ctx: Context, place: DocumentPlace) -> dict[str, Any]:

@@ -87,10 +87,9 @@ def trained_steps(config: RunConfig) -> TrainedSteps:
 def checkpoints(ctx: Context, config: RunConfig) -> list[int]:
     """Steps of the checkpoints that are committed now, and of the published one."""
     steps = set(checkpoint.committed(config.directory))
-    ref = ctx.refs.ref("checkpoint")
-    if ref is not None:
-        stats = ctx.refs.load(ref.digest).stats
-        steps |= {int(stats["step"])} if stats.get("run_id") == config.run_id else set()
+    published = ctx.refs.published("checkpoint")
+    if published is not None and published.stats.get("run_id") == config.run_id:
+        steps.add(int(published.stats["step"]))
     return sorted(steps)
 
 

@@ -67,7 +67,7 @@ def _unusable(at: Key, name: str, catalogue: Catalogue[Any]) -> Iterator[Found]:
     try:
         catalogue.find(name)
     except ExtensionError as error:
-        yield at, f"{error.what}: {error.found}", error.remedy or ""
+        yield at, error.brief, error.remedy or ""
     except RecipeError:
         found = "" if at[-1] == name else f"found {json.dumps(name)}, "
         yield at, f"{found}no such {catalogue.noun}", nearest(name, catalogue)

@@ -114,7 +114,7 @@ def generated_lists(recipe: Recipe, folder: Path) -> Iterator[Found]:
                 marked = marked_rows(file, name) if file.is_file() else 0
             if marked:
                 error = refused(f"lists/{name} ({file})", marked, user)
-                yield ("corpus", "lists", name), f"{error.what}: found {error.found}", str(error.remedy)
+                yield ("corpus", "lists", name), f"{error.what}: found {error.found}", error.remedy or ""
 
 
 def _section(corpus: Section, name: str) -> dict[str, Any]:

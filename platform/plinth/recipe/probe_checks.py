@@ -31,4 +31,4 @@ def probe_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
         try:
             user_set.read(name, given, data)
         except PlinthError as error:
-            yield ("evaluation", "probes", "sets", name), f"{error.what}: {error.found}", str(error.remedy)
+            yield ("evaluation", "probes", "sets", name), error.brief, error.remedy or ""

@@ -156,19 +156,24 @@ class Refs:
             self.publish(self.load(ref.digest), ref.key)
         return len(bare)
 
+    def published(self, asset: str) -> Manifest | None:
+        """The published manifest of an asset; None where it has not been made."""
+        ref = self.ref(asset)
+        return None if ref is None else self.load(ref.digest)
+
     def current(self, asset: str) -> Manifest:
         """The published manifest of an asset.
 
         Raises:
             MissingError: when the asset has not been made.
         """
-        ref = self.ref(asset)
-        if ref is None:
+        found = self.published(asset)
+        if found is None:
             raise MissingError(
                 f"asset {asset} has not been made in this workspace",
                 remedy=f"`plinth run --select {asset}` makes it and what it needs",
             )
-        return self.load(ref.digest)
+        return found
 
     def all(self, bucket: str = "") -> Iterator[Ref]:
         """Every published asset, or every one of a bucket, by key."""

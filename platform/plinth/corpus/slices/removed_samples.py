@@ -68,9 +68,8 @@ def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for bucket in buckets:
         for asset, key in ((f"{bucket}/verdicts", "reasons"), (f"{bucket}/documents", "rejects")):
-            ref = ctx.refs.ref(asset)
-            if ref:
-                found.update(ctx.refs.load(ref.digest).stats.get(key, {}))
+            if made := ctx.refs.published(asset):
+                found.update(made.stats.get(key, {}))
     return found
 
 
@@ -83,11 +82,10 @@ Place = tuple[str, str, str, int, int]  # kind, bucket, reason, part, row
 
 
 def _documents(ctx: Context, bucket: str, reason: str, seed: int, fired: bool) -> Iterator[tuple[int, Place]]:
-    verdicts, policy = ctx.refs.ref(f"{bucket}/verdicts"), ctx.refs.ref(f"{bucket}/policy")
+    verdicts, policy = ctx.refs.published(f"{bucket}/verdicts"), ctx.refs.published(f"{bucket}/policy")
     if verdicts is None or policy is None:
         return
-    judged, ruling = ctx.refs.load(verdicts.digest), ctx.refs.load(policy.digest)
-    for number, (part, side) in enumerate(zip(judged.named("part-"), ruling.named("part-"), strict=True)):
+    for number, (part, side) in enumerate(zip(verdicts.named("part-"), policy.named("part-"), strict=True)):
         first = 0
         for mine, theirs in iter_aligned(ctx.store, (part, ["id", "decision", "reason"]), (side, ["fired"])):
             if fired:
@@ -111,8 +109,8 @@ def _fired(lists: pa.Array, reason: str) -> Any:
 
 
 def _rejects(ctx: Context, bucket: str, reason: str, seed: int) -> Iterator[tuple[int, Place]]:
-    ref = ctx.refs.ref(f"{bucket}/documents")
-    for number, part in enumerate(ctx.refs.load(ref.digest).named("rejects-") if ref else ()):
+    documents = ctx.refs.published(f"{bucket}/documents")
+    for number, part in enumerate(documents.named("rejects-") if documents else ()):
         first = 0
         for batch in iter_batches(ctx.store, part, ["uri", "where", "reason"]):
             at = np.flatnonzero(pc.equal(batch.column("reason"), reason).to_numpy(zero_copy_only=False))

@@ -79,7 +79,7 @@ def forecast(
         predictions = tuple(predict(fitted, size(target), tokens) for tokens in target.horizons)
         best = optimum(fitted, predictions[-1].flops)
     except RequestError as error:
-        return LadderForecast(held_out=held_out, runs=runs, why=f"{error.what}: {error.found}")
+        return LadderForecast(held_out=held_out, runs=runs, why=error.brief)
     return LadderForecast(
         held_out=held_out, runs=runs, fit=fitted.fit, predictions=predictions, optimum=best,
         backtest=backtest(runs, draws=min(draws, BACKTEST_DRAWS)),

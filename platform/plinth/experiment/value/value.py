@@ -216,12 +216,11 @@ def _density(
 
 def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) -> dict[str, Any]:
     """Bytes per token of the sample and of every bucket; nothing before there is a tokenizer."""
-    ref = ctx.refs.ref("tokenizer")
-    if ref is None or not have.shards:
+    trained = ctx.refs.published("tokenizer")
+    if trained is None or not have.shards:
         return {}
     from plinth.tokens.tokenizer import encode, tokenizer
 
-    trained = ctx.refs.load(ref.digest)
     (file,) = trained.named(tokenizer.FILE)
     chosen, held = list[str](), 0
     for text in texts.to_pylist():
@@ -260,8 +259,8 @@ def _effective(
     """
     scale = facts.size.sum() / sample.share if len(facts.size) else 0.0
     gained = _share(accepted * facts.size, facts.size, seed, scale)
-    ref = ctx.refs.ref("funnel")
-    now = float(ctx.refs.load(ref.digest).stats["total"]["effective"]["effective_bytes"]) if ref else 0.0
+    funnel = ctx.refs.published("funnel")
+    now = float(funnel.stats["total"]["effective"]["effective_bytes"]) if funnel else 0.0
     rate = tokenizer.get("bytes_per_token", {})
     known = bool(rate) and rate["value"] > 0
     other = {"value": "value", "low": "high", "high": "low"}

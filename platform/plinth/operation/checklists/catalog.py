@@ -63,7 +63,7 @@ def _all() -> Iterator[Check]:
         try:
             yield OTHERS[name]
         except PlinthError as error:
-            yield _unusable(name, f"{error.what}: {error.found}")
+            yield _unusable(name, error.brief)
 
 
 def _unusable(name: str, why: str) -> Check:

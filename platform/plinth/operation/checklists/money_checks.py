@@ -24,7 +24,7 @@ def objectives_set(scope: CheckScope) -> CheckAnswer:
     try:
         wanted = objectives.load(scope.ctx.workspace)
     except RequestError as error:
-        return failed(f"{error.what}: {error.found}")
+        return failed(error.brief)
     if not path.exists():
         return failed(f"no {path.name}: the defaults are nobody's promise")
     return passed(f"goodput {wanted.goodput:.0%}, job success {wanted.job_success:.0%}, {wanted.window_days:g} days")

@@ -49,7 +49,7 @@ def private_folder(scope: CheckScope) -> CheckAnswer:
     try:
         private.required(folder)
     except WorkspaceError as error:
-        return failed(f"{error.what}: {error.found}")
+        return failed(error.brief)
     return passed(f"{folder} 0700")
 
 

@@ -64,12 +64,8 @@ def _answer(scope: CheckScope, check: Check) -> CheckAnswer:
     try:
         return check.examine(scope)
     except TrustError as error:
-        return failed(_said(error))
+        return failed(error.brief)
     except PlinthError as error:
-        return undetermined(_said(error))
+        return undetermined(error.brief)
     except Exception as error:  # plug-ins too: one line must not hide the others
         return undetermined(f"the check itself failed: {type(error).__name__}: {error}")
-
-
-def _said(error: PlinthError) -> str:
-    return error.what if error.found is None else f"{error.what}: {error.found}"

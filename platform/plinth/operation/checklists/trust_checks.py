@@ -130,7 +130,7 @@ def _pinned(scope: CheckScope) -> CheckAnswer:
     try:
         return root_pinned(scope)
     except SignatureError as error:
-        return failed(f"{error.what}: {error.found}")
+        return failed(error.brief)
 
 
 CHECKS = (

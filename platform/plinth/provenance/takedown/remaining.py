@@ -86,8 +86,8 @@ def remaining(
 
 def _sources(ctx: Context, snapshots: dict[str, str]) -> Iterator[Remaining]:
     for bucket in sorted({bucket_of(asset) for asset in snapshots.values()}):
-        ref = ctx.refs.ref(f"{bucket}{DOCUMENTS}")
-        inventory = ctx.refs.load(ref.digest).inputs.get(f"{bucket}/sources", "") if ref else ""
+        documents = ctx.refs.published(f"{bucket}{DOCUMENTS}")
+        inventory = documents.inputs.get(f"{bucket}/sources", "") if documents else ""
         yield Remaining(
             what=f"the raw sources of {bucket}",
             where=f"where the recipe names them (inventory {inventory[:12]})",

@@ -23,8 +23,8 @@ SAME, NEAR, SPAN = "same text", "near duplicate", "verbatim span"
 
 def alike_of(ctx: Context) -> Alike:
     """What deduplication of the published corpus calls alike; defaults where there was none."""
-    ref = ctx.refs.ref(minhash.ASSET)
-    params = ctx.refs.load(ref.digest).params.get("minhash", {}) if ref else {}
+    made = ctx.refs.published(minhash.ASSET)
+    params = made.params.get("minhash", {}) if made else {}
     return Alike(**{name: value for name, value in params.items() if name in Alike.model_fields and value is not None})
 
 

@@ -50,14 +50,14 @@ def latest(ctx: Context, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> d
 
 
 def _published(ctx: Context) -> Manifest:
-    ref = ctx.refs.ref(extraction.ASSET)
-    if ref is None:
+    found = ctx.refs.published(extraction.ASSET)
+    if found is None:
         raise MissingError(
             "no completions of a checkpoint are published",
             expected=f"the asset {extraction.ASSET}",
             remedy="add `evaluation: {extraction: {}}` to the recipe and run it, or trace a text of your own",
         )
-    return ctx.refs.load(ref.digest)
+    return found
 
 
 def _documents(ctx: Context, made: Manifest) -> Iterator[Mapping[str, Any]]:

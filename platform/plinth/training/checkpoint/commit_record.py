@@ -73,7 +73,7 @@ def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
     try:
         content = dsse.opened(_envelope(data, where), trust.authority(TRAINER), PREDICATE, where)
     except SignatureError as error:
-        raise _foreign(where, f"{error.what}: {error.found}") from error
+        raise _foreign(where, error.brief) from error
     commit = _commit(content, where)
     if (commit.run, commit.step) != (run.root.name, step):
         raise _foreign(where, f"it is about step {commit.step} of run {commit.run}")
@@ -103,7 +103,7 @@ def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, w
     try:
         content = dsse.opened(_envelope(data, where), trust.authority(TRAINER), TIMELINE, where)
     except SignatureError as error:
-        raise _foreign(f"the timeline beside {where}", f"{error.what}: {error.found}") from error
+        raise _foreign(f"the timeline beside {where}", error.brief) from error
     if dsse.subjects(content) != {_events(run, step): hashlib.sha256(events).hexdigest()}:
         raise _foreign(f"the timeline beside {where}", "it is another one, or of another step")
 

@@ -82,7 +82,7 @@ class UploadLoop:
             return  # deleted by retention meanwhile
         except PlinthError as error:
             self._failures += 1
-            reason, retry_s = f"{error.what}: {error.found}", self._pause_s()
+            reason, retry_s = error.brief, self._pause_s()
             self.events.append("upload_failed", step=step, tries=self._failures, reason=reason, retry_s=retry_s)
             return
         self._failures = 0

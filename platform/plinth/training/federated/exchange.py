@@ -160,7 +160,7 @@ class Exchange:
         except (SignatureError, ValidationError, ValueError) as error:
             raise CheckpointError(
                 f"{where} counts for nothing",
-                found=f"{error.what}: {error.found}" if isinstance(error, SignatureError) else error,
+                found=error.brief if isinstance(error, SignatureError) else error,
                 expected="a record that a trainer of this root signed",
             ) from error
 

@@ -232,8 +232,7 @@ def fate(ctx: Context, match: Match) -> dict[str, Any]:
     }
     documents = ctx.refs.current(index.ASSET).inputs.get(f"{match.bucket}/documents")
     for asset, (name, columns) in sides.items():
-        ref = ctx.refs.ref(asset)
-        side = ctx.refs.load(ref.digest) if ref else None
+        side = ctx.refs.published(asset)
         part = next((one for one in side.parts if one.name == name), None) if side else None
         if side is None or part is None or side.inputs.get(f"{match.bucket}/documents") != documents:
             continue
