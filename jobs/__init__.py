@@ -19,10 +19,11 @@ workspace_index/  the index of all pages: state, runs, links
 page_server   the pages over HTTP, for links from Dagster and MLflow
 gamedays/     game days of MLflow, and the table of all
 targets       models by the names that people have for them
+runs          runs by theirs
 backup_drill  the databases of an installation; a backup restored into a scratch place and proved
 servers       the servers of `plinth up`, on loopback
 exporter      all parts of a workspace's metrics
-    running       what was started for a workspace: listed, stopped
+running       what was started for a workspace: listed, stopped
 installation/ a whole installation on this machine, to try: PostgreSQL, S3, TLS, logins
 harvest/      the demo's corpus, from text on this machine
 recipes/      recipes to run and to extend, found by name

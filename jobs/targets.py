@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.runs import configurations, find_run
 from plinth.errors import MissingError
 from plinth.evaluation.comparison.folder import weights
 from plinth.records import Manifest
@@ -45,16 +46,12 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
     if "@" in target or "/" in target:
         return _verified(ctx, target)
     run, colon, step = target.partition(":")
-    if colon or run == "latest" or any(path.parent.name.startswith(run) for path in _runs(ctx)):
+    if colon or run == "latest" or any(name.startswith(run) for name in configurations(ctx)):
         return _of_run(ctx, run, step)
     found = resolve(ctx.refs, target)
     if found.asset not in MODELS:
         raise MissingError(f"{target} is no model", found=f"a manifest of {found.asset}", expected=" or ".join(MODELS))
     return found
-
-
-def _runs(ctx: Context) -> Iterator[Path]:
-    return ctx.workspace.runs.glob("*/config.json")
 
 
 def _verified(ctx: Context, target: str) -> Manifest:
@@ -71,7 +68,6 @@ def _folder(ctx: Context, folder: Path) -> Manifest:
 
 
 def _of_run(ctx: Context, run: str, step: str) -> Manifest:
-    from jobs.cli.training.batch import find_run
     from plinth.training import manifests
 
     config = find_run(ctx, run)

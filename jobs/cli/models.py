@@ -83,7 +83,7 @@ def _checkpoint(ctx: Context, target: str) -> Manifest | None:
 
 def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
     """A committed checkpoint of a run, verified."""
-    from jobs.cli.training.batch import find_run
+    from jobs.runs import find_run
     from plinth.evaluation.engine.client import ModelEngine
     from plinth.model.hugging_face import TOKENIZER
     from plinth.training.checkpoint import checkpoint

@@ -12,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.recipe.recipe import Recipe
+    from plinth.training.config import RunConfig
 
 
 class RecipeFile(click.Path):
@@ -96,6 +97,16 @@ class Settings:
                 remedy="`plinth run -r jobs/recipes/demo.yaml` makes one; --workspace DIR names another",
             )
         return Context(workspace)
+
+    def run_config(self, run: str) -> RunConfig:
+        """The configuration of a run of the workspace: `latest`, its id, or a unique prefix of it.
+
+        Raises:
+            MissingError: there is no workspace; no run, or more than one, of that name.
+        """
+        from jobs.runs import find_run
+
+        return find_run(self.context(), run)
 
 
 def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:

@@ -55,7 +55,7 @@ def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
         MissingError: no such run or checkpoint, or a run without canaries.
         CheckpointError, TrainingError: a checkpoint is not what was committed, or cannot be scored.
     """
-    from jobs.cli.training.batch import find_run
+    from jobs.runs import find_run
     from plinth.errors import MissingError
     from plinth.evaluation.memorisation.draws import draws, seen_through
     from plinth.training.checkpoint import checkpoint

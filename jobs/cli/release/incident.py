@@ -43,7 +43,7 @@ def open_(
     settings: Settings, title: str, runs: tuple[str, ...], targets: tuple[str, ...], by: str, as_json: bool
 ) -> None:
     """Open an incident and freeze promotions."""
-    from jobs.cli.training.batch import find_run
+    from jobs.runs import find_run
     from registry import incidents
 
     ctx = settings.context()

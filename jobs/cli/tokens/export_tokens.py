@@ -68,7 +68,7 @@ def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
     Raises:
         MissingError: neither is there.
     """
-    from jobs.cli.training.batch import find_run
+    from jobs.runs import find_run
 
     if ctx.refs.ref(f"{name}/shards") is not None:
         return [ctx.refs.current(f"{name}/shards")], {}

@@ -31,10 +31,9 @@ def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> in
     once more, to measure how far kernels are apart on this hardware.
     """
     from jobs.cli import output
-    from jobs.cli.training.batch import find_run
     from plinth.training.forensics.offline_audit import audit as run_audit
 
-    config = find_run(settings.context(), run)
+    config = settings.run_config(run)
     found = run_audit(config, start)
     if as_json:
         output.emit_json(found)

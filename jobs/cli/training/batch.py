@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.records import Manifest
     from plinth.tokens.order.batch import BatchSequence
-    from plinth.training.config import RunConfig
 
 #: Documents shown in the table; JSON has all.
 SHOWN = 60
@@ -48,6 +47,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
     Raises:
         MissingError: no such run or step.
     """
+    from jobs.runs import find_run
     from plinth.errors import MissingError
     from plinth.records import bucket_of
     from plinth.tokens.order.batch import documents_of_step
@@ -84,31 +84,6 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
             for each in sequences
         ],
     }
-
-
-def find_run(ctx: Context, run: str) -> RunConfig:
-    """The configuration of a run: `latest`, its id, or a unique prefix of it.
-
-    Raises:
-        MissingError: no run, or more than one, of that name.
-    """
-    from plinth.errors import MissingError
-    from plinth.training import config
-
-    known = {path.parent.name: path for path in ctx.workspace.runs.glob("*/config.json")}
-    if run == "latest":
-        published = ctx.refs.ref("run")
-        latest = str(ctx.refs.load(published.digest).stats["run_id"]) if published else ""
-        matching = [latest] if latest in known else sorted(known, key=lambda name: known[name].stat().st_mtime)[-1:]
-    else:
-        matching = [run] if run in known else [name for name in known if name.startswith(run)]
-    if len(matching) != 1:
-        raise MissingError(
-            f"no run {run!r}" if not matching else f"more than one run begins with {run!r}",
-            found=", ".join(matching or sorted(known)) or "no run in this workspace",
-            remedy="`plinth run` makes one; name a run by its id, or `latest`",
-        )
-    return config.load(known[matching[0]])
 
 
 def _uris(

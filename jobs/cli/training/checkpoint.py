@@ -31,7 +31,7 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
     from jobs.cli import output
     from plinth.training.checkpoint import checkpoint as files
 
-    directory = _directory(settings, run)
+    directory = settings.run_config(run).directory
     rows = [_row(directory, step) for step in files.committed(directory)]
     if as_json:
         output.emit_json(rows)
@@ -62,7 +62,7 @@ def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> Non
     from plinth.errors import CheckpointError
     from plinth.training.checkpoint import checkpoint as files
 
-    directory, rows = _directory(settings, run), []
+    directory, rows = settings.run_config(run).directory, []
     for number in files.committed(directory) if step is None else [step]:
         try:
             files.verify(directory, number)
@@ -99,7 +99,7 @@ def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, a
     is signed as trainer. training.checkpoints.average in a recipe evaluates and releases such a mean.
     """
     from jobs.cli import output
-    from jobs.cli.training.batch import find_run
+    from jobs.runs import find_run
     from plinth.training.checkpoint.averaging import average as averaged
     from plinth.training.checkpoint.mean_record import in_words as mean_in_words
 
@@ -127,12 +127,6 @@ def in_words(layout: dict[str, int]) -> str:
     ranks = layout["ranks"]
     divided = [f"{name} {layout[name]}" for name in _DEGREES if layout[name] > 1]
     return ", ".join([f"{ranks} rank{'' if ranks == 1 else 's'}", f"ZeRO {layout['zero_stage']}", *divided])
-
-
-def _directory(settings: Settings, run: str) -> RunDirectory:
-    from jobs.cli.training.batch import find_run
-
-    return find_run(settings.context(), run).directory
 
 
 def _row(directory: RunDirectory, step: int) -> dict[str, Any]:

@@ -166,8 +166,8 @@ def _as_it_is(source: Path, tokenizer: Path, layout: ExportLayout) -> Writer:
 def _run(
     ctx: Context, run: str, checkpoint: int | None, folder: Path, layout: ExportLayout
 ) -> tuple[Exported, ExportClaim]:
-    from jobs.cli.training.batch import find_run
     from jobs.cli.training.export_form import form_export
+    from jobs.runs import find_run
     from plinth.errors import MissingError
     from plinth.training.checkpoint import checkpoint as files
     from registry.exports import unreleased

@@ -44,7 +44,7 @@ def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_j
     """
     from jobs.cli import output
 
-    found = _forensics(_config(settings, run), "replay", step, checkpoint)
+    found = _forensics(settings.run_config(run), "replay", step, checkpoint)
     if as_json:
         output.emit_json(found)
         return
@@ -73,7 +73,7 @@ def blame(settings: Settings, run: str, step: int, checkpoint: int | None, basel
     """
     from jobs.cli import output
 
-    found = _forensics(_config(settings, run), "blame", step, checkpoint, baseline)
+    found = _forensics(settings.run_config(run), "blame", step, checkpoint, baseline)
     if as_json:
         output.emit_json(found)
         return
@@ -116,12 +116,6 @@ def _forensics(
         raise TrainingError(f"`{what}` of step {step} failed", found=done.stderr.strip()[-2000:])
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def _config(settings: Settings, run: str) -> RunConfig:
-    from jobs.cli.training.batch import find_run
-
-    return find_run(settings.context(), run)
 
 
 def _head(found: dict[str, Any]) -> None:

@@ -17,10 +17,9 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
     Shares are of all rank-seconds, with those in a queue, and add up to 100.0; goodput is of those that were held.
     """
     from jobs.cli import output
-    from jobs.cli.training.batch import find_run
     from plinth.operation import goodput as operation
 
-    config = find_run(settings.context(), run)
+    config = settings.run_config(run)
     ledger = operation.of_run(config)
     shares = ledger.percentages()
     if as_json:

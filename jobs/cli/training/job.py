@@ -23,7 +23,7 @@ def job() -> None:
 @json_option
 def status(settings: Settings, run: str, as_json: bool) -> None:
     """Show the job of RUN: launcher, host, state and last step."""
-    _show(_facts(_config(settings, run)), as_json)
+    _show(_facts(settings.run_config(run)), as_json)
 
 
 @job.command(epilog=examples("plinth job logs latest", "plinth job logs latest -n 200"))
@@ -37,7 +37,7 @@ def logs(settings: Settings, run: str, lines: int) -> None:
     from jobs.cli import output
     from plinth.training.job import launcher_of
 
-    config = _config(settings, run)
+    config = settings.run_config(run)
     output.line(launcher_of(config).logs(config.directory.log, lines))
 
 
@@ -52,7 +52,7 @@ def cancel(settings: Settings, run: str, as_json: bool) -> None:
     """
     from plinth.training.job import cancel as stop
 
-    config = _config(settings, run)
+    config = settings.run_config(run)
     stop(settings.context(), config)
     _show(_facts(config), as_json)
 
@@ -65,7 +65,7 @@ def submit(settings: Settings, run: str, as_json: bool) -> None:
     """Submit the job of RUN, detached, unless it is alive or has finished."""
     from plinth.operation.spending.admission import submit as within_budget
 
-    config = _config(settings, run)
+    config = settings.run_config(run)
     within_budget(settings.context(), config)
     _show(_facts(config), as_json)
 
@@ -79,15 +79,9 @@ def manifest(settings: Settings, run: str) -> None:
     from plinth.launch.preview import given
     from plinth.training.job import command
 
-    config = _config(settings, run)
+    config = settings.run_config(run)
     directory, grace_s = config.directory, config.supervision.grace_s
     output.line(given(config.launch, grace_s, command(config), directory.root, directory.log), end="")
-
-
-def _config(settings: Settings, run: str) -> RunConfig:
-    from jobs.cli.training.batch import find_run
-
-    return find_run(settings.context(), run)
 
 
 def _facts(config: RunConfig) -> dict[str, Any]:

@@ -39,10 +39,9 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
     up records when it comes to these steps.
     """
     from jobs.cli import output
-    from jobs.cli.training.batch import find_run
     from plinth.training.telemetry import profile_request
 
-    config = find_run(settings.context(), run)
+    config = settings.run_config(run)
     request = profile_request.submit(config, *steps, ranks)
     files = [str(request.trace(config.directory, rank)) for rank in ranks]
     if as_json:

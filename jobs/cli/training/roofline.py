@@ -29,7 +29,7 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
     workspace. A run of another machine is compared with that one's; run this command there first.
     """
     from jobs.cli import output
-    from jobs.cli.training.batch import find_run
+    from jobs.runs import find_run
     from plinth.training.roofline import machine_speed, run_roofline
 
     ctx = settings.context()

@@ -29,7 +29,7 @@ def timeline(
     The run may still be under way. The page is self-contained.
     """
     from jobs.cli import output
-    from jobs.cli.training.batch import find_run
+    from jobs.runs import find_run
     from plinth.operation.spending import parameters
     from plinth.report.run import build
 
