@@ -2,15 +2,13 @@
 a ladder also `experiment/{name}/forecast`, made before the size that it foretells; of a source
 `experiment/{name}/sample`, made before anything is trained.
 
-A run's asset plays the pipeline of its recipe, as far as the checkpoint, over references of its own; what the workspace
-or another arm has made of the same inputs is taken over, part by part from the step cache where not as a whole. A run
-that fails is a result: its asset says why.
+A run's asset plays the pipeline of its recipe (`arm_pipeline`), as far as the checkpoint. A run that fails is a result:
+its asset says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,62 +16,25 @@ from typing import Any
 import dagster as dg
 
 from assets.annotate import annotator_parameters
+from assets.arm_pipeline import CORPUS, NOT_OF_THE_ARM, OF_THE_ARM, Known, last_assets, played, read_outside
 from assets.catalog import selected, stages
-from assets.framework.build import bring, publish
 from assets.framework.inputs import shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
-from assets.framework.up_to_date import up_to_date
 from assets.initial import require_checkpoint
-from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.compute.costs import StepCost
-from plinth.errors import (
-    BudgetError,
-    CheckpointError,
-    ExtensionError,
-    LaunchError,
-    PlinthError,
-    RecipeError,
-    ResumeError,
-    StageError,
-    StoppedRunError,
-    TrainingError,
-    WorkerError,
-)
-from plinth.experiment import answer, measure, record
+from plinth.errors import PlinthError
+from plinth.experiment import answer, measure
 from plinth.experiment.arms import PREFIX, Arm
 from plinth.experiment.parameters import Experiment
-from plinth.experiment.record import Spent
-from plinth.experiment.value.changes import MEASURED
 from plinth.experiment.value.question import BUCKET, PRICE, WITH
 from plinth.recipe.load import fingerprint as recipe_fingerprint
 from plinth.records import Manifest
 from plinth.storage.atomic import write_bytes
 
-#: The last asset of a run's own pipeline.
-LAST = "checkpoint"
-#: The last assets of the corpus that a source is compared with.
-CORPUS = ("mixture", "funnel")
 #: Why no run of a source is trained whose sample decides.
 ANSWERED = "the sample has the answer"
 
-#: Failures that are a result: this recipe does not get there. All others, as a full disk or a missing key, and these
-#: exceptions, say nothing of the arm.
-OF_THE_ARM = (RecipeError, StageError, TrainingError)
-NOT_OF_THE_ARM = (
-    BudgetError,
-    ExtensionError,
-    LaunchError,
-    WorkerError,
-    StoppedRunError,
-    CheckpointError,
-    ResumeError,
-)
-
-
-#: What stages read from outside, and its identity.
-Known = list[tuple[Callable[[Context], str | None], str | None]]
 
 
 def of(
@@ -119,7 +80,7 @@ def _run(
     known: Known | None,
 ) -> Stage:
     """A run's asset. Seed by seed, the base first: what it makes, the others take over."""
-    own = selected(stages(arm.recipe), _ends(experiment, arm))
+    own = selected(stages(arm.recipe), last_assets(experiment, arm))
     return Stage(
         asset=arm.asset,
         deps=(*(one.asset for one in before), *_foretold(experiment, arm), *_sampled(experiment)),
@@ -127,7 +88,7 @@ def _run(
         version=measure.VERSION,
         params={"recipe": recipe_fingerprint(arm.recipe), "points": experiment.curve_points,
                 "stages": {one.asset: one.code_version for one in own}},
-        outside=partial(_outside, arm, own, known),
+        outside=partial(read_outside, arm, own, known),
         group=PREFIX,
         description=f"{experiment.question} The run of arm {arm.arm}, size {arm.size}, seed {arm.seed}.",
         owner=shared_owner(arm.recipe),
@@ -135,12 +96,6 @@ def _run(
         pool="training",
         priority=priority,
     )  # fmt: skip
-
-
-def _ends(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """The last assets of a run: its checkpoint; where a source is asked about, what else measures that."""
-    known = {one.asset for one in stages(arm.recipe)} if experiment.source else set()
-    return (LAST, *(name for name in MEASURED if name in known))
 
 
 def sample_of(experiment: Experiment) -> str:
@@ -168,7 +123,7 @@ def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) ->
                 "recipe": recipe_fingerprint(ours.recipe),
                 "source": experiment.source.model_dump(mode="json", exclude=PRICE),
             },
-            outside=partial(_outside, ours, selected(stages(ours.recipe), CORPUS), known),
+            outside=partial(read_outside, ours, selected(stages(ours.recipe), CORPUS), known),
             group=PREFIX,
             description=f"{experiment.question} A sample of the source: what of it is accepted, new and effective.",
             owner=shared_owner(arms[0].recipe),
@@ -226,30 +181,6 @@ def _foretell(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs:
     return answer.forecast_of(experiment, arms, inputs)
 
 
-def _outside(arm: Arm, own: Sequence[Stage], known: Known | None, ctx: Context) -> str:
-    """Identity of the sources, and which attempt this is where an earlier one failed."""
-    read = {one.asset: _identity(one.outside, known, ctx) for one in own if one.outside}
-    return fingerprint.digest({"read": read, "attempt": record.attempt(ctx.workspace, arm)})
-
-
-def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx: Context) -> str | None:
-    """Identity of what a stage reads from outside, taken from another run's stage that reads the same."""
-    for other, found in known or ():
-        if _same(outside, other):
-            return found
-    found = outside(ctx)
-    if known is not None:
-        known.append((outside, found))
-    return found
-
-
-def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether two functions are one function of equal arguments; of functions that cannot be compared, no."""
-    if not (isinstance(one, partial) and isinstance(other, partial)):
-        return one is other
-    return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
-
-
 def _make(
     experiment: Experiment,
     arm: Arm,
@@ -290,46 +221,6 @@ def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Ar
         return True
     runs = [ctx.refs.current(one.asset) for one in _before(experiment, arms, arm)]
     return bool(runs and answer.cannot_win(experiment, arm, measure.common_scores(ctx, runs)))
-
-
-def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
-    """Where most of a run may be made already: the workspace's own recipe, the first runs of the arm and the base."""
-    size, seed = next(iter(experiment.sizes)), experiment.seeds[0]
-    first = [replace(arm, arm=name, size=size, seed=seed).branch for name in (arm.arm, experiment.base)]
-    branches = [ctx.workspace.branch(name) for name in first if name != arm.branch]
-    return [ctx, *(Context(space, ctx.engine) for space in branches)]
-
-
-def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()) -> dict[str, Manifest]:
-    """Bring the pipeline of a run up to date over references of its own: as far as its checkpoint, or the given ends.
-
-    Returns:
-        The manifests of its stages. What was made, taken over and written is recorded beside the references.
-
-    Raises:
-        PlinthError: a stage failed; what was finished before it is kept.
-    """
-    space, neighbours = ctx.workspace.branch(arm.branch), _neighbours(ctx, experiment, arm)
-    made: dict[str, Manifest] = {}
-    spent = record.spent(ctx.workspace, [arm]).get(arm.asset, Spent())
-    for stage in selected(stages(arm.recipe), ends or _ends(experiment, arm)):
-        own = Context(space, ctx.engine, ctx.progress, requested_by=ctx.requested_by)
-        digests = {dep: made[dep].digest for dep in stage.deps}
-        if found := up_to_date(stage, own, digests):
-            made[stage.asset] = found
-            continue
-        if found := next((one for other in neighbours if (one := up_to_date(stage, other, digests))), None):
-            own.refs.publish(found, stage.key(own, digests))
-            if stage.suite:
-                publish(stage, own, bring(stage, own, say))  # found now, and held to the arm's own bounds
-            made[stage.asset], spent = found, spent.with_taken(stage.asset)
-            record.save(ctx.workspace, arm, spent)
-            continue
-        say(f"{arm.arm}, size {arm.size}, seed {arm.seed}: {stage.asset}")
-        made[stage.asset] = publish(stage, own, bring(stage, own, say))
-        spent = spent.with_made(stage.asset, sum(own.costs.values(), StepCost()), own.store.written)
-        record.save(ctx.workspace, arm, spent)  # at once: what was made is not made again after a kill
-    return made
 
 
 def effects_of(experiment: Experiment) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets import arm_pipeline
 from assets import experiment as wiring
 from assets.framework.build import REQUESTED_BY, asset
 from assets.framework.resources import PlinthResource, Session
@@ -189,11 +190,11 @@ def _at_once(
         if over.is_set() or wiring.is_stopped(own, experiment, arm, every):
             return
         try:
-            wiring.played(own, experiment, arm, say)
-        except wiring.NOT_OF_THE_ARM:
+            arm_pipeline.played(own, experiment, arm, say)
+        except arm_pipeline.NOT_OF_THE_ARM:
             over.set()
             raise
-        except wiring.OF_THE_ARM as error:
+        except arm_pipeline.OF_THE_ARM as error:
             failed[arm.asset] = error
         except BaseException:
             over.set()

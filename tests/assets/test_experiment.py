@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from assets import experiment
+from assets.arm_pipeline import NOT_OF_THE_ARM, OF_THE_ARM
 from jobs.recipes import FOLDER
 from plinth import errors
 from plinth.compute.context import Context
@@ -65,7 +66,7 @@ seeds: [3]
     ],
 )
 def test_outages_are_no_results(kind: type[errors.PlinthError], is_result: bool) -> None:
-    assert (issubclass(kind, experiment.OF_THE_ARM) and not issubclass(kind, experiment.NOT_OF_THE_ARM)) == is_result
+    assert (issubclass(kind, OF_THE_ARM) and not issubclass(kind, NOT_OF_THE_ARM)) == is_result
 
 
 @pytest.fixture
