@@ -6,7 +6,7 @@ experiment    run an experiment: its arms and its effects through Dagster
 source_question  the question of a source's value as the file of an experiment
 sensors       new source files, approvals, failed runs
 schedules     what starts by the clock
-reviews       the page of a week or month
+reviews/      the page of a week or month
 checklists    checklists as assets with a check for each line, by schedule
 checks        lines of checklists about the orchestrator
 marks         the check of every asset against marks of unfitness

@@ -9,12 +9,13 @@ from typing import Any
 
 import dagster as dg
 
-from jobs import reviews
+from jobs.reviews import review
+from jobs.reviews.period import Length
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 
 #: When each page is written, in UTC: after a week or month has ended.
-CRON: dict[reviews.Length, str] = {"week": "0 6 * * 1", "month": "0 6 1 * *"}
+CRON: dict[Length, str] = {"week": "0 6 * * 1", "month": "0 6 1 * *"}
 
 
 def of_job(job: Any, name: str, cron: str, description: str) -> dg.ScheduleDefinition:
@@ -33,10 +34,10 @@ def of_reviews(workspace: Path) -> list[dg.ScheduleDefinition]:
     return [_schedule(workspace, length) for length in CRON]
 
 
-def _schedule(workspace: Path, length: reviews.Length) -> dg.ScheduleDefinition:
+def _schedule(workspace: Path, length: Length) -> dg.ScheduleDefinition:
     @dg.op(name=f"write_{length}_review")
     def _write(context: dg.OpExecutionContext) -> None:
-        path = reviews.write(Context(Workspace(workspace)), length, datetime.now(UTC).timestamp())
+        path = review.write(Context(Workspace(workspace)), length, datetime.now(UTC).timestamp())
         context.log.info(str(path))
 
     @dg.job(name=f"review_{length}", description=f"The page of the last {length}, into reports/.")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from jobs import reviews, schedules
-from jobs.reviews import Period, period
+from jobs import schedules
+from jobs.reviews import review
+from jobs.reviews.cost import is_unusual
+from jobs.reviews.period import Period, period
 from plinth.compute.context import Context
 from plinth.operation.spending.ledger import MICROS, JobCost, Ledger, Reservation
 from plinth.records import Manifest
@@ -32,7 +34,7 @@ def ctx(tmp_path: Path) -> Context:
 
 
 def section(ctx: Context, title: str) -> PeriodSection:
-    return next(one for one in reviews.review(ctx, LAST_WEEK).sections if one.title == title)
+    return next(one for one in review.review(ctx, LAST_WEEK).sections if one.title == title)
 
 
 def test_periods_are_whole_weeks_and_months_that_have_ended() -> None:
@@ -46,13 +48,13 @@ def test_periods_are_whole_weeks_and_months_that_have_ended() -> None:
 
 
 def test_an_empty_workspace_has_nothing_to_say(ctx: Context) -> None:
-    found = reviews.review(ctx, LAST_WEEK)
+    found = review.review(ctx, LAST_WEEK)
     assert [one.good for one in found.sections] == [True, None, None, None, None, None]
-    path = reviews.write(ctx, "week", NOW)
+    path = review.write(ctx, "week", NOW)
     assert path.name == "review-2026-W44.html"
     text = path.read_text()
     assert "http" not in text.replace("http-equiv", "")  # it loads nothing
-    assert reviews.write(ctx, "week", NOW).read_text() == text
+    assert review.write(ctx, "week", NOW).read_text() == text
 
 
 def test_failed_jobs_of_the_week_have_their_reasons(ctx: Context) -> None:
@@ -109,10 +111,10 @@ def test_cost_far_from_earlier_weeks_or_from_like_jobs_is_unusual(
 
 
 def test_what_is_unusual() -> None:
-    assert not reviews.is_unusual(14.0, [10, 10, 10])  # less than half more
-    assert reviews.is_unusual(16.0, [10, 10, 10])
-    assert not reviews.is_unusual(16.0, [6, 10, 14, 8, 12])  # they differ as much among themselves
-    assert reviews.is_unusual(0.0, [10, 10, 11])
+    assert not is_unusual(14.0, [10, 10, 10])  # less than half more
+    assert is_unusual(16.0, [10, 10, 10])
+    assert not is_unusual(16.0, [6, 10, 14, 8, 12])  # they differ as much among themselves
+    assert is_unusual(0.0, [10, 10, 11])
 
 
 def test_a_chain_that_is_broken_is_named(ctx: Context) -> None:

@@ -19,13 +19,14 @@ def retrospective(settings: Settings, month: bool, at: datetime | None, as_json:
 
     Schedules of `plinth up` write both when one has ended.
     """
-    from jobs import reviews as made
     from jobs.cli import output
+    from jobs.reviews import review
+    from jobs.reviews.period import Length, period
 
     until = (at.replace(tzinfo=UTC) if at else datetime.now(UTC)).timestamp()
-    length: made.Length = "month" if month else "week"
+    length: Length = "month" if month else "week"
     ctx = settings.context()
     if as_json:
-        output.emit_json(made.review(ctx, made.period(length, until)))
+        output.emit_json(review.review(ctx, period(length, until)))
     else:
-        output.line(made.write(ctx, length, until).absolute().as_uri())
+        output.line(review.write(ctx, length, until).absolute().as_uri())

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from plinth.training.supervise.watch import NODE_SILENT
 from plinth.training.telemetry.goodput.attempt import StepTurn, TimedAttempt
 from plinth.training.telemetry.goodput.ledger import AttemptTime, Cause, GoodputLedger, TimeSpan
-from plinth.training.telemetry.timeline import JOB_ENDS, Event, waited_s
+from plinth.training.telemetry.timeline import JOB_ENDS, waited_s
 
 #: Parts of a step that are not goodput, and what lies between two steps (step_clock).
 _PARTS: dict[str, Cause] = {"data": "input", "checkpoint": "checkpoint stall"}
@@ -39,6 +39,8 @@ _NAMED_BY: dict[str, Cause] = {
 
 #: Events before which the job before is over, however it ended.
 _BETWEEN_JOBS = frozenset({"submitted", "vanished"})
+
+Event = Mapping[str, Any]
 
 
 class GoodputAccount:
