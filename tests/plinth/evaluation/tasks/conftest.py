@@ -19,22 +19,26 @@ from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from tests.model_folder import byte_level, save_folder
 from tests.plinth.evaluation.tasks.measure import put
+from tests.shared import once
 
 FILES = Path(__file__).parent / "files"
 S = 128  # tokens of a training sequence; the prompts of `long_prompt` and the texts of `pages` are longer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Model and tokenizer as a checkpoint has them."""
-    folder = tmp_path_factory.mktemp("model")
+    """Model and tokenizer as a checkpoint has them; only to be read, or copied."""
+    return once(tmp_path_factory, "model-of-tasks", make_model)
+
+
+def make_model(folder: Path) -> None:
+    """The model that has learnt the data of the tasks."""
     data = (path.read_text() for path in sorted((FILES / "data").iterdir()))
     tokenizer = byte_level((line for text in data for line in text.splitlines(keepends=True)), 512)
     config = Model(layers=2, dim=64, heads=4, kv_heads=2, ffn_dim=96)
     model = build(config, tokenizer.get_vocab_size(), seed=3)
     learn(model, tokenizer)
     save_folder(folder, model, config, tokenizer, S)
-    return folder
 
 
 def learn(model: Decoder, tokenizer: Tokenizer) -> None:
