@@ -162,6 +162,7 @@ def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
     assert shown["data_version"] == made.digest
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_is_made_after_a_mark_shows_whether_it_is_concerned(tmp_path):
     stages = [_stage("a/one"), _stage("a/two", ("a/one",)), _stage("b/one")]

@@ -33,6 +33,7 @@ def name_of(line: Any) -> str:
     return str(line.recipe.release.name)
 
 
+@pytest.mark.exhaustive
 def test_models_deleted_and_made_again_give_no_number_twice(ctx: Context, make_line: Any, mlflow: Any) -> None:
     """MLflow counts from 1 again: version 1 would be another model than the one that the history calls so."""
     first, second, third = (make_line(seed) for seed in (1, 2, 3))
@@ -49,6 +50,7 @@ def test_models_deleted_and_made_again_give_no_number_twice(ctx: Context, make_l
         assert verified.verify_model(ctx, f"{name}/{version}").checkpoint == line.checkpoint.digest
 
 
+@pytest.mark.exhaustive
 def test_a_deleted_version_is_reported_and_stops_no_rollback(ctx: Context, make_line: Any, mlflow: Any) -> None:
     """A command that failed after its record would be repeated, and take back one version more."""
     lines = [make_line(seed) for seed in (1, 2)]

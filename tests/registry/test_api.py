@@ -274,7 +274,7 @@ def test_a_canary_stays_one_until_somebody_says_more(ctx: Context, line: Any, ml
     assert aliases(mlflow, line) == {"champion": "1"}
 
 
-@pytest.mark.parametrize("broken", ["canary", "champion"])
+@pytest.mark.parametrize("broken", [pytest.param("canary", marks=pytest.mark.exhaustive), "champion"])
 def test_a_promotion_interrupted_before_its_record_is_finished_by_the_next(
     ctx: Context, line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

@@ -29,6 +29,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works
     server.stop_server(workspace)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_one_server_for_many_callers_and_the_same_port_after_a_kill(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch

@@ -100,6 +100,7 @@ def test_a_killed_worker_costs_only_its_task(engine: RayEngine, tmp_path: Path) 
     assert sorted(finished) == list(range(6))  # each exactly once
 
 
+@pytest.mark.exhaustive
 def test_what_was_raised_on_purpose_arrives_as_it_was(engine: RayEngine) -> None:
     with pytest.raises(MissingError, match="no 3") as caught:
         list(engine.map(refuse, [3]))

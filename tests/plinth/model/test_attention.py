@@ -66,6 +66,7 @@ def test_flash_is_one_kernel_or_an_error() -> None:
         core(q, q, q)
 
 
+@pytest.mark.exhaustive
 def test_block_masks_are_compiled_once_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, but for the compiler's back end: other documents of the same shape must not compile again."""
     from torch._dynamo.testing import CompileCounter

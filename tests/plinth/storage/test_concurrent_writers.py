@@ -46,7 +46,7 @@ print(json.dumps({"ref": ref.key, "version": made.version, "record": state.cache
 """
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.exhaustive)])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "folder":
         yield str(tmp_path / "workspace")

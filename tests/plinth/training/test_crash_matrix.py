@@ -130,7 +130,7 @@ def test_killed_at_every_boundary_of_a_save(saved: Callable[[str], RunDirectory]
     assert 0 < turn < total
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("number", [pytest.param(errno.ENOSPC, marks=pytest.mark.exhaustive), errno.EIO])
 def test_every_refusal_of_the_disk_leaves_the_last_one(saved: Callable[[str], RunDirectory], number: int) -> None:
     """The same boundaries, where the operating system refuses instead: a named failure, and nothing is lost."""
     total = boundaries_of(lambda: save(saved("counting"), 3))

@@ -58,6 +58,7 @@ def test_two_people_with_two_logins_release_and_one_does_not(served: Served, mak
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_login_and_a_statement_are_two_people(served: Served, make_line: Any) -> None:
     line = make_line(people=2, two_person=True)
     candidate = registered(served, line, requested_by="carl@example.org")

@@ -250,6 +250,7 @@ def test_without_its_lists_nothing_passes(corpus: Corpus) -> None:
         corpus.run(corpus.lists(sha256="not a digest"))
 
 
+@pytest.mark.exhaustive
 def test_workers_do_not_show(tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):

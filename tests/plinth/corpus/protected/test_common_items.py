@@ -177,6 +177,7 @@ def test_forms_filled_in_with_other_words_are_no_evidence(tiny: Any) -> None:
     assert without.stats["leaked"] > 20
 
 
+@pytest.mark.exhaustive
 def test_parts_workers_and_merges_do_not_show(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picks = random.Random(5)
     items = [f"{TEMPLATE} {words(picks, 20)}" for _ in range(4)] + [words(picks, 30)]

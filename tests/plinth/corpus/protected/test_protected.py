@@ -217,6 +217,7 @@ def test_short_items_are_reported_and_never_found(tiny: Any) -> None:
     assert (found["items"], found["too_short"], found["undecided"], found["clean"], found["common"]) == (2, 1, 1, 1, [])
 
 
+@pytest.mark.exhaustive
 def test_parts_and_workers_do_not_show(tiny: Any, tmp_path: Path, planted: dict[str, Any]) -> None:
     some = planted["docs"][:60]
     found = []

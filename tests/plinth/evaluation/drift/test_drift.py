@@ -48,6 +48,7 @@ def ever(rows: pa.Table) -> dict[str, float]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_no_drift_no_alarm_in_200_histories_of_10_looks() -> None:
     alarms = sum(min(ever(table(np.random.default_rng(seed), 10)).values()) * 3 <= 0.05 for seed in range(200))
     assert alarms <= 10

@@ -84,6 +84,7 @@ def test_engines_of_one_checkpoint_share_a_process_and_its_numbers_are_those_of_
     assert folders(ctx) == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_end_of_the_parent_is_the_end_of_an_idle_process(
     ctx: Context, model_directory: Callable[..., Path], checkpoint: Callable[[Path], Manifest], tmp_path: Path

@@ -28,6 +28,7 @@ def test_a_corpus_swapped_nine_to_one_is_found_and_one_to_one_is_not() -> None:
     assert [_found(seed, 0.5) for seed in range(5)] == [set()] * 5
 
 
+@pytest.mark.exhaustive
 def test_the_same_in_two_hundred_corpora() -> None:
     swapped = [_found(seed, 0.9) for seed in range(200)]
     assert sum("gender" in one for one in swapped) >= 190

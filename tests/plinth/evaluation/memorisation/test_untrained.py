@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 
@@ -53,6 +54,7 @@ def p_value(one: Scored, learnt: float = 0.0) -> float:
     return exposure.p_value(found[one.planted])
 
 
+@pytest.mark.exhaustive
 def test_untrained_decoders_show_nothing_and_a_little_that_is_learnt_shows() -> None:
     torch.set_num_threads(1)
     decoders = [one for one in map(scored, range(SEEDS)) if one.planted.any()]

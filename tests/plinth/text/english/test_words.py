@@ -48,6 +48,7 @@ def test_sentences_by_hand(text: str, expected: int) -> None:
     assert sentence_count(text) == expected
 
 
+@pytest.mark.exhaustive
 @spacy
 def test_the_data_is_that_of_the_installed_spacy() -> None:
     from tests.agreement.english_rules import rules
@@ -65,6 +66,7 @@ def same(text: str) -> None:
     assert sentence_count(text) == len(split_into_sentences(text))
 
 
+@pytest.mark.exhaustive
 @spacy
 def test_every_exception_with_what_may_stand_around_it() -> None:
     around = ("{}", "({})", "x{}", "{}.", "-{}y", "a/{}", '"{}",', "{0}{0}", "{} b")
@@ -80,6 +82,7 @@ def test_random_text(pieces: list[str]) -> None:
     same("".join(pieces))
 
 
+@pytest.mark.exhaustive
 @spacy
 def test_real_documents() -> None:
     for text in random.Random(3).sample(real_documents(400, 3000), 120):

@@ -33,6 +33,7 @@ def _skewed() -> list[np.ndarray]:
     return made
 
 
+@pytest.mark.exhaustive
 def test_search_finds_what_a_plain_search_of_all_finds(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "BATCH_DOCUMENTS", 900)
     lengths = _skewed()

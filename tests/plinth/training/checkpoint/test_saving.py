@@ -17,6 +17,7 @@ from plinth.training.parallel.parameters import Parallel
 from tests.ranks import run_ranks
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_lost_save_is_made_again_at_the_next_step(make: Callable[..., RunConfig]) -> None:
     config = make(checkpoints=Checkpoints(every_steps=99, audit_steps=1, keep_last=9, mode="sync"))

@@ -81,6 +81,7 @@ ROUTES: dict[str, list[tuple[int, dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_routes_over_layouts_agree_with_one_rank(make: Make, tmp_path: Path) -> None:
     """The same documents, losses within noise; parameters and moments the same bits right after each conversion."""

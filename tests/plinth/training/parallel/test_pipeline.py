@@ -53,11 +53,9 @@ def test_layers_are_divided_evenly_and_once(count: int, expected: list[int]) -> 
     assert [layer for span in spans for layer in span] == list(range(5))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "table"),
-    [pytest.param(2, TWO, id="2 ranks"), pytest.param(4, FOUR, id="4 ranks", marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize(("ranks", "table"), [(2, TWO), (4, FOUR)], ids=["2 ranks", "4 ranks"])
 def test_stages_agree_with_one_plain_process(
     make: Callable[..., RunConfig], ranks: int, table: dict[str, Combination]
 ) -> None:

@@ -78,6 +78,7 @@ class TestAccounting:
         assert epsilon(noise, rate, count, 1e-5) == theirs.get_epsilon(1e-5)
         assert epsilon(noise, rate, 0, 1e-5) == 0.0
 
+    @pytest.mark.exhaustive
     def test_the_noise_for_an_epsilon_is_that_of_opacus_in_a_process_of_its_own(self) -> None:
         params = Privacy(epsilon=3.0, delta=1e-5)
         theirs = get_noise_multiplier(target_epsilon=3.0, target_delta=1e-5, sample_rate=0.02, steps=50)
@@ -96,6 +97,7 @@ class TestAccounting:
         with pytest.raises(RecipeError, match="spend more"):
             resolved_apart(Privacy(epsilon=1.0, delta=1e-5, noise_multiplier=0.5), 0.02, 50)
 
+    @pytest.mark.exhaustive
     def test_no_step_spends_more_than_the_budget_and_one_taken_again_nothing(self) -> None:
         budget, allowed = PrivacyBudget(STATE), 1
         while epsilon(0.9, 0.01, allowed + 1, 1e-5) <= 8.0:

@@ -176,6 +176,7 @@ def test_verdicts_and_reasons_agree_as_released(name: str, texts: list[str]) -> 
     assert agreement(name, some) == (1.0, 1.0)
 
 
+@pytest.mark.exhaustive
 def test_fineweb_s_order_agrees_as_released(texts: list[str]) -> None:
     """The last filter counts what C4 leaves, and that is another text for many documents."""
     some = [text[:3000] for text in texts[::3]]

@@ -78,6 +78,7 @@ def reasons(texts: list[str], name: str = "fineweb/languages") -> list[list[str]
     return [[reason for reason, one in fires.items() if one[row]] for row in range(len(texts))]
 
 
+@pytest.mark.exhaustive
 def test_prose_of_twenty_four_languages_is_kept_where_english_rules_dropped_it() -> None:
     texts = [prose(language) for language in LANGUAGES]
     kept = dict(zip(LANGUAGES, reasons(texts), strict=True))

@@ -148,6 +148,7 @@ def test_short_documents_are_not_compared(tiny: Any) -> None:
     assert made(tiny, {"a": [[tiny.Doc("", "3")]]}).semantic.stats["considered"] == 0
 
 
+@pytest.mark.exhaustive
 def test_the_same_bytes_whatever_the_workers_and_ranges(tiny: Any, tmp_path: Path) -> None:
     docs, _ = planted(tiny, replaced=0.02, count=30)
     buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}

@@ -171,6 +171,7 @@ def test_the_same_cuts_with_one_part_or_seven(tiny: Any, parts: int, range_rows:
     assert corpus.substring.stats["edits"] > 20
 
 
+@pytest.mark.exhaustive
 def test_the_same_bytes_with_two_workers(tiny: Any, tmp_path: Path) -> None:
     docs = [tiny.Doc(text, str(n)) for n, text in enumerate(planted(random.Random(7), 30))]
     buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}

@@ -62,6 +62,7 @@ def test_reference_against_random(tiny: Any, two: dict[str, Manifest]) -> None:
     assert p[:20, 0].min() > p[20:, 0].max()
 
 
+@pytest.mark.exhaustive
 def test_the_same_model_from_any_number_of_workers(tiny: Any, two: dict[str, Manifest], tmp_path: Path) -> None:
     one = train(tiny.ctx, two)
     other = Context(Workspace(tmp_path / "other").ensure(), LocalEngine(2))

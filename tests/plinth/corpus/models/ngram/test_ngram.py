@@ -253,6 +253,7 @@ def test_a_pruned_model_is_smaller_and_kenlm_agrees(tiny: Any, tmp_path: Path, p
     assert total == pytest.approx(theirs, abs=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_parts_and_workers_do_not_show(tiny: Any, tmp_path: Path) -> None:
     rng = random.Random(1)
     docs = [tiny.Doc(prose(rng, 20), name=str(d)) for d in range(60)]

@@ -159,6 +159,7 @@ def test_sidecars_of_other_documents_are_refused(ctx: Context, made: SimpleNames
             audit.run(ctx, params, trained, {"web": documents}, {"web": documents}, {"web": language})
 
 
+@pytest.mark.exhaustive
 def test_workers_do_not_show(tmp_path: object, make_ctx: object, made: SimpleNamespace) -> None:
     digests = set()
     for workers in (1, 2):
