@@ -328,7 +328,13 @@ def test_an_approved_candidate_with_a_closed_gate_is_not_ready(ctx: Context, lin
 # Tampering
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "provenance.json", "resume.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("provenance.json", "resume.json")),
+    ],
+)
 def test_a_flipped_byte_is_refused_everywhere(ctx: Context, line: Any, mlflow: Any, name: str) -> None:
     found, _ = register(ctx, line)
     api.approve(ctx, line.recipe, None, ADA, "good")

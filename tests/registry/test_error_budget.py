@@ -85,6 +85,7 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("mlflow_uri")
 def test_with_some_of_every_budget_left_it_passes(ctx: Context, line: Any) -> None:

@@ -155,6 +155,7 @@ def importable(monkeypatch: pytest.MonkeyPatch, job_environment: Callable[..., d
     monkeypatch.setenv("PYTHONPATH", job_environment()["PYTHONPATH"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("importable")
 def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> None:

@@ -55,6 +55,7 @@ def read_all(configs: list[RunConfig]) -> list[tuple[list[Any], int]]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_bytes_of_shards_are_those_of_one_rank(tmp_path: Path) -> None:
     reading = Reading(remote=str(tmp_path / "store"), cache=str(tmp_path / "cache"), fetch="span")
     one = poisoned_corpus.make(tmp_path, reading=reading).model_copy(update={"total_steps": 20})

@@ -47,6 +47,7 @@ def compared(ctx: Context, **statuses: str) -> Manifest:
     return Manifest(asset="protected", step="s", version="1", params={}, inputs={}, parts=(part,))
 
 
+@pytest.mark.exhaustive
 def test_probes_of_a_checkpoint(
     ctx: Context,
     sets: Manifest,

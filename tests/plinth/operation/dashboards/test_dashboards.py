@@ -99,6 +99,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("Prometheus")
 def test_every_panel_of_every_dashboard_has_data(url: str) -> None:
@@ -129,6 +130,7 @@ def test_all_four_have_a_name_of_their_own() -> None:
     assert [each.name for each in DASHBOARDS if each.by_run] == ["debug"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("Prometheus")
 def test_a_query_without_data_is_seen(url: str, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_stages_agree_with_one_rank_and_resume_bit_for_bit(
         assert found["loss"] == pytest.approx(reference["loss"][2:], abs=NOISE)
 
 
+@pytest.mark.exhaustive
 def test_mup_over_a_pipeline_is_as_on_one_rank(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     """Its stages have not the same groups of parameters: the norm is one sum over ranks, whatever groups there are."""
     fields: dict[str, Any] = {"model": make().model.model_copy(update={"mup": MuP(base_dim=16)})}
@@ -104,6 +105,7 @@ def kept_back(configs: list[RunConfig]) -> list[tuple[list[bool], list[dict[str,
     return found
 
 
+@pytest.mark.exhaustive
 def test_an_update_kept_back_changes_no_stage(make: Callable[..., RunConfig]) -> None:
     configs = [layout(make, 2, "fp32", zero_stage=stage) for stage in (1, 3)]
     for rank in run_ranks(2, kept_back, configs, timeout_s=200):

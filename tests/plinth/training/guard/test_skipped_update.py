@@ -51,7 +51,7 @@ def vetoed_steps(config: RunConfig) -> list[Any]:
     return told
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.exhaustive) for stage in (1, 2, 3))])
 def test_every_rank_keeps_the_same_update_back(stage: int, make: Any, tmp_path: Path) -> None:
     config = make(
         workspace=tmp_path,

@@ -81,6 +81,7 @@ def opened(ctx: Context, initial: Manifest, config: RunConfig) -> Iterator[weigh
         yield weights.SavedInitial(stack, ctx.store, initial, config, None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_engines_of_any_division_begin_with_the_exported_weights(
     ctx: Context, make: Callable[..., RunConfig]

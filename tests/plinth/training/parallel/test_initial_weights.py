@@ -34,6 +34,7 @@ DIVISIONS: dict[str, tuple[str, Model, Parallel]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_engines_of_any_division_begin_alike_and_make_no_more_than_their_share(
     make: Callable[..., RunConfig],
