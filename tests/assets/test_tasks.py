@@ -73,6 +73,7 @@ def test_without_the_extra_the_recipe_is_refused_with_the_command(
     assert recipe(tmp_path, "evaluation: {proxies: {items: 4}}").evaluation.proxies is not None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_through_dagster(tmp_path: Path, model_folder: Path) -> None:
     workspace = Workspace(tmp_path / "workspace").ensure()

@@ -23,7 +23,7 @@ from tests.plinth.report.run.test_run_page import ABOUT
 from tests.plinth.report.test_impact_page import arrows, boxes
 from tests.plinth.report.test_trial_page import stream, trial
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("Chromium")]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.needs("Chromium")]
 LONG = "a name without a space that is longer than any phone is wide ".replace(" ", "_") * 2
 
 

@@ -39,6 +39,7 @@ def moved(recipe: Recipe, bucket: str, path: str) -> Recipe:
     return recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update={"buckets": buckets})})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_arrivals_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_corpus.write(tmp_path / "input")

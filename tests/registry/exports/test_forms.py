@@ -41,6 +41,7 @@ def export(ctx: Context, tmp_path: Path, to: Path, form: str) -> int:
     return call([*words, "--format", form])
 
 
+@pytest.mark.exhaustive
 def test_a_form_leaves_with_its_loss_and_proves_itself(
     released: Context, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def _flat(model: Decoder) -> None:
     model.embed_tokens.div_(20)
 
 
+@pytest.mark.exhaustive
 def test_pairs_continuations_and_their_judge(
     ctx: Context, model_directory: Callable[..., Path], checkpoint: Callable[[Path], Manifest]
 ) -> None:

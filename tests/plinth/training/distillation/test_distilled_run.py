@@ -70,6 +70,7 @@ def plain_losses(config: RunConfig, teacher: Decoder, share: float) -> list[floa
     return losses
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ranks_learn_what_a_plain_process_learns(
     make: Callable[..., RunConfig], ranks: Callable[..., list[int]], tmp_path: Path
