@@ -37,8 +37,11 @@ INITIAL, TEACHER, WEIGHTS = source.ASSET, source.TEACHER, folder.ASSET
 #: Text that a model wrote for a bucket: `documents` reads it as it reads files.
 WRITTEN = sampled_text.STAGE
 
-#: Only the first stage reads anything that is not a manifest: inventories of raw files.
+#: The first stage reads inventories of raw files, which are no manifests.
 SOURCE_STAGE = "documents"
+
+#: An input of this name is a user's own file by its bytes (a list, a protected set, a task, a probe): no manifest either.
+USER_FILE = "file:"
 
 
 class Link(Frozen):
@@ -53,8 +56,14 @@ class Link(Frozen):
     @property
     def walked(self) -> dict[str, str]:
         """Inputs that are manifests, by key: of a stage that reads raw sources, only text that a model wrote."""
-        written = {key: digest for key, digest in self.inputs.items() if key.endswith(f"/{WRITTEN}")}
-        return written if self.reads_sources else dict(self.inputs)
+        if self.reads_sources:
+            return {key: digest for key, digest in self.inputs.items() if key.endswith(f"/{WRITTEN}")}
+        return {key: digest for key, digest in self.inputs.items() if not key.startswith(USER_FILE)}
+
+    @property
+    def raw(self) -> dict[str, str]:
+        """Inputs that are no manifests: inventories of raw files, files of the user."""
+        return {key: digest for key, digest in self.inputs.items() if key not in self.walked}
 
     @property
     def reads_sources(self) -> bool:
@@ -77,9 +86,9 @@ class Chain(Frozen):
 
     @cached_property
     def digests(self) -> frozenset[str]:
-        """Every digest in the chain: manifests and source inventories."""
-        sources = {digest for link in self.links if link.reads_sources for digest in link.inputs.values()}
-        return frozenset(link.digest for link in self.links) | sources
+        """Every digest in the chain: manifests, source inventories and files of the user."""
+        raw = {digest for link in self.links for digest in link.raw.values()}
+        return frozenset(link.digest for link in self.links) | raw
 
     @cached_property
     def own(self) -> tuple[Link, ...]:
@@ -106,8 +115,7 @@ class Chain(Frozen):
             if link.asset == WEIGHTS:
                 found[name] = link.digest
             elif link.reads_sources:
-                raw = sorted(link.inputs.keys() - link.walked.keys())
-                found |= {f"{name}:{key}": link.inputs[key] for key in raw}
+                found |= {f"{name}:{key}": digest for key, digest in sorted(link.raw.items())}
         return found
 
     @property
@@ -154,7 +162,7 @@ def chain(refs: Refs, manifest: Manifest) -> Chain:
             links[current.digest] = _link(current)
             stack.pop()
     found = Chain(links=tuple(links.values()))
-    if not found.sources:
+    if not found.sources and not any(link.raw for link in found.links):
         raise LineageError(
             f"{manifest.asset} {manifest.digest} reaches no raw source",
             found=f"{len(found.links)} manifests: {', '.join(sorted(link.asset for link in found.links))}",

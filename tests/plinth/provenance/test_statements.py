@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
+from plinth.corpus.lists import lists
 from plinth.errors import LineageError
 from plinth.provenance.statements import Chain, Link, attempts_of, chain, provenance, slsa_statement
 from plinth.recipe.recipe import Recipe
@@ -95,6 +96,21 @@ def test_changed_manifest_breaks_the_chain(ctx: Context) -> None:
     path.write_text(path.read_text().replace(SOURCE, "cd" * 32))
     with pytest.raises(LineageError, match="web/documents"):
         chain(ctx.refs, curated)
+
+
+def test_a_users_files_end_the_chain_and_are_no_manifests(ctx: Context, tmp_path: Path) -> None:
+    """What `lists`, `protected`, `probe_sets`, `fairness` and `task_files` read has the digest of a file."""
+    (tmp_path / "domains").write_text("bad.example\n")
+    listed = lists.run(ctx, "urls", str(tmp_path / "domains"))
+    ctx.refs.save(listed)
+    documents = save(ctx, "web/documents", web_sources=SOURCE)
+    annotated = save(ctx, "web/url", web_documents=documents.digest, lists_urls=listed.digest)
+
+    found = chain(ctx.refs, annotated)
+
+    assert {link.asset for link in found.links} == {"web/documents", "lists/urls", "web/url"}
+    assert found.sources == {"web/documents:web/sources": SOURCE}
+    assert set(listed.inputs.values()) < found.digests, "a mark on the file reaches what was made with it"
 
 
 def test_ancestry_without_a_raw_source_is_incomplete(ctx: Context) -> None:
