@@ -51,7 +51,8 @@ def servers_used(scope: CheckScope) -> CheckAnswer:
     if own is None:
         return not_applicable("no MLflow server of this workspace runs")
     log = scope.ctx.workspace.mlflow / "server.log"
-    hours = (scope.now - max(log.stat().st_mtime, own.started_at_s)) / 3600 if log.exists() else 0.0
+    seconds = scope.now - max(log.stat().st_mtime, own.started_at_s) if log.exists() else 0.0
+    hours = max(seconds, 0.0) / 3600  # the server may have written while the list was evaluated
     found = f"process {own.pid} at {own.uri}, idle for {hours:.1f} hours"
     return warned(found) if hours > scope.settings.idle_hours else passed(found)
 

@@ -20,12 +20,12 @@ from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, MissingError, RequestError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.operation.checklists import catalog, code_checks, review, waivers
+from plinth.operation.checklists import catalog, code_checks, corpus_checks, review, waivers
 from plinth.operation.checklists.check import CHECKLISTS, Check, CheckAnswer, CheckedLine, passed, undetermined
 from plinth.operation.checklists.scope import CheckScope
 from plinth.operation.checklists.settings import ChecklistSettings
 from plinth.operation.spending.ledger import Ledger, Limit
-from plinth.records import Manifest
+from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import TRUST_VARIABLE
 from plinth.training import config as configuration
@@ -68,7 +68,7 @@ class Site:
         ledger.parent.mkdir()
         self.limit(10**12)
         for asset in ("holdout", "contamination"):
-            self.publish(asset, {"web/curated": self.line.curated.digest})
+            self.publish(asset, {"web/curated": self.line.curated.digest}, held_out=7)
         self.publish("evaluation", {"checkpoint": self.line.checkpoint.digest})
         self._run()
 
@@ -76,9 +76,9 @@ class Site:
         given = {"scope": "all", "name": "", "period": "total", "person": "ada", "made": time.time()}
         Ledger(str(self.root / "budget" / "ledger.sqlite")).limit(Limit(amount=amount, **given))
 
-    def publish(self, asset: str, inputs: dict[str, str]) -> Manifest:
+    def publish(self, asset: str, inputs: dict[str, str], **stats: int) -> Manifest:
         parts = self.line.curated.parts
-        made = Manifest(asset=asset, step=asset, version="1", params={}, inputs=inputs, parts=parts, stats={})
+        made = Manifest(asset=asset, step=asset, version="1", params={}, inputs=inputs, parts=parts, stats=stats)
         self.ctx.refs.publish(made, "k" * 64)
         return made
 
@@ -334,6 +334,17 @@ def test_a_forged_waiver_waives_nothing(ctx: Context, own_trust: Path) -> None:
     path.unlink()
     assert review.evaluate(CheckScope(ctx), [check])[0].outcome == "fail"
     (own_trust / SEEN).unlink()
+
+
+@pytest.mark.parametrize(("held", "outcome"), [(0, "fail"), (7, "pass")])
+def test_a_held_out_set_is_its_documents_and_not_its_rows(ctx: Context, held: int, outcome: str) -> None:
+    rows = (Part(name="web/part-00000.parquet", rows=900, blob=ctx.store.put_bytes(b"a row for every document")),)
+    for asset in ("holdout", "contamination"):
+        made = Manifest(asset=asset, step=asset, version="1", params={}, inputs={}, parts=rows, stats={"held_out": held})
+        ctx.refs.publish(made, "k" * 64)
+    answer = corpus_checks.set_aside(CheckScope(ctx))
+    assert answer.outcome == outcome
+    assert "900" not in answer.evidence
 
 
 def test_a_check_that_breaks_or_cannot_tell_is_no_pass(ctx: Context) -> None:

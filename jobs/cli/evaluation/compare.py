@@ -80,8 +80,11 @@ def _show(made: Manifest) -> None:
     from jobs.cli import output
     from plinth.evaluation.comparison.differences import Difference
     from plinth.evaluation.comparison.reasons import joined
+    from plinth.report.comparison import same_model
 
     lines = [Difference.model_validate(line) for line in made.stats["lines"]]
+    if same_model(made):
+        output.say(f"A and B are one model, checkpoint {made.inputs['a/checkpoint'][:12]}: no difference can be found")
     columns = ("measure", "slice", "items", "A", "B", "A - B", "finding")
     output.table(columns, [_row(line) for line in lines[:SHOWN]], right=columns[2:6])
     _say_rest(len(lines), "lines")

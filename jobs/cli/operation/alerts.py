@@ -31,14 +31,13 @@ def alerts() -> None:
 def list_(settings: Settings, as_json: bool) -> None:
     """List every alert: severity, owner, promised time, runbook. Objectives are those of the workspace."""
     from jobs.cli import output
-    from plinth.operation.alerts.conditions import duration
 
     found = _table(settings)
     if as_json:
         output.emit_json([{**one.model_dump(), "expression": one.condition.expression} for one in found])
         return
     rows = [
-        (one.name, one.severity, one.owner, duration(one.promised_s), f"docs/runbooks/{one.runbook}.md")
+        (one.name, one.severity, one.owner, output.duration(one.promised_s), f"docs/runbooks/{one.runbook}.md")
         for one in found
     ]
     output.table(("alert", "severity", "owner", "within", "runbook"), list(dict.fromkeys(rows)))

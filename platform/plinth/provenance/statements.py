@@ -40,8 +40,10 @@ WRITTEN = sampled_text.STAGE
 #: The first stage reads inventories of raw files, which are no manifests.
 SOURCE_STAGE = "documents"
 
-#: An input of this name is a user's own file by its bytes (a list, a protected set, a task, a probe): no manifest either.
+#: Inputs that are no manifests either: a user's own file by its bytes (a list, a protected set, a task, a probe), and
+#: the listing of a place that `*/sources` shows and `documents` reads.
 USER_FILE = "file:"
+INVENTORY = "inventory"
 
 
 class Link(Frozen):
@@ -58,7 +60,8 @@ class Link(Frozen):
         """Inputs that are manifests, by key: of a stage that reads raw sources, only text that a model wrote."""
         if self.reads_sources:
             return {key: digest for key, digest in self.inputs.items() if key.endswith(f"/{WRITTEN}")}
-        return {key: digest for key, digest in self.inputs.items() if not key.startswith(USER_FILE)}
+        raw = {key for key in self.inputs if key == INVENTORY or key.startswith(USER_FILE)}
+        return {key: digest for key, digest in self.inputs.items() if key not in raw}
 
     @property
     def raw(self) -> dict[str, str]:

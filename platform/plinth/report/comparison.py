@@ -46,6 +46,7 @@ def page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -
         made=made,
         stats=made.stats,
         models=[("A", a, made.stats["models"]["a"]), ("B", b, made.stats["models"]["b"])],
+        same_model=same_model(made),
         headline=headline([line for line in lines if line.slice == WHOLE]),
         reasons=joined(made.stats["reasons"]),
         kinds=[(KINDS.get(kind, kind), own) for kind, own in kinds.items()],
@@ -57,6 +58,11 @@ def page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -
         ends=ends,
         tone=lambda line: "" if line.better == NONE else "a" if line.better == "a" else "b",
     )
+
+
+def same_model(made: Manifest) -> bool:
+    """Whether a model was compared with itself, so that nothing can differ."""
+    return made.inputs["a/checkpoint"] == made.inputs.get("b/checkpoint")
 
 
 def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:

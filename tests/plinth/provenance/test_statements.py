@@ -113,6 +113,11 @@ def test_a_users_files_end_the_chain_and_are_no_manifests(ctx: Context, tmp_path
     assert set(listed.inputs.values()) < found.digests, "a mark on the file reaches what was made with it"
 
 
+def test_what_shows_a_place_ends_at_its_listing(ctx: Context) -> None:
+    shown = save(ctx, "web/sources", inventory=SOURCE)
+    assert chain(ctx.refs, shown).digests == {shown.digest, SOURCE}
+
+
 def test_ancestry_without_a_raw_source_is_incomplete(ctx: Context) -> None:
     invented = save(ctx, "tokenizer")
     with pytest.raises(LineageError, match="reaches no raw source"):

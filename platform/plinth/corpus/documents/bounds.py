@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plinth.compute.stage import add_stats
+from plinth.corpus.sources.fields import NO_FIELD
 from plinth.corpus.sources.parameters import Documents
 from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE, damage
 from plinth.errors import RejectRateError, SourceError
@@ -31,13 +32,15 @@ def require_whole(
         return
     damaged = [pair for pair in stats["rejects"].items() if pair[0] not in EXCLUSIONS]
     reasons = sorted(damaged, key=lambda pair: (-pair[1], pair[0]))
+    example = _example(store, (one[1] for one in made), reasons[0][0])
+    elsewhere = "name the field in the source (`fields: {text: NAME}`), " if NO_FIELD in example else ""
     raise RejectRateError(
         f"{label}: {stats['reject_rate']:.1%} of the records are damaged"
         + (f", of the {len(made)} parts read first" if tolerance > 1 else ""),
         found=", ".join(f"{reason} {count}" for reason, count in reasons[:5])
-        + f"; for example {_example(store, (one[1] for one in made), reasons[0][0])}",
+        + f"; for example {example}",
         expected=f"at most {params.max_reject_rate:.1%} (corpus.documents.max_reject_rate)",
-        remedy="repair or remove the source, or raise the bound in the recipe if this is what it holds",
+        remedy=f"{elsewhere}repair or remove the source, or raise the bound in the recipe if this is what it holds",
     )
 
 

@@ -29,6 +29,8 @@ ADDRESS = ("uri", "url")
 LICENCE = ("licence", "license")
 DATE = ("captured_at", "date", "timestamp", "created")
 EXTRA_FIELDS, EXTRA_CHARACTERS, NESTED_CHARACTERS = 64, 500, 2000
+#: How the reject of a record that has no text begins; its field may have another name.
+NO_FIELD = "no text in field"
 MEDIA, LEFT_OUT, METADATA = "media", "left_out", "metadata"
 #: Hexadecimal digits of each hash of a media item.
 MEDIA_DIGITS = {"sha256": 64, "phash": 16}
@@ -81,7 +83,7 @@ class Fields:
         if text is None and isinstance(found.get(ATTRIBUTES), Mapping):
             return refused(ATTRIBUTES, "scores about a document of another file")
         if not isinstance(text, str):
-            return refused("missing_field", f"no text in field {self._text!r}; it has {', '.join(map(str, found))}")
+            return refused("missing_field", f"{NO_FIELD} {self._text!r}; it has {', '.join(map(str, found))}")
         if len(text) > self._max_bytes:
             return refused("too_large", f"{len(text)} characters, at most {self._max_bytes} bytes")
         key = found.get("id")

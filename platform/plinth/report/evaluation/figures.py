@@ -46,10 +46,15 @@ def _panel(ax: Axes, group: MeasureGroup) -> None:
         ax.plot(one.value, row, "o", color=colour, markerfacecolor=inside, markersize=5)
         if one.reference is not None:
             ax.plot(one.reference, row, "D", markersize=5, markerfacecolor="none", markeredgecolor=MUTED)
-        ax.text(1.01, row, f"{one.value:.3g}", transform=ax.get_yaxis_transform(), va="center", fontsize=8)
+        ax.text(1.01, row, _shown(one.value), transform=ax.get_yaxis_transform(), va="center", fontsize=8)
     ax.set_yticks(range(len(group.measures)), [_short(one.name) for one in group.measures])
     ax.set_ylim(len(group.measures) - 0.4, -0.6)
     _quiet(ax)
+
+
+def _shown(value: float) -> str:
+    """Three digits, without the 1e-17 that a difference of equal means leaves."""
+    return f"{0.0 if abs(value) < 1e-12 else value:.3g}"
 
 
 def curves(group: CurveGroup) -> Figure:

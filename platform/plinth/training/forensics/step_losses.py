@@ -57,7 +57,8 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
         raise MissingError(
             f"run {config.run_id} has no checkpoint {wanted if wanted is not None else f'before step {step}'}",
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="name one with --checkpoint; a later one has seen the batch, so its losses are lower",
+            remedy="name one with --checkpoint; a later one has seen the batch, so its losses are lower"
+            + (f". Steps after {steps[0]} need none" if steps and wanted is None else ""),
         )
     checkpoint.verify(config.directory, fitting[-1])
     return fitting[-1]

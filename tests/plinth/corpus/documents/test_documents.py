@@ -236,6 +236,14 @@ def test_too_many_rejects_fail_by_name(corpus: Corpus) -> None:
         assert piece in message
 
 
+def test_text_in_another_field_is_said_with_how_to_name_it(corpus: Corpus) -> None:
+    corpus.write("lines/a.jsonl", b'{"body": "Some text."}\n')
+    with pytest.raises(RejectRateError) as failure:
+        corpus.run("jsonl", path="lines")
+    assert "it has body" in str(failure.value)
+    assert "`fields: {text: NAME}`" in str(failure.value)
+
+
 def test_a_bucket_without_documents_is_an_error(corpus: Corpus) -> None:
     corpus.write("text/a.txt", b"")
     with pytest.raises(SourceError, match="not one document"):

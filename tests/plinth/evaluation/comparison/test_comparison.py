@@ -313,6 +313,12 @@ def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, Measure
     assert "http" not in text.replace("http://www.w3.org", "")  # nothing is loaded
 
 
+def test_a_model_beside_itself_is_said_to_be_one(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
+    words = "A and B are one model"
+    assert words in page(job.run(ctx, models[0], models[0]), "one", "release")
+    assert words not in page(job.run(ctx, *models), "one", "two")
+
+
 def test_the_evaluation_page_has_the_wholes(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
     found = section(job.run(ctx, *models).stats, "baseline")
     assert found.title == "Beside baseline"
