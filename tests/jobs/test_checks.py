@@ -340,7 +340,8 @@ def test_a_forged_waiver_waives_nothing(ctx: Context, own_trust: Path) -> None:
 def test_a_held_out_set_is_its_documents_and_not_its_rows(ctx: Context, held: int, outcome: str) -> None:
     rows = (Part(name="web/part-00000.parquet", rows=900, blob=ctx.store.put_bytes(b"a row for every document")),)
     for asset in ("holdout", "contamination"):
-        made = Manifest(asset=asset, step=asset, version="1", params={}, inputs={}, parts=rows, stats={"held_out": held})
+        stats = {"held_out": held}
+        made = Manifest(asset=asset, step=asset, version="1", params={}, inputs={}, parts=rows, stats=stats)
         ctx.refs.publish(made, "k" * 64)
     answer = corpus_checks.set_aside(CheckScope(ctx))
     assert answer.outcome == outcome
