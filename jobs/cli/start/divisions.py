@@ -14,9 +14,46 @@ if TYPE_CHECKING:
     from plinth.operation.planning.plan import TrainingPlan
     from plinth.operation.planning.ranking import RankedDivision, TrainingWork
     from plinth.operation.planning.recorded import Pauses, RecordedRun
+    from plinth.recipe.recipe import Recipe
 
 
-def workload(recipe: Any, made: TrainingPlan) -> TrainingWork:
+class Fleet(NamedTuple):
+    """So many devices of one kind."""
+
+    count: int
+    device: PlannedDevice
+
+
+class RecordedPlan(NamedTuple):
+    """What recorded runs say to a plan."""
+
+    efficiency: Efficiency
+    pauses: Pauses
+    runs: list[RecordedRun]
+    broken: list[str]
+
+
+class FleetPlan(NamedTuple):
+    """The divisions of a planned run over a fleet, the quickest first, and what recorded runs say of them."""
+
+    plan: TrainingPlan
+    fleet: Fleet
+    divisions: list[RankedDivision]
+    fewest: tuple[int | None, int | None]  # devices: with all on them, and with states in the host's memory
+    said: RecordedPlan
+
+
+def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, stall_s: float | None) -> FleetPlan:
+    """Rank every division of a recipe's run over a fleet; runs of the workspace, which need not exist, are evidence."""
+    from plinth.operation.planning.ranking import minimum_devices, rank
+
+    work, device = _workload(recipe, made), fleet.device.device
+    said = _measured(workspace, fleet.device, work, stall_s)
+    fewest = minimum_devices(work, device), minimum_devices(work, device, offloaded=True)
+    return FleetPlan(made, fleet, rank(work, fleet.count, device, said.efficiency), fewest, said)
+
+
+def _workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
     """What the ranking is of: the recipe's training, in the plan's vocabulary and precision."""
     from plinth.operation.planning.ranking import TrainingWork
 
@@ -35,16 +72,9 @@ def workload(recipe: Any, made: TrainingPlan) -> TrainingWork:
     )
 
 
-def fewest(work: TrainingWork, device: Device) -> tuple[int | None, int | None]:
-    """The fewest devices on which the run fits: with all on them, and with states in the host's memory."""
-    from plinth.operation.planning.ranking import minimum_devices
-
-    return minimum_devices(work, device), minimum_devices(work, device, offloaded=True)
-
-
-def fleet(
+def fleet_of(
     text: str, table: Mapping[str, Device], workspace: Path, precision: Literal["fp32", "bf16"] | None
-) -> tuple[int, PlannedDevice]:
+) -> Fleet:
     """`512xH100`, or `2xcpu`: this machine's measured processors, divided among so many ranks.
 
     Raises:
@@ -56,8 +86,8 @@ def fleet(
 
     count, name = devices.counted(text)
     if name.lower() == machine.CPU and machine.CPU not in table:
-        return count, machine.processors(Workspace(workspace), precision or "fp32", count)
-    return count, machine.of_table(name, table)
+        return Fleet(count, machine.processors(Workspace(workspace), precision or "fp32", count))
+    return Fleet(count, machine.of_table(name, table))
 
 
 def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
@@ -68,16 +98,7 @@ def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
     return known(Workspace(workspace)) if workspace.is_dir() else ([], [])
 
 
-class RecordedPlan(NamedTuple):
-    """What recorded runs say to a plan."""
-
-    efficiency: Efficiency
-    pauses: Pauses
-    runs: list[RecordedRun]
-    broken: list[str]
-
-
-def measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> RecordedPlan:
+def _measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> RecordedPlan:
     """From the runs of a workspace, which need not exist."""
     from plinth.operation.planning import recorded
 
@@ -87,16 +108,15 @@ def measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: fl
     )
 
 
-def as_record(
-    ranked: list[RankedDivision], least: tuple[int | None, int | None], steps: int, said: RecordedPlan
-) -> dict[str, Any]:
+def as_record(found: FleetPlan) -> dict[str, Any]:
     """For JSON: every division, and what recorded runs say."""
     from plinth.operation.planning.ranking import span
 
+    said = found.said
     rows = [
         {**one._asdict(), **{name: getattr(one, name) for name in ("division", "reason", "step_s")}}
-        | {"run_s": tuple(steps * seconds for seconds in span(one, said.efficiency))}
-        for one in ranked
+        | {"run_s": tuple(found.plan.steps * seconds for seconds in span(one, said.efficiency))}
+        for one in found.divisions
     ]
     compared = [
         {"run": run.run, "foretold_s": run.foretold.step_s, "measured_s": run.step_s, "error": run.error}
@@ -104,8 +124,9 @@ def as_record(
         if run.foretold is not None and run.error is not None
     ]
     return {
-        "minimum_devices": least[0],
-        "minimum_devices_offloaded": least[1],
+        "plan": found.plan,
+        "minimum_devices": found.fewest[0],
+        "minimum_devices_offloaded": found.fewest[1],
         "efficiency": said.efficiency.model_dump(),
         "pauses": said.pauses._asdict(),
         "foretold": compared,
@@ -113,30 +134,22 @@ def as_record(
     }
 
 
-def show(
-    ranked: list[RankedDivision],
-    least: tuple[int | None, int | None],
-    steps: int,
-    fleet: tuple[int, str, Device],
-    spot: bool,
-    fp32: bool,
-    said: RecordedPlan,
-    shown: int,
-) -> None:
+def show(found: FleetPlan, spot: bool, shown: int) -> None:
     """A table of the quickest, what the quickest costs, and how often to save."""
     from jobs.cli import output
     from plinth.launch.devices import PRICES
     from plinth.operation.planning.ranking import span
 
-    count, name, device = fleet
-    fitting = [one for one in ranked if not one.over_bytes]
-    output.heading(f"{count:,} {name}: {len(ranked):,} divisions can run, {len(fitting):,} fit")
+    (count, planned), said, steps = found.fleet, found.said, found.plan.steps
+    name, device = planned.name, planned.device
+    fitting = [one for one in found.divisions if not one.over_bytes]
+    output.heading(f"{count:,} {name}: {len(found.divisions):,} divisions can run, {len(fitting):,} fit")
     rows = [
         (one.division, output.size(one.memory_bytes), f"{one.step_s:.3g} s" if not one.over_bytes else "-", one.reason)
-        for one in ranked[:shown]
+        for one in found.divisions[:shown]
     ]
     output.table(["division", "memory", "step", "held back by"], rows, right=["memory", "step"])
-    alone, helped = (f"{fewest:,}" if fewest else "more than 1,024" for fewest in least)
+    alone, helped = (f"{fewest:,}" if fewest else "more than 1,024" for fewest in found.fewest)
     less = "" if helped == alone else f"; {helped} with states in the host's memory"
     lines = {"minimum": f"{alone} {name}{less}, of powers of two, whatever the time"}
     if fitting:
@@ -152,7 +165,7 @@ def show(
             lines |= {"energy": f"{power} at the devices' rated power"}
         lines |= {"save every": _save_every(count, said.pauses)}
     output.facts(lines)
-    if fp32:
+    if found.plan.precision == "fp32" and not planned.machine:
         output.say("  - FP32 is counted at the peak of BF16, which it does not reach (--precision bf16)")
     output.say(f"  - {said.efficiency.words()}; steps at the middle")
     output.say("  - no latency, start-up, restarts, update but an offloaded one's; documents as long as rows")

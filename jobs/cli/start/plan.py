@@ -12,6 +12,7 @@ from jobs.cli.start.purchases import LargeNumber
 
 if TYPE_CHECKING:
     from plinth.operation.planning.plan import TrainingPlan
+    from plinth.recipe.recipe import Recipe
 
 
 @click.command(
@@ -77,50 +78,41 @@ def plan(
     from plinth.operation.planning.plan import plan as make
 
     table = known.read(device_table)
-    on = None if devices is None else divisions.fleet(devices, table, settings.workspace, precision)
-    fleet = None if on is None else (on[0], on[1].name, on[1].device)
+    fleet = None if devices is None else divisions.fleet_of(devices, table, settings.workspace, precision)
     if budget is not None:
-        if on is None or fleet is None or on[1].machine:
+        if fleet is None or fleet.device.machine:
             raise click.UsageError("--budget needs --devices that have a price, such as 512xH100")
         found = purchases.made(
             budget, fleet, spot=spot, tokens=tokens, inference_tokens=inference_tokens or 0.0,
             unique_tokens=unique_tokens, runs=runs,
         )  # fmt: skip
-        output.emit_json(found) if as_json else purchases.show(found, fleet[1], runs)
+        output.emit_json(found) if as_json else purchases.show(found, fleet.device.name, runs)
         return
-    recipe, vocabulary = settings.load_recipe(), None
-    if on is not None:
-        precision = precision or ("fp32" if on[1].machine else "bf16")  # which every device of the table has
-    if (model := recipe.kept_vocabulary) is not None:
-        from assets.initial import vocabulary as of_weights
-
-        vocabulary = of_weights(settings.context(), model)
+    if fleet is not None:
+        device, table = fleet.device.name, {**table, fleet.device.name: fleet.device.device}
+        precision = precision or ("fp32" if fleet.device.machine else "bf16")  # which every device of the table has
+    recipe = settings.load_recipe()
     made = make(
-        recipe,
-        tokens_per_second=tokens_per_second,
-        vocab_size=vocabulary,
-        precision=precision,
-        device=device if fleet is None else fleet[1],
-        table=table if fleet is None else {**table, fleet[1]: fleet[2]},
-        document_tokens=document_tokens,
-    )
-    if on is None or fleet is None:
-        if as_json:
-            output.emit_json(made)
-            return
+        recipe, tokens_per_second=tokens_per_second, vocab_size=_vocabulary(settings, recipe), precision=precision,
+        device=device, table=table, document_tokens=document_tokens,
+    )  # fmt: skip
+    if fleet is not None:
+        over = divisions.ranked(made, recipe, fleet, settings.workspace, stall)
+        output.emit_json(divisions.as_record(over)) if as_json else divisions.show(over, spot, top)
+    elif as_json:
+        output.emit_json(made)
+    else:
         _show(made)
         divisions.show_errors(*divisions.recorded_runs(settings.workspace))
-        return
-    from plinth.operation.planning.ranking import rank
 
-    work = divisions.workload(recipe, made)
-    said = divisions.measured(settings.workspace, on[1], work, stall)
-    ranked, fewest = rank(work, fleet[0], fleet[2], said.efficiency), divisions.fewest(work, fleet[2])
-    if as_json:
-        output.emit_json({"plan": made, **divisions.as_record(ranked, fewest, made.steps, said)})
-    else:
-        fp32 = made.precision == "fp32" and not on[1].machine
-        divisions.show(ranked, fewest, made.steps, fleet, spot, fp32, said, top)
+
+def _vocabulary(settings: Settings, recipe: Recipe) -> int | None:
+    """Size of the vocabulary that a recipe keeps from the weights it begins from."""
+    if (model := recipe.kept_vocabulary) is None:
+        return None
+    from assets.initial import vocabulary
+
+    return vocabulary(settings.context(), model)
 
 
 def _show(made: TrainingPlan) -> None:

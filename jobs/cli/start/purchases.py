@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from jobs.cli.start.divisions import Fleet
     from plinth.experiment.scaling.purchase import Purchase
-    from plinth.launch.devices import Device
 
 _TIMES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -30,7 +30,7 @@ class LargeNumber(click.ParamType[float]):
 
 def made(
     dollars: float,
-    fleet: tuple[int, str, Device],
+    fleet: Fleet,
     *,
     spot: bool,
     tokens: float | None,
@@ -51,8 +51,8 @@ def made(
     fitted = fitted_to(runs, DRAWS) if runs else None
     reuse = DataReuse(unique_tokens=unique_tokens) if unique_tokens else None
     return purchase(
-        dollars, fleet[0], fleet[2], spot=spot, tokens=tokens, inference_tokens=inference_tokens, reuse=reuse,
-        fitted=fitted,
+        dollars, fleet.count, fleet.device.device, spot=spot, tokens=tokens, inference_tokens=inference_tokens,
+        reuse=reuse, fitted=fitted,
     )  # fmt: skip
 
 

@@ -40,13 +40,11 @@ class Dropped:
 
     Args:
         taken: documents by number of the entry.
-        rewritten: parts that had some.
         digest: identity of the entries that took something; empty where none did.
     """
 
     pairs: list[Pair]
     taken: dict[str, int] = field(default_factory=dict)
-    rewritten: int = 0
     digest: str = ""
 
 
@@ -64,7 +62,7 @@ def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Excl
         kept[at] = (part, rejects)
     taken = sum_stats(part.stats.get("taken", {}) for part, *_ in made)
     at_work = [entry.digest for entry in entries if str(entry.number) in taken]
-    return Dropped(kept, dict(sorted(taken.items())), len(affected), fingerprint.digest(at_work) if at_work else "")
+    return Dropped(kept, dict(sorted(taken.items())), fingerprint.digest(at_work) if at_work else "")
 
 
 def look(

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from plinth.training.attempts.host import this_host
@@ -28,8 +27,6 @@ from plinth.training.supervise.nodes import (
 )
 from plinth.training.supervise.run_lock import hold
 from plinth.training.supervise.watch import EXIT_PREEMPTED, POLL_S, Process
-
-Start = Callable[[NodeOrder, int], Process]
 
 
 class Follower:
