@@ -4,7 +4,7 @@ pipeline      run a recipe: assets that are up to date are left alone, the rest 
 definitions   Dagster's view of a recipe, with overrides for tests
 experiment    run an experiment: its arms and its effects through Dagster
 source_question  the question of a source's value as the file of an experiment
-sensors       new source files, approvals, failed runs
+sensors/      new source files, approvals, failed runs
 schedules     what starts by the clock
 reviews/      the page of a week or month
 checklists    checklists as assets with a check for each line, by schedule

@@ -17,8 +17,9 @@ from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
-from jobs import checklists, experiments, marks, queueing, schedules, sensors
+from jobs import checklists, experiments, marks, queueing, schedules
 from jobs.recipes import find, load
+from jobs.sensors import arrival, feed, release, upkeep
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
@@ -154,22 +155,22 @@ def _job(one: AssetJob, apart: dg.AssetSelection, tags: Mapping[str, str]) -> An
 
 
 def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[dg.SensorDefinition]:
-    found = [sensors.arrival(recipe, workspace, jobs[CORPUS])]
+    found = [arrival.arrival(recipe, workspace, jobs[CORPUS])]
     if RELEASE in jobs:
         of_release = jobs[RELEASE]
         found += [
-            sensors.approval(recipe, workspace, of_release),
-            sensors.canary(recipe, workspace, of_release),
-            sensors.mirror(recipe, workspace),
+            release.approval(recipe, workspace, of_release),
+            release.canary(recipe, workspace, of_release),
+            release.mirror(recipe, workspace),
         ]
     if DRIFT in jobs:
-        found.append(sensors.drift(workspace))
+        found.append(upkeep.drift(workspace))
     return [
         *found,
-        sensors.feed(recipe, workspace),
-        sensors.pages(workspace),
-        sensors.failure(workspace),
-        sensors.automation(),
+        feed.feed(recipe, workspace),
+        upkeep.pages(workspace),
+        upkeep.failure(workspace),
+        upkeep.automation(),
     ]
 
 

@@ -24,11 +24,12 @@ from assets.framework.build import REQUESTED_BY
 from assets.framework.resources import Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide
-from jobs import definitions, policies, queueing, results_page, sensors, workspace_index
+from jobs import definitions, policies, queueing, results_page, workspace_index
 from jobs.instance import open_instance
 from jobs.last_recipe import remember
 from jobs.recipes import load
 from jobs.run_launcher import HOST, host
+from jobs.sensors.alarms import record_failure
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
@@ -243,7 +244,7 @@ def raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessR
     text = str(known) if known else cause.message.strip() if cause else str(failures[0].message)
     if "DagsterExecutionInterruptedError" in text:  # requested by a user: no failure, no alert
         raise KeyboardInterrupt
-    sensors.record_failure(space.root, result.run_id, job, text)
+    record_failure(space.root, result.run_id, job, text)
     if known:
         raise known
     raise StageError(

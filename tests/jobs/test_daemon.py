@@ -58,12 +58,13 @@ LOCATION = """
 import os
 from pathlib import Path
 import dagster as dg
-from jobs import definitions as own, sensors
+from jobs import definitions as own
+from jobs.sensors.arrival import arrival
 from jobs.recipes import find, load
 workspace, recipe = Path(os.environ["PLINTH_WORKSPACE"]), load(find(os.environ["PLINTH_RECIPE"]))
 made = own.build(recipe, workspace)
 job = next(one for one in made.jobs if one.name == own.CORPUS)
-defs = dg.Definitions.merge(made, dg.Definitions(sensors=[sensors.arrival(recipe, workspace, job, name="watch_too")]))
+defs = dg.Definitions.merge(made, dg.Definitions(sensors=[arrival(recipe, workspace, job, name="watch_too")]))
 del made
 """
 #: For a machine on which everything else runs, too; nothing depends on it but when a failure is stated.

@@ -11,8 +11,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from jobs import sensors
 from jobs.cli.root import call
+from jobs.sensors.release import mirror
 from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.recipe.load import written
@@ -33,7 +33,7 @@ def tick(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tick]:
         raise RegistryError("MLflow does not run")
 
     monkeypatch.setattr(mlflow_client, "connect", absent)
-    sensor = sensors.mirror(make_recipe("demo"), ctx.workspace.root)
+    sensor = mirror(make_recipe("demo"), ctx.workspace.root)
     cursors: list[str | None] = [None]
 
     def look() -> str:

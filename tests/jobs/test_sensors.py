@@ -8,7 +8,7 @@ import pytest
 from assets.catalog import stages
 from assets.framework.build import execute
 from jobs import definitions
-from jobs.sensors import record_failure
+from jobs.sensors.alarms import record_failure
 from plinth.compute.context import Context
 from plinth.operation import asset_log
 from plinth.recipe.load import load

@@ -10,7 +10,7 @@ import pytest
 
 from assets.catalog import stages
 from assets.framework.build import execute
-from jobs.sensors import arrival
+from jobs.sensors.arrival import arrival
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe

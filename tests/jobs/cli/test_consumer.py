@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from jobs import sensors
+from jobs.sensors import feed as feed_sensor
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
@@ -81,7 +81,7 @@ def test_the_first_argument_of_taint_may_be_a_target(plinth: Plinth, ctx: Contex
 def test_the_sensor_alarms_once_and_shows_marks_on_assets(ctx: Context) -> None:
     def tick(cursor: str | None) -> Any:
         context = dg.build_sensor_context(cursor=cursor)
-        return sensors.feed(load(RECIPE), ctx.workspace.root)(context), context
+        return feed_sensor.feed(load(RECIPE), ctx.workspace.root)(context), context
 
     def alerts() -> list[str]:
         return [json.loads(line)["message"] for line in (ctx.workspace.root / "alerts.jsonl").read_text().splitlines()]

@@ -10,7 +10,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from jobs import sensors
+from jobs.sensors.feed import feed
+from jobs.sensors.release import canary
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
 from registry import api, mirror, mlflow_client, policy, promotion
@@ -47,7 +48,7 @@ def tick(ctx: Context, lines: list[Any]) -> Tick:
 
     def look() -> tuple[Any, str | None]:
         context = dg.build_sensor_context(cursor=held[0])
-        result = sensors.canary(recipe, ctx.workspace.root, job)(context)
+        result = canary(recipe, ctx.workspace.root, job)(context)
         held[0] = str(context.cursor or held[0])
         return result, str(result) if isinstance(result, dg.SkipReason) else None
 
@@ -110,7 +111,7 @@ def test_2_percent_worse_on_one_slice_is_given_back_at_the_first_look(
                                 filter_string=f"tags.mlflow.runName = '{second.run.id}'")  # fmt: skip
     kept = mlflow.download_artifacts(run.info.run_id, f"{first.recipe.name}-canary.html", str(tmp_path))
     assert Path(kept).read_text() == page
-    sensors.feed(first.recipe, ctx.workspace.root)(dg.build_sensor_context())
+    feed(first.recipe, ctx.workspace.root)(dg.build_sensor_context())
     assert [one for one in alerts(ctx) if "returned" in one and "bucket code: worse than the margin" in one]
     assert "no canary" in str(tick()[1])
     assert api.promote_if_approved(ctx, first.recipe) == ()  # it does not come again

@@ -1,0 +1,14 @@
+"""Alarms of a workspace: a line each in `alerts.jsonl`, for a pager to read."""
+
+import json
+import time
+from pathlib import Path
+
+from plinth.operation.metrics.workspace import ALARMS
+
+
+def record_failure(workspace: Path, run_id: str, job: str, message: str | None) -> None:
+    """Append one line to the alerts of a workspace."""
+    line = json.dumps({"time": time.time(), "run": run_id, "job": job, "message": message})
+    with (workspace / ALARMS).open("a") as stream:
+        stream.write(line + "\n")
