@@ -136,7 +136,7 @@ def _evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
     for row in measured.stats["rules"] if measured is not None else ():
         if row["rule"] in reading:
             for bucket in reference_of(recipe):
-                yield f"removes of {bucket}: {removal_rates.told(row['buckets'][bucket])}"
+                yield f"removes of {bucket}: {removal_rates.in_words(row['buckets'][bucket])}"
 
 
 def _rates(gate: str, stats: Mapping[str, Any]) -> Iterator[str]:

@@ -74,11 +74,12 @@ def _measured(
 
 def _show(found: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> None:
     from jobs.cli import output
-    from plinth.corpus.slices.removal_rates import told
+    from plinth.corpus.slices.removal_rates import in_words
 
     for row in found:
         output.heading(f"{row['reason']}: {row['rule']}")
-        shown = [(name, "yes" if name in row["reference"] else "", told(one)) for name, one in row["buckets"].items()]
+        buckets = row["buckets"].items()
+        shown = [(name, "yes" if name in row["reference"] else "", in_words(one)) for name, one in buckets]
         output.table(("bucket", "reference", "removed"), shown)
         for one in rows:
             if one["rule"] == row["rule"]:

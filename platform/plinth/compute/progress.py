@@ -15,7 +15,7 @@ LOG_INTERVAL_S = 5.0
 
 
 class Meter(Protocol):
-    """What a stage tells of itself while it works."""
+    """Progress of one piece of work: a count, and lines of text."""
 
     def advance(self, n: int = 1, note: str = "") -> None: ...
 

@@ -5,6 +5,7 @@ spending/  budgets: what runs may cost, and have cost
 indicators/ good seconds of all seconds, error budgets, their gate
 objectives  objectives of a workspace, over all of its runs and assets
 continued_training  a recipe that goes on from a release whose text has drifted
+settings_file  settings of a workspace that people write
 asset_log   when sources arrived, suites were checked, assets were published
 level_export  service levels as Parquet and views of DuckDB
 backup/   what cannot be made again, copied while others write, and put back

@@ -13,14 +13,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
 from plinth.compute.context import Context
-from plinth.errors import RequestError
 from plinth.operation import asset_log
 from plinth.operation.indicators import ErrorBudget, Objectives, Tally, budgets, of_assets, of_run
 from plinth.operation.indicators.facts import AssetFacts, RunFacts, run_facts
+from plinth.operation.settings_file import read_settings
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
 from plinth.storage.workspace import Workspace
@@ -42,17 +39,7 @@ def load(workspace: Workspace) -> Objectives:
         RequestError: the file has no such objectives.
     """
     path = workspace.root / "objectives.yaml"
-    try:
-        return Objectives.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except FileNotFoundError:
-        return Objectives()
-    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
-        raise RequestError(
-            f"{path} has no objectives that can be used",
-            found=str(cause),
-            expected=", ".join(Objectives.model_fields),
-            remedy="see docs/slis.md",
-        ) from cause
+    return read_settings(path, Objectives, "has no objectives that can be used", "docs/slis.md")
 
 
 def tallies(

@@ -62,7 +62,7 @@ def build(
         items.append(Item(keys, _Rank(slot, read, place, column, params.keep), slot.documents.rows))
     step = Step(name="dedup/rank", version=VERSION, params={"keep": params.keep})
     parts = [made[0] for made in run_items(ctx, step, _rank, items, label="dedup ranks")]
-    return document_numbers.joined(ctx, "dedup roster", parts)
+    return document_numbers.joined(ctx, "dedup rank table", parts)
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ def pdf_text(body: bytes, begins: Callable[[], None]) -> Text | ExtractionFailur
     return Text("\f".join(pages).replace("\r\n", "\n").replace("\0", ""), _facts(document.get_metadata_dict()))
 
 
-def _facts(told: dict[str, str]) -> dict[str, str]:
-    facts = {"title": " ".join(told.get("Title", "").split())[:FACT_CHARACTERS]}
-    if day := _DAY.match(told.get("CreationDate", "")):
+def _facts(metadata: dict[str, str]) -> dict[str, str]:
+    facts = {"title": " ".join(metadata.get("Title", "").split())[:FACT_CHARACTERS]}
+    if day := _DAY.match(metadata.get("CreationDate", "")):
         facts["date"] = "-".join(day.groups())
     return {name: value for name, value in facts.items() if value}

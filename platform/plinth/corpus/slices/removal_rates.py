@@ -167,14 +167,14 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
     raise RemovalRateError(
         f"rule {row['reason']} ({row['rule']}) removes {percent(max(shares(row['buckets'][bucket])))} of the bucket "
         f"{bucket}, which is trusted as reference",
-        found="; ".join([f"{told(row['buckets'][bucket])}; for example {', '.join(first)}", *others]),
+        found="; ".join([f"{in_words(row['buckets'][bucket])}; for example {', '.join(first)}", *others]),
         expected=f"at most {bound:.1%} of its documents and bytes (corpus.max_reference_removed)",
         remedy=f"read what it takes: `plinth policy removal --reason {row['reason']} --bucket {bucket}`; then correct "
         "the model, its labels or the threshold, or take the rule out",
     )
 
 
-def told(counts: Mapping[str, int]) -> str:
+def in_words(counts: Mapping[str, int]) -> str:
     """Counts of a rule on a bucket for people, with Wilson's interval."""
     low, high = wilson(counts["fired"], counts["documents"]) if counts["documents"] else (0.0, 1.0)
     documents, volume = shares(counts)

@@ -97,9 +97,9 @@ def confirmed(
     gain, low, high = 0.0 - gap.value, 0.0 - gap.high, 0.0 - gap.low
     status, why = _decided(line)
     found = f"{gain:+.3g} bits per byte gained over the prior (95%: {low:+.3g} to {high:+.3g})"
-    told = f"foretold {question.gain:+.3g} ({question.low:+.3g} to {question.high:+.3g})"
+    reason = f"{why}{found}; foretold {question.gain:+.3g} ({question.low:+.3g} to {question.high:+.3g})"
     return ConfirmationOutcome(
-        status=status, reason=f"{why}{found}; {told}", gain=gain, low=low, high=high, smallest=line.smallest, **known
+        status=status, reason=reason, gain=gain, low=low, high=high, smallest=line.smallest, **known
     )
 
 

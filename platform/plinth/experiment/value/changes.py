@@ -137,10 +137,10 @@ def corrected(lines: Sequence[SourceChange]) -> list[SourceChange]:
     adjusted = statistics.holm([1.0 if p is None else p for p in raw]).tolist()
     for at, p in zip(family, adjusted, strict=True):
         line = found[at]
-        told = line.change.excludes() and p < ALPHA
+        significant = line.change.excludes() and p < ALPHA
         worse = (line.change.value > 0) == line.fewer_is_better
         found[at] = line.model_copy(
-            update={"adjusted": p, "worse": told and worse, "better": told and not worse,
+            update={"adjusted": p, "worse": significant and worse, "better": significant and not worse,
                     "smallest": line.change.smallest_effect(tests=len(family))}
         )  # fmt: skip
     return found

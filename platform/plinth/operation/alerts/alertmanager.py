@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from plinth.errors import MissingError, RequestError
 from plinth.operation.alerts.alert import Alert, Severity
+from plinth.operation.settings_file import read_settings
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 
@@ -54,14 +54,9 @@ def routing(workspace: Workspace) -> Routing:
         RequestError: it has no routes.
     """
     path = workspace.root / FILE
-    try:
-        return Routing.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except FileNotFoundError as error:
-        raise MissingError(f"no {path}", remedy="write `default: ADDRESS` into it, or give --webhook") from error
-    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
-        raise RequestError(
-            f"{path} has no routes that can be used", found=str(cause), expected=", ".join(Routing.model_fields)
-        ) from cause
+    if not path.exists():
+        raise MissingError(f"no {path}", remedy="write `default: ADDRESS` into it, or give --webhook")
+    return read_settings(path, Routing, "has no routes that can be used", "docs/alerts.md")
 
 
 def configuration(alerts: Sequence[Alert], routes: Routing) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from plinth.errors import RequestError
+from plinth.operation.settings_file import read_settings
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 
@@ -36,14 +35,4 @@ def load(workspace: Workspace) -> ChecklistSettings:
         RequestError: the file has none that can be used.
     """
     path = workspace.root / FILE
-    try:
-        return ChecklistSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except FileNotFoundError:
-        return ChecklistSettings()
-    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
-        raise RequestError(
-            f"{path} has no settings of checklists",
-            found=str(cause),
-            expected=", ".join(ChecklistSettings.model_fields),
-            remedy="see docs/checklists.md",
-        ) from cause
+    return read_settings(path, ChecklistSettings, "has no settings of checklists", "docs/checklists.md")

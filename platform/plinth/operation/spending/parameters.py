@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from plinth.errors import RequestError
 from plinth.launch import devices
 from plinth.operation.planning.prices import CorpusPrices
+from plinth.operation.settings_file import read_settings
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 
@@ -69,18 +68,7 @@ def load(workspace: Workspace) -> Spending:
     Raises:
         RequestError: the file is no such settings.
     """
-    path = settings_file(workspace)
-    try:
-        return Spending.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except FileNotFoundError:
-        return Spending()
-    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as cause:
-        raise RequestError(
-            f"{path} is not the settings of a budget",
-            found=str(cause),
-            expected=", ".join(Spending.model_fields),
-            remedy="see docs/costs.md",
-        ) from cause
+    return read_settings(settings_file(workspace), Spending, "is not the settings of a budget", "docs/costs.md")
 
 
 def workspace_name(workspace: Workspace) -> str:

@@ -162,7 +162,7 @@ class ShardedState:
         return tuple(sizes)
 
     def fill(self, target: Tensor, share: Share, kind: str, held: FilledTensors | None = None) -> None:
-        """Copy the numbers of a share into `target` [elements], of which `held` is told.
+        """Copy the numbers of a share into `target` [elements], and enter it in `held`.
 
         Raises:
             CheckpointError: some are missing.

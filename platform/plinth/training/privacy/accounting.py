@@ -123,8 +123,8 @@ def main() -> None:
             Privacy.model_validate(question["params"]), question["sample_rate"], question["steps"]
         )
     except RecipeError as error:
-        told = {name: getattr(error, name) for name in ("what", "found", "expected", "remedy")}
-        answer = {name: None if value is None else str(value) for name, value in told.items()}
+        fields = {name: getattr(error, name) for name in ("what", "found", "expected", "remedy")}
+        answer = {name: None if value is None else str(value) for name, value in fields.items()}
     print(json.dumps(answer))
 
 

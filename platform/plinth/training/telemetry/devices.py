@@ -59,7 +59,7 @@ class DeviceMonitor:
         self._watched = sum(self._watch(handle) for handle in self._handles.values())
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Sample and wait until told to stop."""
+        """Sample and wait until it is stopped."""
         due = 0.0
         while not stop():
             if self._every_s and time.monotonic() >= due:

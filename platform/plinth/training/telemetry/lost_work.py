@@ -69,8 +69,8 @@ class LostWork:
     def lose_vanished(self) -> Loss | None:
         """Add what a job lost whose supervisor was killed; nothing when the last one ended in order."""
         history = timeline(self.run.events)
-        told = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
-        if not told or told[-1] in JOB_ENDS:
+        kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
+        if not kinds or kinds[-1] in JOB_ENDS:
             return None
         committed = max(checkpoint.committed(self.run), default=0)
         done = [event for step, event in history.steps.items() if step > committed]
