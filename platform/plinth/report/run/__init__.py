@@ -5,6 +5,8 @@ metrics   the timeline as columns over one axis, and the cost of the run: pure f
 panels    series, shares and layers as panels over one axis, drawn by matplotlib
 probes    the panel and the table of probes
 step_parts   the parts of a step as stacked shares
+formats   numbers as text, with their units
+interventions   the table of what the guard did
 roofline_section   what bounds the steps: parts, causes, the run below the roof of its machine
 run_page  `page(events, about) -> str`; a script of the page reads values out at the pointer
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from plinth.evaluation.probes.noise import Worth
 from plinth.report import style
+from plinth.report.run.formats import number
 from plinth.report.run.metrics import RunMetrics
 from plinth.report.run.panels import Panel, PanelLine
 from plinth.training.telemetry.goodput.account import account
@@ -34,7 +35,7 @@ def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
         PanelLine(f"{name}, control", series, palette[name], faint=True)
         for name, series in sorted(measured.controls.items())
     ]
-    return Panel("probes", "probes, bits per byte of the right answers", lines, _number, height=190)
+    return Panel("probes", "probes, bits per byte of the right answers", lines, number, height=190)
 
 
 def rows(measured: RunMetrics, over_seeds: OverSeeds) -> list[dict[str, Any]]:
@@ -57,12 +58,12 @@ def _row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, Any]:
     return {
         "name": name,
         "count": f"{scores['items']:,}",
-        "score": _number(scores["score"]),
-        "noise": _number(worth.noise) + over if worth.noise is not None else "not known yet",
-        "control": _number(scores["control"]),
-        "signal": _number(worth.signal),
+        "score": number(scores["score"]),
+        "noise": number(worth.noise) + over if worth.noise is not None else "not known yet",
+        "control": number(scores["control"]),
+        "signal": number(worth.signal),
         "ratio": "" if worth.snr is None else f"{worth.snr:.3g}",
-        "margin": _number(scores.get("margin")),
+        "margin": number(scores.get("margin")),
         "accuracy": "" if scores.get("accuracy") is None else style.percent(scores["accuracy"]),
         "words": _words(worth),
         "weight": "good" if worth.decides else "soft",
@@ -74,7 +75,3 @@ def _words(worth: Worth) -> str:
         return "may decide"
     found = "no signal" if worth.signal <= 0 else "noise not known yet" if worth.snr is None else "within its noise"
     return f"{found}: stops nothing and opens or closes no gate"
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else ""

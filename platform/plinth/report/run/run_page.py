@@ -16,6 +16,8 @@ from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
 from plinth.report.run import panels, probes, roofline_section, step_parts
+from plinth.report.run.formats import counted, degrees, number, percents, seconds, watts
+from plinth.report.run.interventions import interventions
 from plinth.report.run.metrics import MARKED, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, MUTED, PALETTE
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 #: Ordinary events are counted, not listed.
 UNLISTED = frozenset({"step", "checkpoint", "evaluated", "uploaded", "retired", "skipped", "devices"})
 UNLISTED |= {"intervention", "documents"}  # which have a table of their own
-DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
 
 
 class About(Frozen):
@@ -73,7 +74,7 @@ def page(events: Sequence[Event], about: About) -> str:
         views=views,
         probes=probes.rows(measured, about.over_seeds),
         probes_cost=probes.share(measured),
-        interventions=_interventions(measured.events),
+        interventions=interventions(measured.events),
         events=_events(measured),
         next=_next(measured, about),
         points=json.dumps(pointed, separators=(",", ":")).replace("<", "\\u003c"),
@@ -104,14 +105,14 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
         Panel("loss", "loss, nats per token", [
             PanelLine("each step", s.get("loss", Series()), ACCENT, faint=True),
             PanelLine("smoothed", s.get("loss_ema", Series()), ACCENT),
-        ], _number, height=190),
+        ], number, height=190),
         Panel("slices", "held-out slices, bits per byte", [
             PanelLine(name, one, palette[name]) for name, one in sorted(measured.slices.items())
-        ], _number, height=130),
+        ], number, height=130),
         probes.panel(measured, about.over_seeds),
         Panel("grad_norm", "gradient norm", [
-            PanelLine("global", s.get("grad_norm", Series()), PALETTE[2])], _number, log=True),
-        Panel("lr", "learning rate", [PanelLine("rate", s.get("lr", Series()), MUTED)], _number, zero=True, height=64),
+            PanelLine("global", s.get("grad_norm", Series()), PALETTE[2])], number, log=True),
+        Panel("lr", "learning rate", [PanelLine("rate", s.get("lr", Series()), MUTED)], number, zero=True, height=64),
         Panel("tokens_per_s", "tokens per second", [PanelLine("all ranks", speed, PALETTE[1])], style.count, zero=True),
         Panel("mfu", "model FLOPs utilisation" if peak else "FLOP/s of one rank, as the model counts them",
               [PanelLine("utilisation" if peak else "FLOP/s", used, PALETTE[3])],
@@ -123,16 +124,16 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
         Panel("memory", "memory of the leading rank's process on the host", [
             PanelLine("peak", s.get("host_memory_bytes", Series()), PALETTE[4])], style.size, zero=True, height=64),
         Panel("device_memory", "memory of the leading rank's device", [
-            PanelLine(name, s.get(f"device_{name}_bytes", Series()), PALETTE[number])
-            for number, name in enumerate(("allocated", "reserved", "peak"))], style.size, zero=True, height=84),
+            PanelLine(name, s.get(f"device_{name}_bytes", Series()), PALETTE[at])
+            for at, name in enumerate(("allocated", "reserved", "peak"))], style.size, zero=True, height=84),
         Panel("gpu_utilisation", "utilisation of a node's GPUs, mean", [
-            PanelLine("utilisation", s.get("gpu_utilisation", Series()), PALETTE[3])], _percents, zero=True, height=64),
+            PanelLine("utilisation", s.get("gpu_utilisation", Series()), PALETTE[3])], percents, zero=True, height=64),
         Panel("gpu_power", "power of a node's GPUs together", [
-            PanelLine("power", s.get("gpu_power_w", Series()), PALETTE[1])], _watts, zero=True, height=64),
+            PanelLine("power", s.get("gpu_power_w", Series()), PALETTE[1])], watts, zero=True, height=64),
         Panel("gpu_temperature", "the warmest GPU of a node", [
-            PanelLine("temperature", s.get("gpu_temperature_c", Series()), PALETTE[5])], _degrees, height=64),
+            PanelLine("temperature", s.get("gpu_temperature_c", Series()), PALETTE[5])], degrees, height=64),
         Panel("age", "age of the last checkpoint", [
-            PanelLine("age", s.get("checkpoint_age_s", Series()), MUTED)], _seconds, zero=True, height=64),
+            PanelLine("age", s.get("checkpoint_age_s", Series()), MUTED)], seconds, zero=True, height=64),
     ]  # fmt: skip
 
 
@@ -194,14 +195,14 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     lost_s = ledger.rank_s["redone work"] + ledger.rank_s["guard"]
     facts = [
         ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
-        ("loss, smoothed", _number(_last(series.get("loss_ema", Series()))), "nats per token"),
+        ("loss, smoothed", number(_last(series.get("loss_ema", Series()))), "nats per token"),
         ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
         ("tokens per second", style.count(median), "median over steps"),
         ("utilisation", style.percent(flops / about.peak_flops), "of the device's peak")
         if about.peak_flops
         else ("FLOP/s of a rank", style.count(flops), "no peak was stated"),
         ("goodput", style.percent(ledger.goodput), "of the rank-seconds held, on steps that count"),
-        ("lost", _seconds(lost_s), f"of all ranks: {counted(cost.lost_steps, 'step')} done again or undone"),
+        ("lost", seconds(lost_s), f"of all ranks: {counted(cost.lost_steps, 'step')} done again or undone"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
         ("acts of the guard", str(cost.interventions), f"{counted(cost.skipped_steps, 'step')} left out"),
         ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", "from a job's start to its end"),
@@ -221,77 +222,10 @@ def _spent(ledger: GoodputLedger) -> list[dict[str, Any]]:
             "name": cause,
             "share": share,
             "colour": tones[cause],
-            "words": f"{_seconds(ledger.rank_s[cause])} ({share:.1f}%)",
+            "words": f"{seconds(ledger.rank_s[cause])} ({share:.1f}%)",
         }
         for cause, share in ledger.percentages().items()
     ]
-
-
-def _interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """A row for each act of the guard; of acts that are alike and follow each other, one."""
-    named = {_act(event): event for event in events if event["event"] == "documents"}
-    groups: list[list[Event]] = []
-    for event in (event for event in events if event["event"] == "intervention"):
-        if groups and _goes_on(groups[-1][-1], event):
-            groups[-1].append(event)
-        else:
-            groups.append([event])
-    return [_row(group, [named[_act(event)] for event in group if _act(event) in named]) for group in groups]
-
-
-def _act(event: Event) -> tuple[Any, ...]:
-    """What an intervention and the event that names its documents have in common."""
-    return event.get("action"), event.get("rule"), event.get("number"), tuple(event.get("window") or ())
-
-
-def _goes_on(before: Event, event: Event) -> bool:
-    alike = all(before.get(name) == event.get(name) for name in ("rule", "action", "reason"))
-    return alike and event.get("action") == "skip" and before["window"][1] + 1 == event["window"][0]
-
-
-def _row(group: Sequence[Event], named: Sequence[Event]) -> dict[str, Any]:
-    first, last = group[0], group[-1]
-    window = sorted({*first.get("window", ())[:1], *last.get("window", ())[1:]})
-    worst = max(group, key=lambda event: float(event.get("value") or 0.0))
-    return {
-        "step": _span([first.get("step", ""), last.get("step", "")]),
-        "rule": first.get("rule", ""),
-        "value": _number(worst.get("value")),
-        "threshold": _number(worst.get("threshold")),
-        "action": first.get("action", ""),
-        "why": first.get("reason", ""),
-        "weight": "" if first.get("action") == "warn" else "bad",
-        "window": _span(window),
-        "documents": _documents(named),
-    }
-
-
-def _span(values: Sequence[Any]) -> str:
-    return "–".join(dict.fromkeys(map(str, values)))
-
-
-def _documents(named: Sequence[Event]) -> str:
-    """The sources that stand out in a window, by their share of its tokens, and some of the documents."""
-    if not named:
-        return ""
-    unknown = next((event["unknown"] for event in named if "unknown" in event), None)
-    if unknown is not None:
-        return str(unknown)
-    sources = [source for source in named[0].get("sources", ()) if source["share"] > source["share_before"]]
-    shares = [
-        f"{source['source']} ({source['bucket']}) {source['share']:.0%} of the tokens, "
-        f"{source['share_before']:.0%} before"
-        for source in sources[:SOURCES_SHOWN]
-    ]
-    listed = list(dict.fromkeys(one["uri"] for event in named for one in event.get("documents", ())))
-    total = sum(event.get("documents_count", 0) for event in named)
-    names = f"{counted(total, 'document')}, such as {', '.join(listed[:DOCUMENTS_SHOWN])}"
-    return "; ".join([*shares, *([names] if listed else [])])
-
-
-def counted(number: int, what: str) -> str:
-    """`1 step`, `2 steps`."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _last(series: Series) -> float | None:
@@ -329,29 +263,6 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         {"what": "what is committed, and whether it is intact", "command": f"plinth checkpoint list {about.run_id}"},
         {"what": "prove that a resume is exact", "command": f"plinth audit resume {about.run_id}"},
     ]
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else "" if value is None else str(value)
-
-
-def _percents(value: float) -> str:
-    return f"{value:.3g}%"
-
-
-def _watts(value: float) -> str:
-    return f"{value:,.0f} W"
-
-
-def _degrees(value: float) -> str:
-    return f"{value:.3g} °C"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours} h {rest // 60:02d} min" if hours else f"{rest // 60} min {rest % 60:02d} s"
 
 
 @cache

@@ -6,6 +6,7 @@
     deepspeed_engine    DeepSpeed's engine where its choices would round a gradient or make the host wait
     device_gradients    norm, clipping and finiteness of a step's gradient, on the device
     master_weights      FP32 masters and gradients of a BF16 model without ZeRO
+    precision           its dtype on a device; what a device cannot train with
     ranks               join the process group, seed, leave
     float8              FP8 products of the blocks' linear layers, by torchao
     batch_expansion     stored rows to what the model takes, on the device

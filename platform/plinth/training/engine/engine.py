@@ -16,11 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
 from plinth.model.initialisation import initialise
 from plinth.model.layout import Layout
-from plinth.model.parameters import AttentionPath
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
@@ -35,6 +33,7 @@ from plinth.training.engine.master_weights import MasterWeights, master_weights
 from plinth.training.engine.muon import Muon
 from plinth.training.engine.optimizers import Groups, make_optimizer
 from plinth.training.engine.parameter_groups import parameter_groups, set_rates
+from plinth.training.engine.precision import DTYPES, precision_of, require_device, require_gradient
 from plinth.training.engine.ranks import Rank, join, leave, seed
 from plinth.training.engine.weight_average import WeightAverage
 from plinth.training.initial.weights import weight_source
@@ -46,10 +45,7 @@ from plinth.training.privacy.gradients import PrivateGradients
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock
 
-__all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
-
-#: The dtype of parameters and activations, by precision.
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+__all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "open_engine", "seed"]
 
 #: How often a step whose gradient overflows in FP16 is taken again: from 2^32 down to 2^0, with hysteresis.
 OVERFLOWS = 64
@@ -68,50 +64,6 @@ def open_engine(config: RunConfig, rank: Rank) -> TrainingEngine:
     return TrainingEngine(config, rank)
 
 
-def precision_of(config: RunConfig, device: torch.device) -> str:
-    """`auto` is BF16 where the device computes in it, and FP32 on CPUs that would emulate it, 3 to 4 times slower."""
-    if config.precision != "auto":
-        return config.precision
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        has = torch.cpu.get_capabilities()
-        native = bool(has.get("amx_bf16") or has.get("avx512_bf16"))
-    return "bf16" if native else "fp32"
-
-
-def _require_device(precision: str, device: torch.device) -> None:
-    """Refuse a precision that this device lacks; DeepSpeed's own check, with a remedy.
-
-    Raises:
-        TrainingError: the device has no FP16 arithmetic.
-    """
-    from deepspeed.accelerator import get_accelerator
-
-    if precision == "fp16" and not get_accelerator().is_fp16_supported():
-        raise TrainingError(
-            f"training.precision fp16 cannot run on this {device.type}",
-            found="no FP16 arithmetic (CPUs need AVX512-FP16 or AMX-FP16)",
-            expected="a GPU, or precision bf16, fp32 or auto",
-            remedy="set training.precision: auto",
-        )
-
-
-def _require_gradient(path: AttentionPath, device: torch.device) -> None:
-    """Refuse a path of attention that this device does not train with.
-
-    Raises:
-        TrainingError: FlexAttention on a CPU.
-    """
-    if path == "flex" and device.type == "cpu":
-        raise TrainingError(
-            "training.parallel.attention flex cannot train on this cpu",
-            found="no gradient of FlexAttention on CPUs (torch 2.13)",
-            expected="a GPU, or attention auto, sdpa or flash",
-            remedy="set training.parallel.attention: auto",
-        )
-
-
 class TrainingEngine:
     """The model, its optimizer and the ZeRO stage of the run, on this rank."""
 
@@ -120,8 +72,8 @@ class TrainingEngine:
 
         self.config, self.rank = config, rank
         self.precision = precision_of(config, rank.device)
-        _require_device(self.precision, rank.device)
-        _require_gradient(config.parallel.attention, rank.device)
+        require_device(self.precision, rank.device)
+        require_gradient(config.parallel.attention, rank.device)
         require_float8(config, self.precision, rank.device)
         self.topology = Topology(config.parallel, config.ranks, rank.index)
         self.on_gradient: Callable[[Tensor], None] | None = None

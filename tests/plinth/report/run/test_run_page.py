@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.report.run import metrics, panels, probes, run_page, step_parts
+from plinth.report.run.interventions import interventions
 from plinth.report.run.metrics import Series, run_metrics
 from plinth.report.run.panels import Panel, PanelLine, TimeAxis
 from plinth.training.telemetry.goodput.account import account
@@ -223,7 +224,7 @@ def test_acts_that_follow_each_other_are_one_row() -> None:
         ),
         {"event": "documents", "rule": "loss_spike", "action": "skip", "window": [7, 7], "number": 7, "unknown": "why"},
     ]
-    rows = run_page._interventions([{"value": 9.0, "threshold": 4.0, **act} for act in acts])
+    rows = interventions([{"value": 9.0, "threshold": 4.0, **act} for act in acts])
     assert [(row["action"], row["step"], row["window"]) for row in rows] == [
         ("warn", "5", "5"), ("rollback", "5", "4–5"), ("skip", "6–8", "6–8")
     ]  # fmt: skip

@@ -25,7 +25,7 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.tokenizer import tokenizer as tokenizers
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
-from plinth.training.engine.engine import DTYPES
+from plinth.training.engine.precision import DTYPES
 from plinth.training.initial import source, weights
 from plinth.training.initial.parameters import InitialState
 from plinth.training.parallel.parameters import Parallel

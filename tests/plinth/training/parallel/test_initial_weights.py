@@ -13,7 +13,7 @@ from plinth.model.presets import PRESETS
 from plinth.operation.planning.memory import parameters_of_rank
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
-from plinth.training.engine.engine import DTYPES
+from plinth.training.engine.precision import DTYPES
 from plinth.training.parallel.parameters import Parallel
 from tests.ranks import run_ranks
 
