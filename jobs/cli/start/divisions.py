@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Fleet(NamedTuple):
     """So many devices of one kind."""
 
-    count: int
+    size: int
     device: PlannedDevice
 
 
@@ -50,7 +50,7 @@ def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, st
     work, device = _workload(recipe, made), fleet.device.device
     said = _measured(workspace, fleet.device, work, stall_s)
     fewest = minimum_devices(work, device), minimum_devices(work, device, offloaded=True)
-    return FleetPlan(made, fleet, rank(work, fleet.count, device, said.efficiency), fewest, said)
+    return FleetPlan(made, fleet, rank(work, fleet.size, device, said.efficiency), fewest, said)
 
 
 def _workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:

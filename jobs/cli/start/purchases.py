@@ -51,7 +51,7 @@ def made(
     fitted = fitted_to(runs, DRAWS) if runs else None
     reuse = DataReuse(unique_tokens=unique_tokens) if unique_tokens else None
     return purchase(
-        dollars, fleet.count, fleet.device.device, spot=spot, tokens=tokens, inference_tokens=inference_tokens,
+        dollars, fleet.size, fleet.device.device, spot=spot, tokens=tokens, inference_tokens=inference_tokens,
         reuse=reuse, fitted=fitted,
     )  # fmt: skip
 
