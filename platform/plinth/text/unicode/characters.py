@@ -49,10 +49,9 @@ _SYMBOLS = (
 def flags() -> npt.NDArray[np.uint8]:
     """Flags by code point, shape [0x110000]."""
     table = np.zeros(sys.maxunicode + 1, dtype=np.uint8)
-    letters = [point for point in range(sys.maxunicode + 1) if chr(point).isalpha()]
-    spaces = [point for point in range(0x3001) if chr(point).isspace()]
-    table[letters] |= ALPHA
-    table[spaces] |= SPACE
+    characters = np.arange(table.size, dtype=np.uint32).view("U1")
+    table[np.strings.isalpha(characters)] |= ALPHA  # by the tables of the running Python
+    table[np.strings.isspace(characters)] |= SPACE
     table[list(_BREAKS)] |= BREAK
     for first, last in _TERMINALS:
         table[first : last + 1] |= TERMINAL | PUNCTUATION
