@@ -10,6 +10,10 @@ has run is read from files, never from events:
 
 from __future__ import annotations
 
+import json
+import os
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +29,8 @@ from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from registry.server import find_server
-from tests.jobs.conftest import RECIPE, digests, variant
+from tests import tiny_corpus
+from tests.jobs.conftest import RECIPE, ROOT, digests, plinth, variant
 from tests.shared import copied
 
 pytestmark = pytest.mark.slow
@@ -44,6 +49,8 @@ class Change:
     roots: frozenset[str]
     work: frozenset[str]
     recipe: str = ""
+    #: What it does to the files in `input/`.
+    edit: Callable[[Path], None] | None = None
 
 
 def _each(kind: str, buckets: tuple[str, ...] = BUCKETS) -> frozenset[str]:
@@ -56,8 +63,37 @@ def _threshold(reason: str, drop: str) -> str:
     return yaml.safe_dump({"corpus": {"policies": {"default": policies}}})
 
 
+def _more_code(sources: Path) -> None:
+    (sources / "tiny" / "code" / "package0" / "extra.py").write_text(
+        '"""Sums of rows."""\n\n\ndef total(rows):\n    """The sum of every row that has a value."""\n'
+        "    found = 0\n    for row in rows:\n        if row is not None:\n            found += row\n    return found\n"
+    )
+
+
+def _more_prose(sources: Path) -> None:
+    """A file with one article more."""
+    line = json.dumps({"id": "later", "text": tiny_corpus.article(random.Random(77))})
+    (sources / "tiny" / "later.jsonl").write_text(line + "\n")
+
+
+def _second_source() -> str:
+    """The tiny recipe's source of prose and another one."""
+    (first,) = yaml.safe_load(RECIPE.read_text())["corpus"]["buckets"]["prose"]["sources"]
+    second = {**first, "path": "tiny/later.jsonl", "domain": "later.example"}
+    return yaml.safe_dump({"corpus": {"buckets": {"prose": {"sources": [first, second]}}}})
+
+
 #: What the tokens of an asset follow from.
 _SHARDS = frozenset({"tokenizer/audit"}) | _each("shards")
+
+
+def _of_new_documents(bucket: str) -> frozenset[str]:
+    """What works where a bucket has a document more: its own stages, those over all documents, and all that is counted
+    in tokens. Annotators of English words are one task, and so are those of all languages."""
+    own = ("documents", "c4", "fineweb2", "policy", "minhash", "verdicts", "curated")
+    over_all = {"protected", "holdout", "contamination", "dedup/exact", "dedup/minhash", "tokenizer"}
+    return _SHARDS | over_all | {f"{bucket}/{kind}" for kind in own}
+
 
 CHANGES = (
     Change("a weight of the mixture", frozenset({"mixture"}), frozenset(), recipe="""\
@@ -82,6 +118,15 @@ mixture:
                 "the vocabulary", frozenset({"tokenizer"}), _SHARDS | {"tokenizer"},
                 recipe="tokenizer: {vocab_size: 600}\n",
             ),
+            Change("a file", _each("sources", ("code",)), _of_new_documents("code"), edit=_more_code),
+            Change(
+                "a source", _each("sources", ("prose",)), _of_new_documents("prose"),
+                recipe=_second_source(), edit=_more_prose,
+            ),
+            Change(
+                "a parameter of an annotator", _each("language"), _each("language"),
+                recipe="corpus: {annotate: {language: {thresholds: {de: 0.8}}}}\n",
+            ),
         )
     ),
 )  # fmt: skip
@@ -100,6 +145,15 @@ def _written(workspace: Path, before: dict[str, tuple[int, int]]) -> set[str]:
     return {name for name, seen in _files(workspace).items() if before.get(name) != seen}
 
 
+def _ran(written: set[str]) -> set[str]:
+    return {name.removeprefix("costs/").removesuffix(".json") for name in written if name.startswith("costs/")}
+
+
+def _worked(workspace: Path, ran: set[str]) -> set[str]:
+    spent = {asset: costs.load(Workspace(workspace), asset) for asset in ran}
+    return {asset for asset, cost in spent.items() if cost is not None and cost.tasks.tasks}
+
+
 def _blobs(workspace: Path, assets: set[str]) -> set[str]:
     """MD5s of all that the manifests of these assets name."""
     now = digests(workspace)
@@ -115,21 +169,22 @@ def test_a_change_runs_what_it_must_and_no_more(
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     workspace = copied(corpus, tmp_path / "workspace")
     recipe = variant(tmp_path, change.recipe) if change.recipe else RECIPE
+    if change.edit is not None:
+        change.edit(workspace / "input")
     before, published = _files(workspace), digests(workspace)
 
     pipeline.run(workspace, recipe, ("funnel",))
 
     written, now = _written(workspace, before), digests(workspace)
-    ran = {name.removeprefix("costs/").removesuffix(".json") for name in written if name.startswith("costs/")}
-    moved = {asset for asset in now if now[asset] != published.get(asset)}
+    ran, moved = _ran(written), {asset for asset in now if now[asset] != published.get(asset)}
     catalog = selected(stages(load(recipe)), ("funnel",))
     follows = {stage.asset for stage in catalog if moved.intersection(stage.deps)}
     assert ran == change.roots | follows
     assert change.roots <= ran
-    assert {name for name in written if name.startswith("refs/")} == {f"refs/{asset}.json" for asset in moved}
+    assert moved <= ran  # a stage that read other columns than those that moved is published as it was
+    assert {name for name in written if name.startswith("refs/")} == {f"refs/{asset}.json" for asset in ran}
 
-    spent = {asset: costs.load(Workspace(workspace), asset) for asset in ran}
-    worked = {asset for asset, cost in spent.items() if cost is not None and cost.tasks.tasks}
+    worked = _worked(workspace, ran)
     assert worked == change.work
     new = {name.removeprefix("store/files/md5/").replace("/", "") for name in written if name.startswith("store/")}
     assert not new & _blobs(workspace, set(now) - ran)
@@ -139,3 +194,25 @@ def test_a_change_runs_what_it_must_and_no_more(
     pipeline.run(workspace, recipe, ("funnel",))
     assert _written(workspace, before) == set()
     assert find_server(Workspace(workspace)) is None  # a corpus without candidates starts none
+
+
+@pytest.mark.exhaustive
+def test_another_build_of_a_plug_in_annotates_again_and_no_more(corpus: Path, tmp_path: Path) -> None:
+    module, info = tmp_path / "site" / "acme_quotes.py", tmp_path / "site" / "acme-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[plinth.annotators]\nquotes = acme_quotes:ANNOTATOR\n")
+    source = (ROOT / "docs" / "examples" / "plinth-example" / "plinth_example" / "quotes.py").read_text()
+    environment = {**os.environ, "PYTHONPATH": str(module.parent)}
+    workspace = copied(corpus, tmp_path / "workspace")
+    recipe = variant(tmp_path, "corpus: {annotate: {quotes: {}}}\n")
+    module.write_text(source)
+    plinth(workspace, "run", "-r", recipe, "--select", "funnel", env=environment)
+    before = _files(workspace)
+
+    module.write_text(source + "\n# The same results by other code: nobody can know.\n")
+    plinth(workspace, "run", "-r", recipe, "--select", "funnel", env=environment)
+
+    ran = _ran(_written(workspace, before))
+    assert ran == _each("quotes")  # nothing else reads it, and what it wrote is the same
+    assert _worked(workspace, ran) == ran
