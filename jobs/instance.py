@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plinth.errors import WorkspaceError
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 
 if TYPE_CHECKING:
     import dagster as dg
-
 
 def settings_file() -> Path:
     """`dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else the one beside the packages (or inside, in a wheel)."""
@@ -31,8 +31,19 @@ def home(workspace: Workspace) -> Path:
 
 
 def open_instance(workspace: Workspace) -> dg.DagsterInstance:
-    """The instance, for runs that this process executes itself."""
+    """The instance, for runs that this process executes itself.
+
+    Raises:
+        WorkspaceError: its settings name what is not installed or not reached.
+    """
     import dagster as dg
 
     os.environ["DAGSTER_HOME"] = str(home(workspace))
-    return dg.DagsterInstance.get()
+    try:
+        return dg.DagsterInstance.get()
+    except Exception as error:  # each storage raises what it likes
+        raise WorkspaceError(
+            f"Dagster opens no instance with the settings in {settings_file()}",
+            found=error,
+            remedy="correct them; where they name PostgreSQL: pip install 'plinth[postgres]', and is it reached?",
+        ) from error

@@ -1,0 +1,40 @@
+"""A Dagster instance that cannot be opened is refused by name, with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs import instance
+from plinth.errors import WorkspaceError
+from plinth.storage.workspace import Workspace
+
+SETTINGS = """
+storage:
+  postgres:
+    postgres_url: postgresql+psycopg2://nobody@127.0.0.1:1/dagster
+"""
+ABSENT = """
+run_storage: {module: dagster_elsewhere, class: Storage, config: {}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"), [(SETTINGS, "too many retries"), (ABSENT, "dagster_elsewhere")], ids=["away", "not-installed"]
+)
+def test_settings_that_cannot_be_used_are_named(
+    settings: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if settings is SETTINGS:
+        pytest.importorskip("dagster_postgres")
+        monkeypatch.setattr("time.sleep", lambda _: None)  # Dagster tries again some times
+    path = tmp_path / "dagster.yaml"
+    path.write_text(settings)
+    monkeypatch.setenv("PLINTH_DAGSTER_YAML", str(path))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with pytest.raises(WorkspaceError, match="opens no instance") as caught:
+        instance.open_instance(Workspace(tmp_path / "workspace").ensure())
+    assert str(path) in str(caught.value)
+    assert found in str(caught.value.found)
+    assert "plinth[postgres]" in str(caught.value.remedy)
