@@ -21,7 +21,8 @@ run_storage: {module: dagster_elsewhere, class: Storage, config: {}}
 
 
 @pytest.mark.parametrize(
-    ("settings", "found"), [(SETTINGS, "too many retries"), (ABSENT, "dagster_elsewhere")], ids=["away", "not-installed"]
+    ("settings", "found"),
+    [pytest.param(SETTINGS, "too many retries", id="away"), pytest.param(ABSENT, "dagster_elsewhere", id="absent")],
 )
 def test_settings_that_cannot_be_used_are_named(
     settings: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
