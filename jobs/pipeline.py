@@ -42,6 +42,13 @@ CORPUS_POOL = "corpus"
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
+#: Said, after a count, of assets whose seal is not this workspace's: a folder that was moved has its trust elsewhere.
+ELSEWHERE = (
+    "assets were published under another seal or none, so they are made again; "
+    "where this workspace was moved or copied, bring `seal` from its trust folder first (docs/installation.md)"
+)
+
+
 @dataclass(frozen=True)
 class RunSummary:
     """Assets that a run made, and those that were up to date."""
@@ -90,6 +97,8 @@ def run(
         for sentence in _policy(ctx, recipe, chosen):
             say(sentence)
         todo = decide(ctx, chosen)
+        if others := [ref for asset in todo.stale if (ref := ctx.refs.seen(asset)) and not ctx.refs.own(ref)]:
+            say(f"{len(others)} {ELSEWHERE}")
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
         if making:
             _execute(space, recipe, making, compute)
@@ -102,7 +111,7 @@ def run(
 
 
 def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
-    """Every asset with its state, rows and digest."""
+    """Every asset with its state, rows and digest; `own` is False where another workspace's seal published it."""
     recipe = load(recipe_path)
     ctx = Context(Workspace(workspace))
     catalog = stages(recipe)
@@ -113,14 +122,15 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
     rows = []
     for stage in catalog:
         manifest = todo.manifests.get(stage.asset)
-        state = "up to date" if manifest else "not made"
+        state, own = "up to date" if manifest else "not made", True
         if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # one that nobody here published is stale, too
-            manifest, state = ctx.refs.load(ref.digest), "stale"
+            manifest, state, own = ctx.refs.load(ref.digest), "stale", ctx.refs.own(ref)
         rows.append(
             {
                 "asset": stage.asset,
                 "group": stage.group,
                 "state": state,
+                "own": own,
                 "rows": manifest.rows if manifest else None,
                 "bytes": manifest.bytes if manifest else None,
                 "digest": manifest.digest if manifest else None,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobs.cli.corpus.removal import removal
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from plinth.recipe.recipe import Recipe
 
 
 @click.group(epilog=examples("plinth policy try stricter.yaml", "plinth policy removal --reason toxic"))
@@ -61,11 +64,21 @@ def try_(
     rights = recipe.corpus.rights()
     found, flips = whatif.compare(ctx, published, policies, rights, samples, seed)
     judged = time.perf_counter() - started
+    for name in sorted(_unused(recipe, settings.load_recipe())):
+        have = ", ".join(f"{bucket} ({own.policy})" for bucket, own in recipe.corpus.buckets.items())
+        output.line(f"note: no bucket has the policy {name}, so its change changes nothing: {have}", err=True)
     shown = whatif.shown(ctx, published, policies, rights, flips)
     if as_json:
         output.emit_json({**found, "samples": shown, "seconds": round(judged, 3)})
     else:
         _show(found, shown, chosen, judged)
+
+
+def _unused(tried: Recipe, present: Recipe) -> set[str]:
+    """Policies that differ from those in force, and that no bucket has."""
+    before = present.corpus.policies
+    changed = {name for name, one in tried.corpus.policies.items() if one != before.get(name)}
+    return changed - {bucket.policy for bucket in tried.corpus.buckets.values()}
 
 
 def _buckets(policies: Mapping[str, str], bucket: str | None, named: str | None) -> dict[str, str]:

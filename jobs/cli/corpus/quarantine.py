@@ -113,9 +113,9 @@ def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
     if not documents:
         raise MissingError(
             "no documents have been matched with lists of illegal content",
-            found=", ".join(assets) or "no documents",
+            found=f"{', '.join(assets)}, made without lists" if assets else "no documents",
             expected="documents of a recipe with `corpus.illegal.lists`",
-            remedy="name the lists there, then `plinth run '*/documents'`",
+            remedy="name the lists there, then `plinth run --select '*/documents'`",
         )
     return [dict(row) for one in documents for row in hits(ctx.store, one)]
 

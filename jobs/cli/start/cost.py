@@ -106,7 +106,7 @@ def corpus(settings: Settings, as_json: bool) -> None:
     """Price the corpus by bucket: a month of storage, requests and core hours of its last making."""
     from jobs.cli import output
     from plinth.operation.spending import parameters
-    from plinth.operation.spending.corpus_cost import corpus_costs
+    from plinth.operation.spending.corpus_cost import COMMON, corpus_costs
 
     ctx = settings.context()
     rows = corpus_costs(ctx, parameters.load(ctx.workspace).prices)
@@ -116,12 +116,14 @@ def corpus(settings: Settings, as_json: bool) -> None:
     header = ["bucket", "stored", "a month", "reads", "writes", "requests cost", "core hours", "cores cost"]
     table = [
         [
-            row.bucket, output.size(row.stored_bytes), f"{row.storage_month:,.4g}", f"{row.reads:,}", f"{row.writes:,}",
+            "no bucket's" if row.bucket == COMMON else row.bucket, output.size(row.stored_bytes),
+            f"{row.storage_month:,.4g}", f"{row.reads:,}", f"{row.writes:,}",
             f"{row.requests:,.4g}", f"{row.core_hours:,.3g}", f"{row.cores:,.4g}",
         ]
         for row in rows
     ]  # fmt: skip
     output.table(header, table, right=header[1:])
+    output.say("Money at `prices` of budget/settings.yaml; those that are not set there are in US dollars.")
 
 
 @cost.command(epilog=examples("plinth cost limit all 20000", "plinth cost limit team=web 5000 --per month"))

@@ -44,7 +44,7 @@ class Bytes(click.ParamType[float]):
 @click.option("--html", type=Bytes(), default="0", help="HTML that the text is extracted from; 0 for plain text.")
 @click.option("--cores", type=click.IntRange(1), default=1000, show_default=True, help="Cores in use at once.")
 @click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean length of a document.")
-@click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="Price of a core hour.")
+@click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="US dollars a core hour.")
 @click.option(
     "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Gbit/s a core."
 )
@@ -132,6 +132,7 @@ def _show(made: CorpusEstimate, cores: int) -> None:
             "storage a month": f"{made.storage_cost_month:,.0f}",
         }
     )
+    output.say("Money is in US dollars.")
 
 
 def _show_check(run: RunCosts, found: Mapping[str, tuple[Amount | None, Amount]], as_json: bool) -> None:

@@ -40,6 +40,8 @@ def status(settings: Settings, as_json: bool) -> None:
     output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows), right=("rows", "size"))
     count = sum(row["state"] == "up to date" for row in rows)
     output.say(f"{count} of {len(rows)} assets are up to date.")
+    if others := sum(not row["own"] for row in rows):
+        output.say(f"{others} {pipeline.ELSEWHERE}")
     for run in _under_way(settings.context()):
         output.say(run)
 

@@ -135,7 +135,7 @@ class Refs:
             SealError: when no worker of this workspace published it.
         """
         found = self.seen(asset)
-        if found is None or found == found.sealed_with(self._seal):
+        if found is None or self.own(found):
             return found
         raise SealError(
             f"no worker of this workspace published what {self._published.where(_name(asset))} names",
@@ -143,6 +143,10 @@ class Refs:
             expected="a seal under the secret that lies with the root of trust",
             remedy="run the same command again; if it was published before there was a root: `plinth keys adopt`",
         )
+
+    def own(self, found: Ref) -> bool:
+        """Whether a worker that has this workspace's secret published it."""
+        return found == found.sealed_with(self._seal)
 
     def seen(self, asset: str) -> Ref | None:
         """As `ref`, whoever published it: for lists and for what is about to be published anew."""

@@ -93,6 +93,10 @@ def test_policy_try(plinth: Plinth, workspace: Path) -> None:
     assert wrong.code == 2
     assert "wrong.yaml:4" in wrong.err
     assert plinth("policy", "try", "new.yaml", "-r", "new.yaml", "--bucket", "wbe").code == 3
+    assert "no bucket has" not in shown.err
+    Path("spare.yaml").write_text(json.dumps({"policies": {"spare": {"profiles": [], "rules": rules}}}))
+    spare = plinth("policy", "try", "spare.yaml", "-r", "new.yaml")
+    assert "no bucket has the policy spare" in spare.err
 
 
 def test_ledger_before_it_is_made(plinth: Plinth, workspace: Path) -> None:

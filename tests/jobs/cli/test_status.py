@@ -14,6 +14,7 @@ from assets.catalog import stages
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
+from plinth.storage import seal
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import without_result
 from tests import tiny_corpus
@@ -93,3 +94,15 @@ def test_runs_that_may_be_alive_were_submitted_and_have_no_result(ctx: Context) 
     _run(ctx, "a", "config.json", "handle.json")
     assert [one.root.name for one in without_result(ctx.workspace.runs)] == ["a", "b"]
     assert list(without_result(ctx.workspace.root / "none")) == []
+
+
+def test_what_another_seal_published_is_said_and_not_only_stale(ctx: Context, plinth: Plinth, own_trust: Path) -> None:
+    """A workspace that was moved has its trust folder elsewhere: all of it would be made again, without a word."""
+    _publish(ctx, 3)
+    assert "another seal" not in plinth("status", "-w", ctx.workspace.root, "-r", RECIPE).out
+    (own_trust / seal.SECRET_FILE).unlink()
+    seal.make(own_trust)
+    _publish(Context(ctx.workspace), 2)
+    found = plinth("status", "-w", ctx.workspace.root, "-r", RECIPE).out
+    assert "1 assets were published under another seal or none" in found
+    assert "2 of" in found
