@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from fnmatch import fnmatchcase
 
 from assets import (
@@ -123,7 +124,12 @@ def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Sta
     for name in names:
         matching = [asset for asset in by_asset if fnmatchcase(asset, name)]
         if not matching:
-            raise MissingError(f"no asset {name}", expected=", ".join(by_asset), remedy="`plinth status` lists assets")
+            near = difflib.get_close_matches(name, by_asset, n=5, cutoff=0.4)
+            raise MissingError(
+                f"no asset {name}",
+                expected=f"one of {len(by_asset)}" + (f"; nearest: {', '.join(near)}" if near else ""),
+                remedy="`plinth status` lists assets; `*` stands for any letters",
+            )
         wanted.update(matching)
     waiting = list(wanted)
     while waiting:

@@ -85,12 +85,12 @@ def run(
     warnings.filterwarnings("ignore", category=dg.BetaWarning)
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
     recipe = load(recipe_path)
+    catalog = stages(recipe)
+    chosen = selected(catalog, select)
     space = Workspace(workspace).ensure()
     with nullcontext() if compute.share else space.locked(f"plinth run -r {recipe_path}"):
         remember(space.root, recipe_path)
         take_harvest(space, recipe, again=harvest)
-        catalog = stages(recipe)
-        chosen = selected(catalog, select)
         if compute.share:
             chosen = tuple(stage for stage in chosen if stage.pool == CORPUS_POOL)
         ctx = Context(space)

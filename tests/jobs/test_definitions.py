@@ -90,8 +90,9 @@ def test_a_selection_brings_what_it_needs(recipe):
     names = {stage.asset for stage in selected(stages(recipe), ("web/policy",))}
     assert {"web/policy", "web/documents", "web/sources", "web/c4"} <= names
     assert not {name for name in names if name.startswith(("prose/", "code/", "dedup/"))}
-    with pytest.raises(MissingError, match="no asset web/polcy"):
+    with pytest.raises(MissingError, match="no asset web/polcy") as refused:
         selected(stages(recipe), ("web/polcy",))
+    assert "nearest: web/policy" in str(refused.value.expected)
 
 
 def test_a_changed_parameter_changes_the_code_version_of_that_stage_alone(recipe):

@@ -185,6 +185,9 @@ def _show_limits(ledger: Ledger, now: float, as_json: bool) -> None:
     if as_json:
         output.emit_json(rows)
         return
+    if not rows:
+        output.say("No limit is set: `plinth cost limit all 5000 --per month` sets one.")
+        return
     output.table(
         ["limit", "spent or reserved", "set by"],
         [[row["words"], f"{row['counted']:,.2f}", row["person"]] for row in rows],

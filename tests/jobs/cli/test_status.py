@@ -106,3 +106,9 @@ def test_what_another_seal_published_is_said_and_not_only_stale(ctx: Context, pl
     found = plinth("status", "-w", ctx.workspace.root, "-r", RECIPE).out
     assert "1 assets were published under another seal or none" in found
     assert "2 of" in found
+
+
+def test_a_wrong_selection_leaves_nothing_behind(tmp_path: Path, plinth: Plinth) -> None:
+    """Neither a workspace nor the recipe that later commands would take."""
+    assert plinth("run", "-w", tmp_path / "w", "-r", RECIPE, "--select", "web/polcy").code == 3
+    assert not (tmp_path / "w").exists()
