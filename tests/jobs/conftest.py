@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,13 +58,13 @@ def corpus(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(corpus, tmp_path_factory) -> Path:
-    """A workspace in which the pipeline was run to its mixture, then to its evaluation; only to be copied."""
+def trained(tmp_path_factory) -> Path:
+    """A workspace in which the pipeline was run to its evaluation, by two workers; only to be read, or copied."""
 
     def run(workspace: Path) -> None:
-        shutil.copytree(corpus, workspace, symlinks=True, dirs_exist_ok=True)
+        tiny_corpus.write(workspace / "input")
         try:
-            plinth(workspace, "run", "-r", RECIPE, "--select", "evaluation")
+            plinth(workspace, "run", "-r", RECIPE, "--select", "evaluation", "--workers", 2)
         finally:
             stop_server(Workspace(workspace))
         Workspace(workspace).mlflow.joinpath("server.json").unlink()  # a copy would ask for the same port
