@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,3 +150,28 @@ unsigned_option = click.option(
 def examples(*lines: str) -> str:
     """The closing lines of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+class Commands(click.Group):
+    """A group that lists the whole first sentence of each command and answers a mistyped name with the nearest."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, names = args[0], self.list_commands(ctx)
+        if name not in names and not name.startswith("-"):
+            near = difflib.get_close_matches(name, names, n=1)
+            path = ctx.command_path
+            hint = f"Did you mean `{path} {near[0]}`?" if near else f"`{path} --help` lists them."
+            raise click.UsageError(f"no command {name!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=200)) for name, command in found])
+
+
+def group(cls: type[Commands] = Commands, **settings: Any) -> Callable[[Callable[..., None]], Commands]:
+    """`click.group` for commands below a command."""
+    return click.group(cls=cls, **settings)

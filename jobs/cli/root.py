@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import importlib
 import io
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from jobs.cli.options import RecipeFile, Settings, WorkspacePlace
+from jobs.cli.options import Commands, RecipeFile, Settings, WorkspacePlace
 from plinth import private
 from plinth.errors import PlinthError
 from plinth.text.terminal import visible
@@ -150,7 +149,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
-class Lazy(click.Group):
+class Lazy(Commands):
     """Lists commands without importing them; imports a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -162,16 +161,6 @@ class Lazy(click.Group):
         module = importlib.import_module(f"jobs.cli.{COMMANDS[name][0]}")
         command: click.Command = getattr(module, name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f" Did you mean `plinth {near[0]}`?" if near else " `plinth --help` lists them."
-            raise click.UsageError(f"no command {name!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max(map(len, COMMANDS))

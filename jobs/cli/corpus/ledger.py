@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 
-@click.group(epilog=examples("plinth ledger export ledger"))
+@group(epilog=examples("plinth ledger export ledger"))
 def ledger() -> None:
     """The ledger: one row per document, for DuckDB, Polars, Spark or any other engine that reads Parquet."""
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.corpus.removal import removal
-from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from plinth.recipe.recipe import Recipe
 
 
-@click.group(epilog=examples("plinth policy try stricter.yaml", "plinth policy removal --reason toxic"))
+@group(epilog=examples("plinth policy try stricter.yaml", "plinth policy removal --reason toxic"))
 def policy() -> None:
     """Try policies on stored annotations."""
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
 
 
-@click.group(
+@group(
     invoke_without_command=True,
     epilog=examples(
         "plinth quarantine",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KINDS = ("warc", "html", "pdf", "latex", "jsonl", "parquet", "text", "tree")
 
 
-@click.group(epilog=examples("plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0"))
+@group(epilog=examples("plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0"))
 def source() -> None:
     """New sources."""
 

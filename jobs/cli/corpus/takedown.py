@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from jobs.cli.corpus.takedown_report import report
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SHOWN = 10
 
 
-@click.group(epilog=examples("plinth takedown find --url https://example.org/page"))
+@group(epilog=examples("plinth takedown find --url https://example.org/page"))
 def takedown() -> None:
     """Find what holds a document, keep it out of every later snapshot, and prove it."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WRONG = 2
 
 
-@click.group(
+@group(
     epilog=examples("plinth probes list", "plinth probes explain code/brackets/03", "plinth probes check my.jsonl")
 )
 def probes() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from jobs.cli.experiment.verdict import say_verdict
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 from plinth.compute.threads import cores
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))
 
 
-@click.group(
+@group(
     epilog=examples(
         "plinth experiment check filters",
         "plinth experiment run filters",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.evaluation.statistics import Estimate
@@ -18,7 +18,7 @@ _AMOUNT = click.FloatRange(min=0, min_open=True)
 _DRAWS = click.option("--draws", type=click.IntRange(min=100), default=4000, help="Of the bootstrap (default: 4000).")
 
 
-@click.group(epilog=examples("plinth scaling example > runs.csv", "plinth scaling fit runs.csv --budget 1e21"))
+@group(epilog=examples("plinth scaling example > runs.csv", "plinth scaling fit runs.csv --budget 1e21"))
 def scaling() -> None:
     """Fit the law of a ladder of small runs; find the optimum of a budget; foretell a larger run."""
 

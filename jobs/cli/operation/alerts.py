@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.operation.alerts.alert import Alert
@@ -20,7 +20,7 @@ url_option = click.option(
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@click.group(epilog=examples("plinth alerts list", "plinth alerts rules --out rules.yaml"))
+@group(epilog=examples("plinth alerts list", "plinth alerts rules --out rules.yaml"))
 def alerts() -> None:
     """List alerts; write rules for Prometheus and routes for Alertmanager; silence a run that stops as planned."""
 

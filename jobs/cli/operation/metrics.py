@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from plinth.operation.metrics.exporter import Exporter
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PORT = 9464
 
 
-@click.group(epilog=examples("plinth metrics list", "plinth metrics serve"))
+@group(epilog=examples("plinth metrics list", "plinth metrics serve"))
 def metrics() -> None:
     """List metrics; serve them to Prometheus, or write them into a file for its textfile collector."""
 

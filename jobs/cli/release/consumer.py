@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import examples, json_option, shared
+from jobs.cli.options import examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from jobs.cli.options import Settings
 
 
-@click.group(
+@group(
     epilog=examples(
         "plinth consumer add search --owner search@example.org --model demo@champion --canary",
         "plinth consumer add web --owner web@example.org --model demo --webhook https://web.example/in",

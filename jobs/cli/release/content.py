@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Commands, Settings, examples, json_option, shared
 
 
 @click.command(epilog=examples("plinth status --json | jq -r '.[].digest'", "plinth restore 3fa9c1d2 /tmp/shards"))
@@ -47,7 +47,7 @@ COMMANDS = {
 }
 
 
-class Exports(click.Group):
+class Exports(Commands):
     """`export DIRECTORY …` writes DVC pointers; the others are commands of their own."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:

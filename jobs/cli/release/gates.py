@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from registry.gates import GatePolicy
@@ -16,7 +16,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=
 owner_option = click.option("--owner", help="Whose key signs, where this machine has several.")
 
 
-@click.group(
+@group(
     epilog=examples(
         "plinth gates check jobs/policies/default.yaml",
         "plinth gates sign my-policy.yaml",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from registry.incidents import Incident
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _by = click.option("--by", help="Your name.", default=getpass.getuser, show_default="your user on this machine")
 
 
-@click.group(
+@group(
     epilog=examples(
         'plinth incident open "loss of web-7b diverges" --run web-7b-3f2a --target web/curated',
         'plinth incident note "shard 14 holds the wrong language"',

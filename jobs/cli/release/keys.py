@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 from jobs.cli.release import key_identities, key_proposals
 from jobs.cli.release.key_changes import audited_change, noted_change, tell_change, workspace_of
 from jobs.cli.release.key_proposals import propose_option
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEMO_APPROVER = "demo-approver@example.org"
 
 
-@click.group(
+@group(
     epilog=examples(
         "plinth keys init --demo",
         "plinth keys init --name acme --person ada@example.org --person ben@example.org",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from jobs.cli.options import Settings, examples, recipe_option, shared
+from jobs.cli.options import Settings, examples, group, recipe_option, shared
 
 
-@click.group(
+@group(
     epilog=examples(
         "plinth people login",
         "plinth people login --behind-proxy --origin https://mlflow.example.org",

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import examples, json_option, shared
+from jobs.cli.options import Commands, examples, group, json_option, shared
 from jobs.cli.release.release import person
 
 if TYPE_CHECKING:
     from jobs.cli.options import Settings
 
 
-class MarkFirst(click.Group):
+class MarkFirst(Commands):
     """A group whose first argument may be a target: then it is the target of `mark`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -21,7 +21,7 @@ class MarkFirst(click.Group):
         return super().parse_args(ctx, args if named else ["mark", *args])
 
 
-@click.group(
+@group(
     cls=MarkFirst,
     epilog=examples(
         "plinth taint web/curated --by dpo@example.org --reason 'licence withdrawn'",

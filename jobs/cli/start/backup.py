@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.operation.backup.snapshot import BackupSnapshot
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 named = click.option("--name", default="", metavar="NAME", help="A backup, or the beginning of its name (the newest).")
 
 
-@click.group(
+@group(
     epilog=examples(
         "plinth backup to s3://plinth-backups/corpus",
         "plinth backup list s3://plinth-backups/corpus",

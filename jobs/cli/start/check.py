@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from jobs.cli.options import Commands, Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +25,14 @@ WORDS_WIDTH = 62
 NAMES = ("preproduction", "readiness", "incident", "security")
 
 
-class NamedFirst(click.Group):
+class NamedFirst(Commands):
     """A group whose first argument may be a checklist: then it is the argument of `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, ["run", *args] if args and args[0] in NAMES else args)
 
 
-@click.group(
+@group(
     cls=NamedFirst,
     epilog=examples(
         "plinth check readiness",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BY = ("run", "bucket", "team", "experiment", "person", "recipe")
 
 
-@click.group(
+@group(
     epilog=examples(
         "plinth cost show --by team --this-month",
         "plinth cost limit team=web 5000 --per month",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from jobs.cli.options import RecipeFile, Settings, examples, json_option, shared
+from jobs.cli.options import RecipeFile, Settings, examples, group, json_option, shared
 
 path_argument = click.argument("path", required=False, type=RecipeFile())
 
 
-@click.group(
+@group(
     epilog=examples("plinth recipe check jobs/recipes/demo.yaml", "plinth recipe show | less", "plinth recipe schema"),
     short_help="Check, print or describe a recipe.",
 )

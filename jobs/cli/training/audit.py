@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 
-@click.group(epilog=examples("plinth audit resume latest", "plinth audit resume latest --from 100"))
+@group(epilog=examples("plinth audit resume latest", "plinth audit resume latest --from 100"))
 def audit() -> None:
     """Audits of a run."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.training.directory import RunDirectory
@@ -17,7 +17,7 @@ _DEGREES = ("tensor", "pipeline", "sequence")
 CHANGED = 1
 
 
-@click.group(epilog=examples("plinth checkpoint list latest", "plinth checkpoint verify latest"))
+@group(epilog=examples("plinth checkpoint list latest", "plinth checkpoint verify latest"))
 def checkpoint() -> None:
     """The checkpoints of a run. Each resumes on any layout of ranks that the recipe accepts."""
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from plinth.training.federated.exchange import Exchange, Round
     from plinth.training.federated.parameters import Federated
 
 
-@click.group(epilog=examples("plinth federated coordinate -r oslo.yaml", "plinth federated rounds -r oslo.yaml"))
+@group(epilog=examples("plinth federated coordinate -r oslo.yaml", "plinth federated rounds -r oslo.yaml"))
 def federated() -> None:
     """Federated rounds of the sites that a recipe names (training.federated)."""
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.training.config import RunConfig
 
 
-@click.group(epilog=examples("plinth job status latest", "plinth job logs latest -n 20", "plinth job cancel latest"))
+@group(epilog=examples("plinth job status latest", "plinth job logs latest -n 20", "plinth job cancel latest"))
 def job() -> None:
     """Inspect and control the job of a run, from any machine that reads the workspace; a local job from its own."""
 

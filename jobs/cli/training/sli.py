@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, group, json_option, shared
 
 at_option = click.option("--at", type=click.DateTime(), help="UTC; as things stood then.", show_default="now")
 
 
-@click.group(
+@group(
     invoke_without_command=True,
     epilog=examples(
         "plinth sli",

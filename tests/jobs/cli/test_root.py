@@ -101,10 +101,20 @@ def test_interrupt_is_130_without_a_traceback(plinth: Plinth, raising: Any) -> N
     assert "Traceback" not in outcome.err
 
 
-def test_unknown_command_names_the_nearest(plinth: Plinth) -> None:
-    outcome = plinth("stauts")
+@pytest.mark.parametrize(
+    ("words", "nearest"), [(("stauts",), "plinth status"), (("keys", "shwo"), "plinth keys show")]
+)
+def test_unknown_command_names_the_nearest(words: tuple[str, ...], nearest: str, plinth: Plinth) -> None:
+    outcome = plinth(*words)
     assert outcome.code == 2
-    assert "Did you mean `plinth status`?" in outcome.err
+    assert f"Did you mean `{nearest}`?" in outcome.err
+
+
+def test_a_group_lists_whole_sentences(plinth: Plinth) -> None:
+    outcome = plinth("backup", "--help")
+    lines = outcome.out.partition("Commands:")[2].split("Examples:")[0]
+    assert "drill" in lines
+    assert "..." not in lines
 
 
 def test_options_work_before_and_after_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
