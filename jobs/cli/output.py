@@ -129,6 +129,15 @@ def size(count: float) -> str:
     raise AssertionError("unreachable")
 
 
+#: What commands say below a table with `money` at the prices of a workspace.
+CURRENCY = "Money at `prices` of budget/settings.yaml; those that are not set there are in US dollars."
+
+
+def money(amount: float) -> str:
+    """To the hundredth; what is less is called so."""
+    return "< 0.01" if 0 < amount < 0.005 else f"{amount:,.2f}"
+
+
 def duration(seconds: float) -> str:
     """`45 s`, `12 min`, `3 h 20 min`, `2.5 days`."""
     if seconds < 90:

@@ -67,6 +67,8 @@ def show(
     ]  # fmt: skip
     output.table(header, table, right=header[1:])
     output.say(f"{sum(row.spent for row in rows):,.2f} spent, {sum(row.reserved for row in rows):,.2f} reserved.")
+    if free := sum(row.rank_hours > 0 and not row.price_per_rank_hour for row in rows):
+        output.say(f"{free} of these at no price: give `device` or `price_per_rank_hour` in budget/settings.yaml.")
     _show_uses(by, rows)
 
 
@@ -117,13 +119,13 @@ def corpus(settings: Settings, as_json: bool) -> None:
     table = [
         [
             "no bucket's" if row.bucket == COMMON else row.bucket, output.size(row.stored_bytes),
-            f"{row.storage_month:,.4g}", f"{row.reads:,}", f"{row.writes:,}",
-            f"{row.requests:,.4g}", f"{row.core_hours:,.3g}", f"{row.cores:,.4g}",
+            output.money(row.storage_month), f"{row.reads:,}", f"{row.writes:,}",
+            output.money(row.requests), f"{row.core_hours:,.3g}", output.money(row.cores),
         ]
         for row in rows
     ]  # fmt: skip
     output.table(header, table, right=header[1:])
-    output.say("Money at `prices` of budget/settings.yaml; those that are not set there are in US dollars.")
+    output.say(output.CURRENCY)
 
 
 @cost.command(epilog=examples("plinth cost limit all 20000", "plinth cost limit team=web 5000 --per month"))

@@ -94,6 +94,7 @@ def gc(
         return output.emit_json(made)
     _show("age", made["ages"])
     _show("kept for", made["reasons"])
+    output.say(output.CURRENCY)
     output.facts({name: _words(made[name]) for name in ("unneeded", "due", "deleted", "needed again") if name in made})
     if not really and looked.unneeded:
         first = min(since.values(), default=looked.at) + pause_hours * 3600
@@ -166,8 +167,8 @@ def _show(name: str, rows: Sequence[StorageRow]) -> None:
     header = [name, "objects", "bytes", "a month", "nothing needs", "a month of it"]
     table = [
         [
-            row.name, f"{row.objects:,}", output.size(row.bytes), f"{row.month:,.4g}",
-            output.size(row.unneeded_bytes), f"{row.unneeded_month:,.4g}",
+            row.name, f"{row.objects:,}", output.size(row.bytes), output.money(row.month),
+            output.size(row.unneeded_bytes), output.money(row.unneeded_month),
         ]
         for row in rows
     ]  # fmt: skip
