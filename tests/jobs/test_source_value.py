@@ -89,15 +89,15 @@ def test_a_source_of_the_kind_of_the_test_text_is_bought(asked: tuple[Path, Path
     assert found["verdict"] == "buy"
     by_use = {one["use"]: one for one in found["gains"]}
     assert set(by_use) == {"proxy", "anneal"}
-    assert by_use["proxy"]["gain"]["low"] > 0
-    assert by_use["proxy"]["seeds"] == [1, 2, 3]
+    shown = [use for use, one in by_use.items() if one["gain"]["low"] > 0]
+    assert found["reason"].partition(":")[0] in shown  # one use decides, at half the error: seeds are few
+    assert all(one["gain"]["value"] > 0 and one["seeds"] == [1, 2, 3] for one in by_use.values())
     assert {one["kind"] for one in found["changes"]} >= {"memorisation", "fairness", "personal data"}
     assert 0.9 < found["tokens"]["tokens"] / found["tokens"]["nominal_tokens"] <= 1
     page = Path(found["page"]).read_text()
     assert "Verdict" in page
     assert "<script" not in page
-    (shown,) = [answer(workspace, "source", "value", new(workspace, "articles"), "--show")]
-    assert shown["digest"] == found["digest"]
+    assert answer(workspace, "source", "value", new(workspace, "articles"), "--show")["digest"] == found["digest"]
     again = answer(workspace, "experiment", "run", found["file"])
     assert again["made"] == []
 

@@ -100,7 +100,6 @@ def boundaries_of(work: Callable[[], Any]) -> int:
     return int(os.read(read, 20))
 
 
-@pytest.mark.exhaustive
 def test_killed_at_every_boundary_of_a_save(saved: Callable[[str], RunDirectory]) -> None:
     """The newest whole checkpoint is the one before, until it is the new one; never neither, never half of one."""
     whole = saved("whole")
