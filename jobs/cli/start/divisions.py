@@ -47,13 +47,13 @@ def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, st
     """Rank every division of a recipe's run over a fleet; runs of the workspace, which need not exist, are evidence."""
     from plinth.operation.planning.ranking import minimum_devices, rank
 
-    work, device = _workload(recipe, made), fleet.device.device
+    work, device = workload(recipe, made), fleet.device.device
     said = _measured(workspace, fleet.device, work, stall_s)
     fewest = minimum_devices(work, device), minimum_devices(work, device, offloaded=True)
     return FleetPlan(made, fleet, rank(work, fleet.size, device, said.efficiency), fewest, said)
 
 
-def _workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
+def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
     """What the ranking is of: the recipe's training, in the plan's vocabulary and precision."""
     from plinth.operation.planning.ranking import TrainingWork
 
