@@ -36,7 +36,6 @@ from plinth.storage.atomic import write_bytes
 ANSWERED = "the sample has the answer"
 
 
-
 def of(
     experiment: Experiment,
     arms: Sequence[Arm],

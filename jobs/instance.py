@@ -45,5 +45,5 @@ def open_instance(workspace: Workspace) -> dg.DagsterInstance:
         raise WorkspaceError(
             f"Dagster opens no instance with the settings in {settings_file()}",
             found=error,
-            remedy="correct them; where they name PostgreSQL: pip install 'plinth[postgres]', and is it reached?",
+            remedy="correct them; where they name PostgreSQL, start it, and pip install 'plinth[postgres]'",
         ) from error

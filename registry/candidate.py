@@ -129,6 +129,7 @@ def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
         )
     chain(ctx.refs, measured)
     found = chain(ctx.refs, made)
+    found.require_sources()
     _ = found.data_versions
     return found
 

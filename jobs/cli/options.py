@@ -169,7 +169,7 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(limit=200)) for name, command in found])
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found])
 
 
 def group(cls: type[Commands] = Commands, **settings: Any) -> Callable[[Callable[..., None]], Commands]:

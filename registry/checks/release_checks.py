@@ -44,6 +44,7 @@ def lineage_complete(scope: CheckScope) -> CheckAnswer:
         return undetermined(f"none of {', '.join(_LAST)} is published")
     try:
         found = statements.chain(scope.ctx.refs, scope.ctx.refs.current(last))
+        found.require_sources()
     except (LineageError, MissingError) as error:
         return failed(f"{last}: {error.what}")
     return passed(f"{last}: {len(found.links)} manifests down to {len(found.sources)} sources")

@@ -117,16 +117,13 @@ def waive(
 def _lines(policy: GatePolicy) -> dict[str, str]:
     """What each gate asks, and what is left out with its reason."""
     settings = policy.model_dump(mode="json", exclude={"release", "version", "description", "extensions", "without"})
-    shown = {name: _said(value) for name, value in settings.items()}
-    shown |= {f"extension {name}": _said(dict(raw)) for name, raw in policy.extensions.items()}
+    shown = {name: _yaml(value) for name, value in settings.items()}
+    shown |= {f"extension {name}": _yaml(dict(raw)) for name, raw in policy.extensions.items()}
     return shown | {f"without {name}": reason for name, reason in policy.without.items()}
 
 
-def _said(value: object, within: bool = False) -> str:
-    """A setting as a line that a person reads, close to the YAML that it was signed from."""
-    if isinstance(value, dict):
-        text = ", ".join(f"{name}: {_said(one, within=True)}" for name, one in value.items())
-        return f"{{{text}}}" if within else text
-    if isinstance(value, list):
-        return f"[{', '.join(map(_said, value))}]"
-    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _yaml(value: object) -> str:
+    """A setting as it was signed, in one line."""
+    import yaml
+
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).removesuffix("...\n").strip()

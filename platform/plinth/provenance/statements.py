@@ -121,6 +121,21 @@ class Chain(Frozen):
                 found |= {f"{name}:{key}": digest for key, digest in sorted(link.raw.items())}
         return found
 
+    def require_sources(self) -> None:
+        """Refuse an ancestry that no text came into.
+
+        Raises:
+            LineageError: no raw source is reached.
+        """
+        if not self.sources:
+            end = self.links[-1]
+            raise LineageError(
+                f"{end.asset} {end.digest} reaches no raw source",
+                found=f"{len(self.links)} manifests: {', '.join(sorted(link.asset for link in self.links))}",
+                expected=f"at least one `*/{SOURCE_STAGE}` manifest that names a source inventory",
+                remedy="make it again from a recipe: every manifest must name its inputs",
+            )
+
     @property
     def data_versions(self) -> dict[str, str]:
         """Manifest digest by asset key: what Dagster shows as data versions; of `own` links.
@@ -142,6 +157,8 @@ class Chain(Frozen):
 
 def chain(refs: Refs, manifest: Manifest) -> Chain:
     """Walk from a manifest to the raw sources, loading and verifying every manifest on the way.
+
+    What reads nothing but files of the user is its own beginning; of a model, `require_sources` asks for more.
 
     Raises:
         LineageError: a manifest is missing or changed, or no raw source is reached; names the first
@@ -165,13 +182,8 @@ def chain(refs: Refs, manifest: Manifest) -> Chain:
             links[current.digest] = _link(current)
             stack.pop()
     found = Chain(links=tuple(links.values()))
-    if not found.sources and not any(link.raw for link in found.links):
-        raise LineageError(
-            f"{manifest.asset} {manifest.digest} reaches no raw source",
-            found=f"{len(found.links)} manifests: {', '.join(sorted(link.asset for link in found.links))}",
-            expected=f"at least one `*/{SOURCE_STAGE}` manifest that names a source inventory",
-            remedy="make it again from a recipe: every manifest must name its inputs",
-        )
+    if not (len(found.links) == 1 and found.links[0].raw):  # such as a list, of a user's file alone
+        found.require_sources()
     return found
 
 

@@ -129,3 +129,10 @@ def test_commands_print_by_output_alone() -> None:
         if re.search(r"click\.(echo|secho)|(?<![\w.])print\(|sys\.std(out|err)\.write|console\.print", path.read_text())
     }
     assert found == allowed
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"), [(0, "0.00"), (1.9e-6, "< 0.01"), (0.0049, "< 0.01"), (0.005, "0.01"), (1234.567, "1,234.57")]
+)
+def test_money_has_two_places_and_no_powers(amount: float, shown: str) -> None:
+    assert output.money(amount) == shown

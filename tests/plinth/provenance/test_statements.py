@@ -124,6 +124,16 @@ def test_ancestry_without_a_raw_source_is_incomplete(ctx: Context) -> None:
         chain(ctx.refs, save(ctx, "run", tokenizer=invented.digest))
 
 
+def test_files_of_a_user_are_no_sources_of_text(ctx: Context) -> None:
+    """Neither behind other manifests, nor of a model that names nothing else."""
+    listed = save(ctx, "lists/urls", **{"file:domains": SOURCE})
+    assert chain(ctx.refs, listed).sources == {}
+    with pytest.raises(LineageError, match="reaches no raw source"):
+        chain(ctx.refs, save(ctx, "mixture", lists_urls=listed.digest))
+    with pytest.raises(LineageError, match="reaches no raw source"):
+        chain(ctx.refs, save(ctx, "checkpoint", **{"file:weights": SOURCE})).require_sources()
+
+
 def test_two_versions_of_one_asset_are_refused() -> None:
     links = [Link(asset="web/curated", digest=digest, step="curated", version="1", inputs={}) for digest in ("a", "b")]
     links.append(Link(asset="mixture", digest="c", step="mixture", version="1", inputs={"one": "a", "other": "b"}))
