@@ -126,4 +126,5 @@ def _yaml(value: object) -> str:
     """A setting as it was signed, in one line."""
     import yaml
 
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).removesuffix("...\n").strip()
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
+    return text.removesuffix("...\n").strip()
