@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import string
 from collections.abc import Iterator
@@ -64,7 +63,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path
     for kind in BUCKETS:
         _write(workspace / "input" / "planted" / f"{kind}.jsonl", named(kind, 200))
     for name, texts in (("articles", named("articles", 200)), ("noise", noise(200)), ("tiny", noise(1)),
-                        ("copies", named("shuffled", 200)), ("leaked", named("test", 60))):  # fmt: skip
+                        ("copies", named("shuffled", 200)), ("leaked", named("test", 60)),
+                        ("reversed", named("reversed", 200))):  # fmt: skip
         _write(workspace / "input" / "new" / f"{name}.jsonl", texts)
     _write(workspace / "input" / "test" / "articles.jsonl", named("test", 60))
     try:
@@ -84,14 +84,13 @@ def test_a_source_of_the_kind_of_the_test_text_is_bought(asked: tuple[Path, Path
     workspace, recipe = asked
     (parent,) = (workspace / "runs").glob("planted-*")
     command = ("source", "value", new(workspace, "articles"), "-r", recipe, *DESCRIBED, *ASKED)
-    found = answer(workspace, *command, "--anneal", f"{parent.name}:40", "--anneal-tokens", 20480)
-    print(json.dumps(found, indent=1))
+    found = answer(workspace, *command, "--anneal", f"{parent.name}:40", "--anneal-tokens", 40960, "--seeds", 5)
     assert found["verdict"] == "buy"
     by_use = {one["use"]: one for one in found["gains"]}
     assert set(by_use) == {"proxy", "anneal"}
     shown = [use for use, one in by_use.items() if one["gain"]["low"] > 0]
-    assert found["reason"].partition(":")[0] in shown  # one use decides, at half the error: seeds are few
-    assert all(one["gain"]["value"] > 0 and one["seeds"] == [1, 2, 3] for one in by_use.values())
+    assert found["reason"].partition(":")[0] in shown  # one use is enough, at half the error
+    assert all(one["gain"]["value"] > 0 and one["seeds"] == [1, 2, 3, 4, 5] for one in by_use.values())
     assert {one["kind"] for one in found["changes"]} >= {"memorisation", "fairness", "personal data"}
     assert 0.9 < found["tokens"]["tokens"] / found["tokens"]["nominal_tokens"] <= 1
     page = Path(found["page"]).read_text()
@@ -100,6 +99,18 @@ def test_a_source_of_the_kind_of_the_test_text_is_bought(asked: tuple[Path, Path
     assert answer(workspace, "source", "value", new(workspace, "articles"), "--show")["digest"] == found["digest"]
     again = answer(workspace, "experiment", "run", found["file"])
     assert again["made"] == []
+
+
+def test_words_in_another_order_are_not_bought_once_trained_on(asked: tuple[Path, Path]) -> None:
+    """New text, as fit as any by its words: only the trained runs show that it is not worth what is asked of it."""
+    workspace, recipe = asked
+    command = ("source", "value", new(workspace, "reversed"), "-r", recipe, *DESCRIBED, *ASKED)
+    found = answer(workspace, *command, "--least-gain", 0.5, "--seeds", 5)
+    (proxy,) = found["gains"]
+    assert found["verdict"] == "do not buy"
+    assert found["reason"].startswith("no use gains more than 0.5 bits per byte: proxy")
+    assert proxy["gain"]["high"] <= 0.5
+    assert proxy["seeds"] == [1, 2, 3, 4, 5]
 
 
 def test_noise_is_not_bought(asked: tuple[Path, Path]) -> None:

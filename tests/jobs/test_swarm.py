@@ -61,8 +61,8 @@ def _texts(kind: str, count: int) -> list[str]:
         words = article(rng).split()
         if kind == "shuffled":
             rng.shuffle(words)
-        if kind == "sorted":
-            words.sort()
+        if kind in ("sorted", "reversed"):
+            words.sort(reverse=kind == "reversed")
         found.append(" ".join(words))
     return found
 
