@@ -14,9 +14,10 @@ from plinth.experiment.arms import Arm
 from plinth.experiment.page import page
 from plinth.experiment.parameters import Experiment
 from plinth.experiment.scaling.fit import ScalingRun, fit, weights_of
-from plinth.experiment.scaling.forecast import LadderForecast, forecast, horizons, outcomes, size
+from plinth.experiment.scaling.forecast import LadderForecast, backtest, forecast, horizons, outcomes, size
 from plinth.experiment.scaling.law import CORRECTED, ScalingLaw
 from plinth.experiment.scaling.optima import optimum
+from plinth.experiment.scaling.predict import predict
 from plinth.experiment.scaling.table import read_table
 from plinth.records import Manifest
 from tests.plinth.experiment.scaling.ladders import ladder
@@ -113,6 +114,34 @@ def test_horizons_of_one_training_are_weighed_as_one() -> None:
     assert (apart.fit.trunks, together.fit.trunks) == (20, 5)
     assert together.fit.law == apart.fit.law
     assert together.spread == pytest.approx(apart.spread * math.sqrt(5 / 4))
+
+
+#: `plinth experiment run ladder`, as recorded in docs/scaling.md: bits per byte by parameters and horizon.
+HORIZONS = (102400, 204800, 409600, 819200)
+RECORDED = {
+    68328: (3.5754, 3.3055, 3.0810, 2.9103),
+    100320: (3.5551, 3.2718, 3.0196, 2.8446),
+    174672: (3.5095, 3.2083, 2.9420, 2.7350),
+    269760: (3.5027, 3.1951, 2.9066, 2.6859),
+    508320: (3.4363, 3.1304, 2.8446, 2.6296),
+}
+
+
+def test_four_sizes_that_were_trained_foretell_the_fifth_within_three_percent() -> None:
+    """A real ladder; its forecast was stored before the fifth size was begun, and is made again of its table."""
+    runs = [
+        ScalingRun(params=params, tokens=tokens, loss=loss, trunk=str(params))
+        for params, losses in RECORDED.items()
+        for tokens, loss in zip(HORIZONS, losses, strict=True)
+    ]
+    small, held = runs[:16], runs[16:]
+    fitted = fit(small, draws=300)
+    assert fitted.fit.statuses == ("converged",)
+    for run in held:
+        foretold = predict(fitted, run.params, run.tokens).loss
+        assert foretold.low < run.loss < foretold.high
+        assert max(foretold.high - foretold.value, foretold.value - foretold.low) < 0.03 * foretold.value
+    assert backtest(small, draws=300) == ()  # three sizes determine no law here
 
 
 def test_the_optimum_of_a_budget_has_an_interval() -> None:
