@@ -14,7 +14,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 def goodput(settings: Settings, run: str, as_json: bool) -> None:
     """Show where every rank-second of RUN (`latest`, a run id or a prefix of it) went, and of each of its attempts.
 
-    Shares are of all rank-seconds, with those in a queue, and add up to 100.0; goodput is of those that were held.
+    Shares are of the rank-seconds that were held and add up to 100.0; those in a queue stand below, without a share.
     """
     from jobs.cli import output
     from plinth.operation import goodput as operation
@@ -36,7 +36,10 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
             }
         )
         return
-    output.line(f"{config.run_id}: goodput {100 * ledger.goodput:.1f}% of {ledger.held_rank_s:,.1f} rank-seconds held")
+    held, queued = ledger.held_rank_s, ledger.rank_s["queue"]
+    output.line(f"{config.run_id}: goodput {shares.get('goodput', 0.0):.1f}% of {held:,.1f} rank-seconds held")
     for cause, share in shares.items():
         output.line(f"  {cause:<18}{ledger.rank_s[cause]:>14,.1f} rank-s{share:>7.1f}%")
-    output.line(f"  {'together':<18}{ledger.total_rank_s:>14,.1f} rank-s{sum(shares.values()):>7.1f}%")
+    output.line(f"  {'held':<18}{held:>14,.1f} rank-s{sum(shares.values()):>7.1f}%")
+    if queued:
+        output.line(f"  {'queue':<18}{queued:>14,.1f} rank-s, in which nothing was held")

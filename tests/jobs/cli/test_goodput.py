@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,19 @@ def test_every_rank_second_is_shown(plinth: Any, tmp_path: Path) -> None:
     shown = plinth("-w", tmp_path, "goodput", "run-1").out
     assert f"goodput {100 * made['goodput']:.1f}% of 22.0 rank-seconds held" in shown
     assert [name for name in made["percent"] if name not in shown] == []
+
+
+def test_a_queue_lowers_no_share(plinth: Any, tmp_path: Path) -> None:
+    """The share in the heading, the one in the table and that of the service level are one number."""
+    trained(tmp_path)
+    made = json.loads(plinth("-w", tmp_path, "goodput", "run-0", "--json").out)
+    assert (made["rank_s"]["queue"], made["held_rank_s"]) == (100, 16)
+    assert "queue" not in made["percent"]
+    assert made["percent"]["goodput"] == pytest.approx(100 * made["goodput"], abs=0.05)
+    shown = plinth("-w", tmp_path, "goodput", "run-0").out
+    share = f"{made['percent']['goodput']}%"
+    assert re.findall(r"goodput .*?(\S+%)", shown) == [share, share]
+    assert "queue                      100.0 rank-s, in which nothing was held" in shown
 
 
 def test_an_unknown_run_is_named(plinth: Any, tmp_path: Path) -> None:
