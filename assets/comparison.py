@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.evaluation.comparison import job, readers
 from plinth.evaluation.comparison.changes import ancestry
-from plinth.evaluation.comparison.differences import Difference, said
+from plinth.evaluation.comparison.differences import in_order, said
 from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.job import ASSET as EVALUATION
@@ -199,7 +199,7 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     step = made.stats["models"]["a"].get("step")
     show(ctx, made, recipe.name if step is None else f"{recipe.name}, step {step:,}", recipe.evaluation.against, target)
 
-    lines = [Difference.model_validate(line) for line in made.stats["lines"]]
+    lines = in_order(made.stats)
     header = ["measure", "slice", "items", "a", "b", "a - b", "finding"]
     cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]
              for one in lines]  # fmt: skip

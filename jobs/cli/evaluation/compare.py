@@ -78,11 +78,11 @@ def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -
 
 def _show(made: Manifest) -> None:
     from jobs.cli import output
-    from plinth.evaluation.comparison.differences import Difference
+    from plinth.evaluation.comparison.differences import in_order
     from plinth.evaluation.comparison.reasons import joined
     from plinth.report.comparison import same_model
 
-    lines = [Difference.model_validate(line) for line in made.stats["lines"]]
+    lines = in_order(made.stats)
     if same_model(made):
         output.say(f"A and B are one model, checkpoint {made.inputs['a/checkpoint'][:12]}: no difference can be found")
     columns = ("measure", "slice", "items", "A", "B", "A - B", "finding")

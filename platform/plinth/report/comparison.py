@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, said
+from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, in_order, said
 from plinth.evaluation.comparison.reasons import joined
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.evaluation.statistics import Estimate
@@ -38,7 +38,7 @@ def page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -
         a, b: names of the models, for people.
         spans: those of the comparison, with their text.
     """
-    lines = [Difference.model_validate(line) for line in made.stats["lines"]]
+    lines = in_order(made.stats)
     kinds: dict[str, list[Difference]] = {}
     for line in lines:
         kinds.setdefault(line.kind, []).append(line)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +22,9 @@ MOST_SLICES = 20
 _DRAWS_ALONE = 1_000
 
 A, B, NONE = "a", "b", ""
+
+#: A label as "below", numbers and text.
+_LABEL = re.compile(r"<|\d+(?:\.\d+)?|[^<\d]+")
 
 
 class Difference(Frozen):
@@ -43,6 +49,24 @@ class Difference(Frozen):
     seen: int = 0
     clean: Estimate | None = None
     clean_better: str = NONE
+
+
+def in_order(stats: Mapping[str, Any]) -> list[Difference]:
+    """The lines of a comparison's stats as people read them: of each measure the whole, then slices by `label_key`."""
+    found = map(Difference.model_validate, stats["lines"])
+    return [
+        line
+        for _, own in groupby(found, key=lambda line: (line.kind, line.measure))
+        for line in sorted(own, key=lambda line: (line.slice != WHOLE, label_key(line.slice)))
+    ]
+
+
+def label_key(label: str) -> list[tuple[int, float, str]]:
+    """For sorting: numbers in a label by their value, `< 1 KiB` before `1 to 4 KiB`, and `16` after `4`."""
+    return [
+        (0, 0.0, "") if piece == "<" else (1, float(piece), "") if piece[0].isdigit() else (2, 0.0, piece)
+        for piece in _LABEL.findall(label)
+    ]
 
 
 def corrected(found: Sequence[Difference]) -> list[Difference]:

@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
 from plinth.evaluation.comparison import changes, job, readers
-from plinth.evaluation.comparison.differences import Difference, corrected, of_measure, said
+from plinth.evaluation.comparison.differences import Difference, corrected, in_order, of_measure, said
 from plinth.evaluation.comparison.extremes import extremes, seen_items
 from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
@@ -381,3 +381,16 @@ def test_probes_and_proxies_by_item(ctx: Context) -> None:
     assert lines["code: bits per byte"].difference.value == pytest.approx(0.5)
     assert lines["code: bits per byte"].difference.clusters == 5
     assert [lines[name].better for name in ("json: passed", "json: bits per byte")] == ["b", ""]
+
+
+def test_lines_are_shown_in_the_order_of_their_numbers() -> None:
+    """As recorded they are in the order of text, which a release's statement holds."""
+    made = of_measure(bits(HARD, HARD), seed=0)
+    whole = next(made)
+    labels = ["all", "length 1 to 4 KiB", "length 16 to 64 KiB", "length 4 to 16 KiB", "length < 1 KiB",
+              "repetitions 16", "repetitions 4"]  # fmt: skip
+    recorded = [whole.model_copy(update={"measure": m, "slice": one}) for m in ("b", "a") for one in labels]
+    shown = in_order({"lines": [line.model_dump(mode="json") for line in recorded]})
+    order = ["all", "length < 1 KiB", "length 1 to 4 KiB", "length 4 to 16 KiB", "length 16 to 64 KiB", "repetitions 4",
+             "repetitions 16"]  # fmt: skip
+    assert [(line.measure, line.slice) for line in shown] == [(m, one) for m in ("b", "a") for one in order]
