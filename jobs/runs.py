@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
+from plinth.extensions import nearest
 from plinth.training import config
 from plinth.training.config import RunConfig
 
@@ -30,7 +31,8 @@ def find_run(ctx: Context, run: str) -> RunConfig:
         raise MissingError(
             f"no run {run!r}" if not matching else f"more than one run begins with {run!r}",
             found=", ".join(matching or sorted(known)) or "no run in this workspace",
-            remedy="`plinth run` makes one; name a run by its id, or `latest`",
+            remedy=(known and not matching and nearest(run, ["latest", *known]))
+            or "`plinth run` makes one; name a run by its id, or `latest`",
         )
     return config.load(known[matching[0]])
 

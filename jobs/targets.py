@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.runs import configurations, find_run
-from plinth.errors import MissingError
+from plinth.errors import MissingError, PlinthError
 from plinth.evaluation.comparison.folder import weights
+from plinth.extensions import nearest
 from plinth.records import Manifest
 from plinth.storage.checkout import resolve
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
 MODELS = ("checkpoint", "weights")
+#: Names that an error lists; likeness from which one of them may be what was meant, as of mistyped commands.
+NAMED, LIKE = 12, 0.6
 #: How a path begins that is no name of a version.
 PATHS = ("/", "./", "../", "~")
 
@@ -35,6 +39,43 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
         MissingError: nothing has that name, or what has is no model.
         SignatureError, LineageError, GateError: a version or a signed folder does not verify.
     """
+    with hinted(ctx, target):
+        return _model(ctx, target, release)
+
+
+@contextmanager
+def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[None]:
+    """Where nothing has the name of a target: the error names the nearest model of the workspace, or all.
+
+    Args:
+        others: further names that would have done.
+    """
+    try:
+        yield
+    except MissingError as error:
+        known, asked = [*names(ctx), *others], target.partition(":")[0]
+        if target.startswith(PATHS) or (asked and any(one.startswith(asked) for one in known)):
+            raise  # there is one of that name, and something else is missing
+        if hint := nearest(target, known, cutoff=LIKE):
+            error.remedy = hint
+        else:
+            error.expected = f"{', '.join(known[:NAMED])}, a digest or a folder"
+        raise
+
+
+def names(ctx: Context) -> list[str]:
+    """The names of models of a workspace: places of its release, runs, then versions."""
+    from registry import releases
+
+    found = [*ALIASES, "latest", *sorted(configurations(ctx))]
+    with suppress(PlinthError):  # a history that does not hold is another command's error
+        for record in releases.history(ctx, expired=True):
+            own = [f"{record.model}@{place}" for place in sorted({*ALIASES.values()})]
+            found += [*own, *([f"{record.model}/{record.version}"] if record.version else [])]
+    return list(dict.fromkeys(found))
+
+
+def _model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
     from registry.standing import names_place
 
     if target in ALIASES:

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
+from plinth.extensions import nearest
 from plinth.records import Frozen, Name
 from plinth.trust.authority import COMPLIANCE, PROMOTER
 from plinth.trust.log_record import LogRecord
@@ -88,10 +89,11 @@ def leave(ctx: Context, name: str) -> Consumer:
     Raises:
         MissingError: no consumer has that name.
     """
-    for known in enrolled(ctx):
-        if known.name == name:
-            return _add(ctx, "leave", known)
-    raise MissingError(f"no consumer {name}", remedy="`plinth consumer list` shows them")
+    known = {one.name: one for one in enrolled(ctx)}
+    if name not in known:
+        remedy = nearest(name, known) or "`plinth consumer list` shows them"
+        raise MissingError(f"no consumer {name}", remedy=remedy)
+    return _add(ctx, "leave", known[name])
 
 
 def enrolled(ctx: Context) -> tuple[Consumer, ...]:
@@ -214,8 +216,9 @@ def _content(record: LogRecord) -> tuple[Literal["enrol", "leave"], Consumer]:
 def _service(ctx: Context, model: str) -> dict[str, Any]:
     name, _, place = model.partition("@")
     known: tuple[ReleaseRecord, ...] = releases.history(ctx)
-    if name not in {record.model for record in known}:
-        raise MissingError(f"no release {name}", remedy="`plinth status` lists releases")
+    models = {record.model for record in known}
+    if name not in models:
+        raise MissingError(f"no release {name}", remedy=nearest(name, models) or "`plinth status` lists releases")
     places = standing([record for record in known if record.model == name]).aliases
     if place and place not in places:
         raise MissingError(f"{name} has no place {place}", expected=" or ".join(places))

@@ -92,7 +92,7 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
     try:
         config = find_run(ctx, run)
     except MissingError as error:
-        raise MissingError(f"no model {target!r}", found=error.found, expected=EXPECTED) from error
+        raise MissingError(f"no model {target!r}", found=error.found, expected=EXPECTED, remedy=error.remedy) from error
     steps = checkpoint.committed(config.directory)
     step = int(asked) if asked.isdigit() else (steps[-1] if steps and not asked else 0)
     if step not in steps:

@@ -216,9 +216,9 @@ def entries() -> tuple[Entry, ...]:
     return _entries(tuple(sys.path))
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str | None:
-    """A hint that names the nearest of some names, or None."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.4) -> str | None:
+    """A hint that names the nearest of some names, or None where none is like it (`difflib`'s ratio)."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else None
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs import targets
+from jobs.runs import find_run
 from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.records import Manifest
@@ -40,3 +41,18 @@ def test_a_manifest_of_another_asset_is_no_model(ctx: Context) -> None:
     with pytest.raises(MissingError, match="a manifest of funnel"):
         targets.model(ctx, made.digest, release)
     assert targets.model(ctx, model.digest[:12], release) == model
+
+
+def test_the_nearest_model_is_named(ctx: Context) -> None:
+    (ctx.workspace.runs / "demo-3fa9c1d2e0b4").mkdir(parents=True)
+    (ctx.workspace.runs / "demo-3fa9c1d2e0b4" / "config.json").write_text("{}")
+    for name, near in (("latst", "latest"), ("relase", "release"), ("demo-3fa9c1d2e0b5", "demo-3fa9c1d2e0b4")):
+        with pytest.raises(MissingError) as error:
+            targets.model(ctx, name, release)
+        assert error.value.remedy == f"did you mean '{near}'?"
+    with pytest.raises(MissingError) as error:
+        targets.model(ctx, "nope", release)
+    assert error.value.expected == "release, champion, canary, latest, demo-3fa9c1d2e0b4, a digest or a folder"
+    with pytest.raises(MissingError) as error:
+        find_run(ctx, "dmo-3fa9")
+    assert error.value.remedy == "did you mean 'demo-3fa9c1d2e0b4'?"

@@ -13,8 +13,6 @@ from jobs.cli.options import Settings, examples, json_option, recipe_option, sha
 if TYPE_CHECKING:
     from plinth.compute.context import Context
 
-ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
-
 
 @click.command(
     epilog=examples(
@@ -52,6 +50,7 @@ def verify(
     whether that version was rolled back or marked since. A Sigstore bundle counts where that root names its signer
     (`plinth keys identity`).
     """
+    from jobs import targets
     from jobs.cli import output
     from registry.standing import names_place
 
@@ -61,7 +60,9 @@ def verify(
         given = (sigstore, trusted_root) if sigstore and trusted_root else None
         _show_export(settings, Path(target), root, unreleased, given, as_json)
         return
-    proved = _verified(settings, settings.context(), target, fast, consumer)
+    ctx = settings.context()
+    with targets.hinted(ctx, target, (ref.asset for ref in ctx.refs.all())):
+        proved = _verified(settings, ctx, target, fast, consumer)
     if as_json:
         output.emit_json(proved)
         return
@@ -111,6 +112,7 @@ def _show_export(
 
 def _verified(settings: Settings, ctx: Context, target: str, fast: bool, consumer: str | None) -> dict[str, Any]:
     """Models through their signature, everything else through its lineage."""
+    from jobs.targets import ALIASES
     from plinth.provenance import lineage
     from registry.verified import verify_model
 

@@ -12,12 +12,16 @@ from pathlib import Path
 
 from plinth import fingerprint
 from plinth.errors import ConflictError, IntegrityError, MissingError, SealError
+from plinth.extensions import nearest
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
 from plinth.storage.objects import Folder, ObjectFacts, ObjectVersion, at_once, write_once
 from plinth.storage.safe_path import relative
 from plinth.storage.seal import Seal
 from plinth.storage.workspace import Workspace
+
+#: Likeness from which a published asset may be what was meant: `web/shard`, but not `code/shards` for `web/shards`.
+MISTYPED = 0.85
 
 #: Kind of fact that a reference's seal is over.
 REF = "ref"
@@ -173,9 +177,11 @@ class Refs:
         """
         found = self.published(asset)
         if found is None:
+            known = (name.removesuffix(".json") for name in self._published.names())
             raise MissingError(
                 f"asset {asset} has not been made in this workspace",
-                remedy=f"`plinth run --select {asset}` makes it and what it needs",
+                remedy=nearest(asset, known, cutoff=MISTYPED)
+                or f"`plinth run --select {asset}` makes it and what it needs",
             )
         return found
 

@@ -101,6 +101,20 @@ def test_an_unknown_target_is_3(plinth: Plinth, made: tuple[Context, Manifest], 
     assert plinth("verify", target).code == 3
 
 
+def test_a_mistyped_target_is_answered_with_the_nearest(plinth: Plinth, made: tuple[Context, Manifest]) -> None:
+    assert "did you mean 'champion'?" in plinth("verify", "champoin").err
+    assert "did you mean 'notes/documents'?" in plinth("verify", "notes-documents").err
+    assert "release, champion, canary, latest, notes/documents, a digest or a folder" in plinth("verify", "xyzxyz").err
+
+
+def test_a_mistyped_asset_is_answered_with_the_nearest(
+    plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path
+) -> None:
+    assert "did you mean 'notes/documents'?" in plinth("export", tmp_path / "data", "notes/document").err
+    assert "did you mean 'notes/documents'?" in plinth("impact", "notes/document").err
+    assert "did you mean" not in plinth("export", tmp_path / "data", "notes/shards").err
+
+
 def test_restore_writes_the_parts(plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path) -> None:
     ctx, manifest = made
     outcome = plinth("restore", manifest.digest[:10], tmp_path / "out")

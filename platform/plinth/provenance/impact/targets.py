@@ -21,12 +21,14 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError, PlinthError
+from plinth.extensions import nearest
 from plinth.provenance.impact.descendants import INVENTORY_STAGE
 from plinth.provenance.impact.edges import Edges
 from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
 from plinth.storage.parts import iter_batches
+from plinth.storage.refs import MISTYPED
 from plinth.training.attempts.code import together
 from plinth.training.attempts.host import HostFacts
 from plinth.training.attempts.statement import known, stated
@@ -78,7 +80,8 @@ def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> Impact
         f"nothing was made of {target!r}" if not found else f"{target!r} means more than one thing",
         found=", ".join(f"{each.kind} {each.target[:16]}" for each in found) or "no such thing in this workspace",
         expected="an asset, a bucket, a domain, a digest, a document's 32 digits, or a commit",
-        remedy="`plinth status` lists assets and digests; `plinth explain` shows a document's id",
+        remedy=(not found and nearest(target, edges.assets, cutoff=MISTYPED))
+        or "`plinth status` lists assets and digests; `plinth explain` shows a document's id",
     )
 
 
