@@ -69,11 +69,18 @@ class Settings:
         """The recipe given, or the one that the workspace ran last.
 
         Raises:
-            MissingError: neither exists.
+            MissingError: neither exists; says so of the workspace, where that is what is not there.
         """
         from jobs.last_recipe import recall
+        from plinth.errors import MissingError
 
-        return self.recipe or recall(self.workspace)
+        if self.recipe:
+            return self.recipe
+        try:
+            return recall(self.workspace)
+        except MissingError:
+            self.context()
+            raise
 
     def load_recipe(self) -> Recipe:
         """The recipe, validated."""
@@ -81,13 +88,17 @@ class Settings:
 
         return load(self.recipe_path())
 
-    def context(self) -> Context:
+    def context(self, *, progress: bool = False) -> Context:
         """A context over the workspace, for reading.
+
+        Args:
+            progress: of what takes long, on standard error.
 
         Raises:
             MissingError: there is no workspace.
         """
         from plinth.compute.context import Context
+        from plinth.compute.progress import Silent, for_terminal
         from plinth.errors import MissingError
         from plinth.storage.workspace import Workspace
 
@@ -97,7 +108,7 @@ class Settings:
                 f"no workspace at {self.workspace}",
                 remedy="`plinth run -r jobs/recipes/demo.yaml` makes one; --workspace DIR names another",
             )
-        return Context(workspace)
+        return Context(workspace, progress=for_terminal() if progress else Silent())
 
     def run_config(self, run: str) -> RunConfig:
         """The configuration of a run of the workspace: `latest`, its id, or a unique prefix of it.

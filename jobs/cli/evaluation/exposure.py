@@ -29,11 +29,12 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
     """Show the mean exposure of a run's canaries, in bits, at every checkpoint that is kept, or at one.
 
     TARGET is `latest`, a run or a prefix of its id, or RUN:STEP. A checkpoint within a run has seen some of the copies;
-    of a model that saw none the exposure is 1.44 bits. What was measured once is not measured again.
+    of a model that saw none the exposure is 1.44 bits. What was measured once is not measured again: the
+    first time every checkpoint scores all canaries and references, with progress on standard error.
     """
     from jobs.cli import output
 
-    found = measured(settings.context(), target)
+    found = measured(settings.context(progress=True), target)
     if as_json:
         output.emit_json(found)
         return

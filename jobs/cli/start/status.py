@@ -33,7 +33,8 @@ def status(settings: Settings, as_json: bool) -> None:
     from jobs import pipeline
     from jobs.cli import output
 
-    rows = pipeline.status(settings.workspace, settings.recipe_path())
+    ctx, recipe = settings.context(), settings.recipe_path()
+    rows = pipeline.status(settings.workspace, recipe)
     if as_json:
         output.emit_json(rows)
         return
@@ -42,7 +43,7 @@ def status(settings: Settings, as_json: bool) -> None:
     output.say(f"{count} of {len(rows)} assets are up to date.")
     if others := sum(not row["own"] for row in rows):
         output.say(f"{others} {pipeline.ELSEWHERE}")
-    for run in _under_way(settings.context()):
+    for run in _under_way(ctx):
         output.say(run)
 
 

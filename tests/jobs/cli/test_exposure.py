@@ -116,7 +116,9 @@ def test_every_kept_checkpoint_with_the_copies_that_it_has_seen(
     run.directory.events.write_text(json.dumps(event) + "\n")
 
     command = ("exposure", "latest", "-w", ctx.workspace.root)
-    found = json.loads(plinth(*command, "--json").out)
+    first_time = plinth(*command, "--json")
+    assert [f"memorisation/canaries, step {step}: " in first_time.err for step in STEPS] == [True, True]  # progress
+    found = json.loads(first_time.out)
     assert [(one["run"], one["step"]) for one in found] == [(run.run_id, step) for step in STEPS]
     for one in found:
         seen = seen_through(copies, one["step"], [skipped])

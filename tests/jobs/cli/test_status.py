@@ -112,3 +112,15 @@ def test_a_wrong_selection_leaves_nothing_behind(tmp_path: Path, plinth: Plinth)
     """Neither a workspace nor the recipe that later commands would take."""
     assert plinth("run", "-w", tmp_path / "w", "-r", RECIPE, "--select", "web/polcy").code == 3
     assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize("words", [("status",), ("status", "-r", RECIPE), ("plan",), ("report",)])
+def test_a_workspace_that_is_not_there_is_named(tmp_path: Path, plinth: Plinth, words: tuple[object, ...]) -> None:
+    """Not its recipe, which nobody could have noted; and no table of what was not made."""
+    done = plinth(*words, "-w", tmp_path / "absent")
+    assert (done.code, done.out) == (3, "")
+    assert f"no workspace at {tmp_path / 'absent'}" in done.err
+
+
+def test_a_workspace_without_a_recipe_says_so(ctx: Context, plinth: Plinth) -> None:
+    assert "has no recipe of an earlier run" in plinth("status", "-w", ctx.workspace.root).err
