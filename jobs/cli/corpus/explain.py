@@ -83,12 +83,21 @@ def _section(title: str, values: Mapping[str, Any]) -> None:
     if not values:
         return
     output.heading(title)
-    output.facts({name: _short(value) for name, value in values.items()})
+    known = _known(values)
+    output.facts({name: _short(value) for name, value in known.items()})
+    if not known:
+        output.say("  nothing found")
 
 
 def _line(columns: Mapping[str, Any]) -> str:
     """`word_count 155, stop_words 7`."""
-    return ", ".join(f"{name} {_short(value)}" for name, value in columns.items())
+    known = ", ".join(f"{name} {_short(value)}" for name, value in _known(columns).items())
+    return known or "no values: it does not apply to this document"
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what has no value; `--json` has those, too."""
+    return {name: value for name, value in values.items() if value is not None and value not in ("", [], {})}
 
 
 def _short(value: Any) -> Any:
@@ -96,6 +105,4 @@ def _short(value: Any) -> Any:
     if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
         shown = ", ".join(map(str, value[:12]))
         return f"{shown}, … ({len(value)})" if len(value) > 12 else shown
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False) if value else None
-    return value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
