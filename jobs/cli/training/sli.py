@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.operation.indicators import ErrorBudget
 
 at_option = click.option("--at", type=click.DateTime(), help="UTC; as things stood then.", show_default="now")
 
@@ -22,7 +27,7 @@ at_option = click.option("--at", type=click.DateTime(), help="UTC; as things sto
     ),
 )
 @click.option("--gate", is_flag=True, help="Fail (exit code 6) where an error budget is spent.")
-@click.option("--only", multiple=True, metavar="INDICATOR", help="Show and ask these alone; can be repeated.")
+@click.option("--only", multiple=True, metavar="INDICATOR", help="These alone, for --gate too; can be repeated.")
 @at_option
 @shared
 @json_option
@@ -30,10 +35,10 @@ at_option = click.option("--at", type=click.DateTime(), help="UTC; as things sto
 def sli(
     ctx: click.Context, settings: Settings, gate: bool, only: tuple[str, ...], at: datetime | None, as_json: bool
 ) -> None:
-    """Show service-level indicators: good seconds of all, and how much of each error budget is spent.
+    """Show service levels: the share of seconds that were good, and how much of each error budget is spent.
 
-    From the timelines of all runs of the workspace, the ledger of spending, and the log of its assets; objectives are
-    in its `objectives.yaml`.
+    A budget is the seconds that the objective allows to be bad; from 100% on it is spent. From the timelines of all
+    runs of the workspace, the ledger of spending, and the log of its assets; objectives are in its `objectives.yaml`.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -51,24 +56,31 @@ def sli(
         rows = [{**one.model_dump(), "value": one.value, "spent": one.spent} for one in found]
         output.emit_json({"until": until, "objectives": wanted, "indicators": rows})
     else:
-        for one in found:
-            output.line(f"{one.indicator:<23}{in_words(one)}")
+        _show(found, wanted.window_days, until)
     if gate:
         indicators.refuse_spent(found)
 
 
-def in_words(one: object) -> str:
-    """An error budget for people."""
+def _show(found: Sequence[ErrorBudget], days: float, until: float) -> None:
+    """A row an indicator."""
     from jobs.cli import output
-    from plinth.operation.indicators import ErrorBudget
 
-    assert isinstance(one, ErrorBudget)
-    measure = "" if one.measure is None else f"{one.measure:,.4g} {one.measured_in}"
+    at = datetime.fromtimestamp(until, UTC)
+    columns = ("indicator", "good", "of", "objective", "error budget", "measured")
+    title = f"Good seconds in the {days:g} days until {at:%Y-%m-%d %H:%M} UTC; docs/slis.md says what is good"
+    output.table(columns, map(_row, found), title=title, right=columns[1:2])
+
+
+def _row(one: ErrorBudget) -> tuple[object, ...]:
+    from jobs.cli import output
+
+    measure = None if one.measure is None else f"{one.measure:,.4g} {one.measured_in}"
     if one.value is None or one.spent is None:
-        return measure or "nothing measured"
-    seconds = f"{one.total_s:,.1f} {one.unit}" if one.total_s < 1000 else f"{output.duration(one.total_s)} ({one.unit})"
-    said = f"{one.value:>8.2%} of {seconds}; objective {one.target:.2%}, budget spent {one.spent:.0%}"
-    return f"{said}; {measure}" if measure else said
+        return one.indicator, None, None, None, None, measure or "nothing measured"
+    spent = f"{one.spent:.0%} spent"
+    state = output.coloured(f"{spent}: no second is left", "red") if one.is_spent else spent
+    of = f"{output.duration(one.total_s)} of {one.unit.removesuffix('-s')}s"
+    return one.indicator, f"{one.value:.2%}", of, f"{one.target:.2%}", state, measure
 
 
 @sli.command(epilog=examples("plinth sli export levels", 'duckdb -init levels/views.sql -c "from levels"'))

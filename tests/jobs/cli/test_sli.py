@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,11 @@ def test_runs_add_up_and_the_gate_refuses(plinth: Any, tmp_path: Path) -> None:
     assert made["restore time"]["total_s"] == 10
     refused = plinth("-w", tmp_path, "sli", *DAY, "--gate")
     assert (refused.code, "error budget spent: goodput" in refused.err) == (6, True)
-    assert "budget spent 0%" in refused.out
+    rows = {cells[0]: cells for line in refused.out.splitlines() if (cells := re.split(r"\s{2,}", line.strip()))}
+    assert rows["job success"] == ["job success", "100.00%", "38 s of ranks", "95.00%", "0% spent", "-"]
+    assert rows["goodput"][-2].endswith("% spent: no second is left")
+    assert rows["checkpoint frequency"][-1].endswith(" s between checkpoints on average")
+    assert "Good seconds in the 28 days until 1970-01-02 00:00 UTC" in refused.out
     (tmp_path / "objectives.yaml").write_text("goodput: 0.2\n")
     assert plinth("-w", tmp_path, "sli", *DAY, "--gate", "--only", "goodput").code == 0
     still = plinth("-w", tmp_path, "sli", *DAY, "--gate")

@@ -34,16 +34,16 @@ INDICATORS: Final[Mapping[str, Indicator]] = MappingProxyType(
         "job success": Indicator("rank-s", of_run=attempts.job_success),
         "goodput": Indicator("rank-s", of_run=steps.goodput),
         "checkpoint age": Indicator("rank-s", of_run=marks.checkpoint_age),
-        "checkpoint frequency": Indicator("rank-s", "s between checkpoints, mean", marks.checkpoint_frequency),
+        "checkpoint frequency": Indicator("rank-s", "s between checkpoints on average", marks.checkpoint_frequency),
         "restore time": Indicator("rank-s", of_run=steps.restore_time),
-        "validation trend": Indicator("rank-s", "bits per byte above the best look, most", marks.validation_trend),
+        "validation trend": Indicator("rank-s", "bits per byte above the best look, at most", marks.validation_trend),
         "device utilisation": Indicator("device-s", of_run=steps.device_utilisation),
         "cost per token": Indicator("rank-s", "money per million tokens", steps.cost_per_token),
         "lineage completeness": Indicator("rank-s", of_run=attempts.lineage_completeness),
-        "reproducibility delta": Indicator("rank-s", "relative difference, most", attempts.reproducibility_delta),
-        "time to fine-tune": Indicator("run-s", "hours, most", attempts.time_to_fine_tune),
+        "reproducibility delta": Indicator("rank-s", "relative difference, at most", attempts.reproducibility_delta),
+        "time to fine-tune": Indicator("run-s", "hours, at most", attempts.time_to_fine_tune),
         "suite pass rate": Indicator("suite-s", of_assets=publications.suite_pass_rate),
-        "ingestion lag": Indicator("bucket-s", "s, most", of_assets=publications.ingestion_lag),
+        "ingestion lag": Indicator("bucket-s", "s, at most", of_assets=publications.ingestion_lag),
     }
 )
 
