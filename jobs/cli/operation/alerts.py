@@ -37,10 +37,11 @@ def list_(settings: Settings, as_json: bool) -> None:
         output.emit_json([{**one.model_dump(), "expression": one.condition.expression} for one in found])
         return
     rows = [
-        (one.name, one.severity, one.owner, output.duration(one.promised_s), f"docs/runbooks/{one.runbook}.md")
+        (one.name, ", ".join(one.labels.values()) or None, one.severity, one.owner, output.duration(one.promised_s),
+         f"docs/runbooks/{one.runbook}.md")
         for one in found
-    ]
-    output.table(("alert", "severity", "owner", "within", "runbook"), list(dict.fromkeys(rows)))
+    ]  # fmt: skip
+    output.table(("alert", "of", "severity", "owner", "within", "runbook"), rows)
 
 
 @alerts.command(epilog=examples("plinth alerts rules --out rules.yaml && promtool check rules rules.yaml"))
