@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
@@ -42,14 +43,14 @@ def packages() -> MachineFinding:
     """Whether the imports of a run are installed, and the pin that keeps Dagster and DVC compatible holds."""
     absent = [name for name in NEEDED if _version(name) is None]
     if absent:
-        return MachineFinding("packages", "missing", f"not installed: {', '.join(absent)}", "run `make setup`")
+        return MachineFinding("packages", "missing", f"not installed: {', '.join(absent)}", _install(*absent))
     antlr = _version("antlr4-python3-runtime") or "absent"
     if not antlr.startswith("4.13"):
         return MachineFinding(
             "packages",
             "missing",
             f"antlr4-python3-runtime {antlr}: Dagster selections fail with it",
-            "run `make setup`, which installs under constraints.txt (hydra-core 1.4 brings 4.13)",
+            _install("antlr4-python3-runtime==4.13.*"),
         )
     shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc-data", "pyarrow"))
     return MachineFinding("packages", "ok", shown)
@@ -155,7 +156,7 @@ def deep_learning() -> MachineFinding:
     found = {name: _version(name) for name in ("torch", "deepspeed")}
     absent = [name for name, number in found.items() if number is None]
     shown = ", ".join(f"{name} {number or 'absent'}" for name, number in found.items())
-    return MachineFinding("training stack", "missing" if absent else "ok", shown, "run `make setup`")
+    return MachineFinding("training stack", "missing" if absent else "ok", shown, _install(*absent))
 
 
 def cuda() -> MachineFinding:
@@ -191,9 +192,8 @@ def manuals() -> MachineFinding:
 def chromium() -> MachineFinding:
     """A browser, for the browser tests and `make screenshots`."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    return MachineFinding(
-        "Chromium", "ok" if found else "warn", found or "none", "only tests need it: `make setup-test`"
-    )
+    advice = "only tests need it" + (": `make setup-test`" if _source_tree() else ", which are not here")
+    return MachineFinding("Chromium", "ok" if found else "warn", found or "none", advice)
 
 
 def dagster(port: int) -> MachineFinding:
@@ -243,6 +243,28 @@ def _port_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _source_tree() -> bool:
+    """Whether this is a checkout with its Makefile, and no installed package."""
+    return (Path(__file__).parents[3] / "Makefile").is_file()
+
+
+def _install(*names: str) -> str:
+    """How to install distributions here: under the pins of a checkout, else as pip does, with our own requirements."""
+    if _source_tree():
+        return "run `make setup`, which installs under constraints.txt"
+    ours = {re.split(r"[^\w.-]", one)[0].lower(): one for one in _requirements()}
+    wanted = " ".join(f"'{ours.get(name.lower(), name)}'" for name in names)
+    return f"run `{sys.executable} -m pip install {wanted}`; or take an image that has them"
+
+
+def _requirements() -> list[str]:
+    """What the installed package requires, without its extras."""
+    try:
+        return [one for one in requires("plinth") or () if ";" not in one]
+    except PackageNotFoundError:
+        return []
 
 
 def _version(name: str) -> str | None:

@@ -6,9 +6,11 @@ import http.server
 import json
 import shutil
 import socket
+import sys
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,20 @@ def test_missing_package_is_named_and_exits_1(plinth: Plinth, monkeypatch: pytes
     assert outcome.code == 1
     assert "not installed: deepspeed" in outcome.out
     assert "make setup" in outcome.out
+
+
+def test_an_installed_package_advises_pip_with_our_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image has neither a Makefile nor constraints.txt."""
+    monkeypatch.setattr(machine, "_source_tree", lambda: False)
+    monkeypatch.setattr(machine, "_version", lambda name: None if name in ("deepspeed", "trafilatura") else "1")
+    command = f"`{sys.executable} -m pip install"
+    pin = next(one for one in requires("plinth") or () if one.startswith("trafilatura=="))
+    assert machine.packages().advice.startswith(f"run {command} 'deepspeed' '{pin}'`")
+    assert machine.deep_learning().advice.startswith(f"run {command} 'deepspeed'`")
+    monkeypatch.setattr(machine, "_version", lambda name: "4.9.3" if name.startswith("antlr4") else "1")
+    assert machine.packages().advice.startswith(f"run {command} 'antlr4-python3-runtime==4.13.*'`")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "make" not in machine.chromium().advice
 
 
 def test_the_pin_that_breaks_selections_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,6 @@ CHECKS = (
     ),
     Check(
         "pins", "what is installed has the pinned versions", "platform", ("preproduction", "security"),
-        "`make setup`", pins_installed,
+        "`make setup` in a checkout; an image is built again", pins_installed,
     ),
 )  # fmt: skip
