@@ -98,6 +98,17 @@ def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
     return known(Workspace(workspace)) if workspace.is_dir() else ([], [])
 
 
+def at_recorded_speed(
+    made: TrainingPlan, recipe: Recipe, device: str | None, runs: list[RecordedRun]
+) -> TrainingPlan:
+    """A plan with the wall clock that like runs of the workspace give; as it was, where none is recorded."""
+    from plinth.operation.planning.recorded_speed import speed
+
+    training, work = recipe.training, workload(recipe, made)
+    found = speed(runs, work, training.parallel, training.micro_batch_sequences, training.launch, device)
+    return made if found is None else made.at(found)
+
+
 def _measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> RecordedPlan:
     """From the runs of a workspace, which need not exist."""
     from plinth.operation.planning import recorded

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @shared
 @recipe_option
 @click.option(
-    "--tokens-per-second", type=click.FloatRange(min=0, min_open=True), help="Speed of all ranks, for the wall clock."
+    "--tokens-per-second", type=click.FloatRange(min=0, min_open=True), show_default="as recorded",
+    help="Speed of all ranks, for the wall clock.",
 )
 @click.option(
     "--precision", type=click.Choice(["fp32", "bf16"]), help="Precision of the machine, where the recipe has `auto`."
@@ -69,8 +70,9 @@ def plan(
 ) -> None:
     """Estimate parameters, tokens, steps, FLOPs, wall clock and memory per device of a recipe's run.
 
-    Every assumption is printed below the numbers. The wall clock needs --tokens-per-second. With --budget:
-    the best model that the money buys, and how sure that is.
+    Every assumption is printed below the numbers. The wall clock is at the speed that like runs of this workspace
+    reached on the same kind of device, or at --tokens-per-second. With --budget: the best model that the money buys,
+    and how sure that is.
     """
     from jobs.cli import output
     from jobs.cli.start import divisions, purchases
@@ -99,11 +101,15 @@ def plan(
     if fleet is not None:
         over = divisions.ranked(made, recipe, fleet, settings.workspace, stall)
         output.emit_json(divisions.as_record(over)) if as_json else divisions.show(over, spot, top)
-    elif as_json:
+        return
+    recorded, broken = divisions.recorded_runs(settings.workspace)
+    if tokens_per_second is None:
+        made = divisions.at_recorded_speed(made, recipe, made.device, recorded)
+    if as_json:
         output.emit_json(made)
     else:
         _show(made)
-        divisions.show_errors(*divisions.recorded_runs(settings.workspace))
+        divisions.show_errors(recorded, broken)
 
 
 def _vocabulary(settings: Settings, recipe: Recipe) -> int | None:
@@ -126,9 +132,9 @@ def _show(made: TrainingPlan) -> None:
             "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
             "FLOPs": f"{made.flops_exact:.3g} as PaLM's, {made.flops_causal:.3g} causal, {made.flops_hardware:.3g} by "
             f"hardware, {made.flops_6nd:.3g} as 6 N D",
-            "wall clock": output.duration(made.wall_clock_s)
+            "wall clock": f"{output.duration(made.wall_clock_s)} at {made.tokens_per_second:,.0f} tokens/s ({made.speed_source})"
             if made.wall_clock_s is not None
-            else "needs --tokens-per-second",
+            else "not known: no run of such a model on this device is recorded (--tokens-per-second states a speed)",
             "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
             "gradients": made.gradients.text(),
         }

@@ -8,6 +8,7 @@ from typing import Literal
 from plinth.launch import devices
 from plinth.model import flops
 from plinth.operation.planning import memory
+from plinth.operation.planning.recorded_speed import RecordedSpeed
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
@@ -15,9 +16,12 @@ from plinth.training.parallel.gradient_path import GradientPath, gradient_path
 from plinth.training.parallel.parameters import Parallel, not_with, problems
 from plinth.training.parameters import Training
 
+#: The assumption of a plan without a wall clock.
+NO_SPEED = "no wall clock: no speed was stated"
+
 
 class TrainingPlan(Frozen):
-    """The cost of a run. FLOPs are of the whole run; `wall_clock_s` is None when no speed was stated."""
+    """The cost of a run. FLOPs are of the whole run; `wall_clock_s` is None when no speed is known."""
 
     recipe: str
     preset: str | None
@@ -38,6 +42,7 @@ class TrainingPlan(Frozen):
     flops_causal: float  # what the result needs: the keys that a token sees
     flops_hardware: float  # what GPUs do: fused attention's and recomputed blocks' second time included
     tokens_per_second: float | None
+    speed_source: str | None  # `stated`, or of which runs
     wall_clock_s: float | None
     ranks: int
     zero_stage: int
@@ -50,6 +55,18 @@ class TrainingPlan(Frozen):
     device_bytes: int | None
     fits: bool | None  # None when no device was stated
     assumptions: tuple[str, ...]
+
+    def at(self, speed: RecordedSpeed) -> TrainingPlan:
+        """The same at the speed of recorded runs, which its assumptions then name."""
+        rate, others = speed.tokens_per_second, tuple(line for line in self.assumptions if line != NO_SPEED)
+        return self.model_copy(
+            update={
+                "tokens_per_second": rate,
+                "speed_source": speed.source,
+                "wall_clock_s": self.tokens / rate,
+                "assumptions": (*others, _at_speed(rate, speed.source)),
+            }
+        )
 
 
 def plan(
@@ -106,6 +123,7 @@ def plan(
         flops_causal=causal * tokens,
         flops_hardware=hardware * tokens,
         tokens_per_second=tokens_per_second,
+        speed_source=None if tokens_per_second is None else "stated",
         wall_clock_s=tokens / tokens_per_second if tokens_per_second else None,
         ranks=training.launch.ranks,
         zero_stage=training.parallel.zero_stage,
@@ -234,8 +252,9 @@ def _assumptions(
     if recipe.training.precision == "auto":
         counted = precision or "fp32"
         lines.append(f"precision auto is counted as {counted}; a device that has BF16 trains in it (--precision bf16)")
-    if tokens_per_second is None:
-        lines.append("no wall clock: no speed was stated")
-    else:
-        lines.append(f"{tokens_per_second:,.0f} tokens/s over all ranks, without start-up, checkpoints and restarts")
+    lines.append(NO_SPEED if tokens_per_second is None else _at_speed(tokens_per_second, "stated"))
     return tuple(lines)
+
+
+def _at_speed(tokens_per_second: float, source: str) -> str:
+    return f"{tokens_per_second:,.0f} tokens/s over all ranks ({source}), without start-up, checkpoints and restarts"

@@ -61,6 +61,7 @@ class RecordedRun(Frozen):
         flops_per_s: of a device while it computed, in its slowest and its fastest tenth of steps; of all processors of
             a machine together. None: too few steps.
         step_s: mean of computation, communication, input and host; None likewise.
+        whole_flops_per_s: as `flops_per_s`, over all of those seconds and all steps.
         saves, stall_s: saves, and seconds in all that steps waited for them; restores likewise.
         failures: ends of attempts that nobody asked for; device_hours: in which they came.
     """
@@ -73,6 +74,7 @@ class RecordedRun(Frozen):
     parameters: int
     flops_per_s: tuple[float, float] | None
     step_s: float | None
+    whole_flops_per_s: float | None
     saves: int
     stall_s: float
     restores: int
@@ -134,6 +136,7 @@ def measured(config: RunConfig) -> RecordedRun:
     machine, device = _device(config, events)
     steps = list(following_steps(events))
     enough = len(steps) >= LEAST_STEPS
+    done = _done(config, steps, config.launch.ranks_per_node if device == CPU else 1) if enough else []
     busy = sum(step.seconds.total() - step.seconds["checkpoint"] for step in steps)
     paused = [step.seconds["checkpoint"] for step in steps if step.seconds["checkpoint"] > 0]
     ledger = account(events, config.ranks)
@@ -145,8 +148,9 @@ def measured(config: RunConfig) -> RecordedRun:
         device=device,
         model=_model(config.model, config.vocab_size),
         parameters=flops.parameters(config.model, config.vocab_size).total,
-        flops_per_s=_rates(config, steps, config.launch.ranks_per_node if device == CPU else 1) if enough else None,
+        flops_per_s=_rates(steps, done),
         step_s=busy / len(steps) if enough else None,
+        whole_flops_per_s=sum(done) / busy if enough and busy > 0 else None,
         saves=len(paused),
         stall_s=sum(paused),
         restores=len(restores),
@@ -157,17 +161,22 @@ def measured(config: RunConfig) -> RecordedRun:
     )
 
 
-def _rates(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> tuple[float, float] | None:
-    """FLOP/s of the slower and the faster steps; steps that state no computation are left out."""
-    counted, rates = dict[tuple[int, int], float](), list[float]()
+def _done(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> list[float]:
+    """FLOPs of a rank in each step, times the ranks that are measured together."""
+    counted, done = dict[tuple[int, int], float](), list[float]()
     for step in steps:
         key = config.steps.batch(step.number - 1), config.steps.length(step.number - 1)
         if key not in counted:
             work = forecast.work_of(config, *key)
             counted[key] = ranking.rank_flops(work, config.parallel, config.micro_batch_sequences, config.ranks)
-        if step.seconds["compute"] > 0:
-            rates.append(counted[key] / step.seconds["compute"] * together)
-    rates.sort()
+        done.append(counted[key] * together)
+    return done
+
+
+def _rates(steps: Sequence[StepSeconds], done: Sequence[float]) -> tuple[float, float] | None:
+    """FLOP/s of the slower and the faster steps; steps that state no computation are left out."""
+    timed = zip(done, (step.seconds["compute"] for step in steps), strict=False)
+    rates = sorted(flops / seconds for flops, seconds in timed if seconds > 0)
     cut = int(len(rates) * TAIL)
     return (rates[cut], rates[-1 - cut]) if rates else None
 
@@ -200,20 +209,28 @@ def like(
     return near, "of models of this size"
 
 
+def chosen(
+    runs: Iterable[RecordedRun], device: str, machine: str, work: ranking.TrainingWork
+) -> tuple[list[RecordedRun], str]:
+    """Like runs on a device, those of the very machine alone where there are any; and which, in words."""
+    found, which = like(runs, device, work)
+    here = [run for run in found if machine and run.machine == machine]
+    found = here or found
+    where = " on this machine" if here else ""
+    return found, f"{_runs(len(found))} {which} on {device}{where}, recorded"
+
+
 def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.TrainingWork) -> Efficiency:
     """The range that like runs reached, from the slowest to the fastest; the stated one where there are none.
 
     Runs of the very machine alone count where there are any.
     """
-    found, which = like([run for run in runs if run.flops_per_s is not None], on.name, work)
-    here = [run for run in found if run.machine == on.machine and on.machine]
-    found = here or found
+    found, words = chosen([run for run in runs if run.flops_per_s is not None], on.name, on.machine, work)
     ranges = [run.flops_per_s for run in found if run.flops_per_s is not None]
     if not ranges:
         return STATED
     low, high = min(one[0] for one in ranges) / on.peak, max(one[1] for one in ranges) / on.peak
-    where = " on this machine" if here else ""
-    return Efficiency(low=low, high=high, source=f"{_runs(len(ranges))} {which} on {on.name}{where}, recorded")
+    return Efficiency(low=low, high=high, source=words)
 
 
 def pauses(

@@ -145,7 +145,7 @@ def test_plan_by_hand() -> None:
     assert made.memory_per_device.total == made.memory_by_zero_stage[1]
     assert sorted(made.memory_by_zero_stage) == [0, 1, 2, 3]
     assert made.fits is None
-    assert "1,200 tokens/s over all ranks, without start-up, checkpoints and restarts" in made.assumptions
+    assert "1,200 tokens/s over all ranks (stated), without start-up, checkpoints and restarts" in made.assumptions
 
 
 @pytest.mark.parametrize(

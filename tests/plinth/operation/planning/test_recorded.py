@@ -221,6 +221,35 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
     assert found.efficiency.high == pytest.approx(0.02)
 
 
+def test_the_wall_clock_of_a_plan_is_at_the_speed_of_recorded_runs(workspace: Workspace) -> None:
+    """Steps of 2.25 s without saves; a speed that is stated goes before, another device has none."""
+    asked = ["plan", "--workspace", str(workspace.root), "-r", "jobs/recipes/demo.yaml"]
+
+    def answer(*more: str) -> dict[str, Any]:
+        made = CliRunner().invoke(cli, [*asked, *more, "--json"], catch_exceptions=False).stdout
+        found: dict[str, Any] = json.loads(made)
+        return found
+
+    assert answer()["wall_clock_s"] is None
+    recipe = load(Path("jobs/recipes/demo.yaml"))
+    training, length = recipe.training, recipe.required_mixture().sequence_tokens
+    like = {"model": training.model, "vocab_size": recipe.tokenizer.vocab_size, "sequence_tokens": length}
+    like |= {"global_batch_sequences": training.global_batch_sequences, "parallel": training.parallel}
+    lived(workspace, "one", [2.0] * STEPS, **like, micro_batch_sequences=training.micro_batch_sequences)
+    made = answer()
+    assert made["wall_clock_s"] == pytest.approx(made["steps"] * 2.25)
+    assert made["tokens_per_second"] == pytest.approx(made["global_batch_tokens"] / 2.25)
+    assert "tokens/s over all ranks (1 run of this model on cpu, recorded)" in made["assumptions"][-1]
+    assert answer("--tokens-per-second", "1000")["wall_clock_s"] == pytest.approx(made["tokens"] / 1000)
+    assert answer("--device", "h100")["wall_clock_s"] is None
+    lived(workspace, "two", [4.0] * STEPS, **like, micro_batch_sequences=training.micro_batch_sequences)
+    both = answer()
+    assert both["tokens_per_second"] == pytest.approx(made["global_batch_tokens"] * (1 / 2.25 + 1 / 4.25) / 2)
+    assert "2 runs of this model on cpu, recorded, 482 to 910 tokens/s" in both["assumptions"][-1]
+    shown = CliRunner().invoke(cli, asked, catch_exceptions=False).stdout
+    assert f"at {both['tokens_per_second']:,.0f} tokens/s (2 runs of this model on cpu, recorded, 482 to" in shown
+
+
 def test_a_plan_says_what_was_recorded(workspace: Workspace) -> None:
     asked = ["--workspace", str(workspace.root)]
     recipe = load(Path("jobs/recipes/demo.yaml"))
