@@ -111,7 +111,7 @@ def provider(settings: Settings, file: Path | None, owner: str | None, as_json: 
 
 def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
     """Papers of a release by the signed history, or of a candidate by MLflow's list of them."""
-    from jobs.cli.release.verify import ALIASES
+    from jobs.targets import ALIASES
     from registry import api
     from registry.exports import released
     from registry.papers import signed
