@@ -121,6 +121,14 @@ def _vocabulary(settings: Settings, recipe: Recipe) -> int | None:
     return vocabulary(settings.context(), model)
 
 
+def _wall_clock(made: TrainingPlan) -> str:
+    from jobs.cli import output
+
+    if made.wall_clock_s is None:
+        return "not known: no run of such a model on this device is recorded (--tokens-per-second states a speed)"
+    return f"{output.duration(made.wall_clock_s)} at {made.tokens_per_second:,.0f} tokens/s ({made.speed_source})"
+
+
 def _show(made: TrainingPlan) -> None:
     from jobs.cli import output
 
@@ -132,9 +140,7 @@ def _show(made: TrainingPlan) -> None:
             "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
             "FLOPs": f"{made.flops_exact:.3g} as PaLM's, {made.flops_causal:.3g} causal, {made.flops_hardware:.3g} by "
             f"hardware, {made.flops_6nd:.3g} as 6 N D",
-            "wall clock": f"{output.duration(made.wall_clock_s)} at {made.tokens_per_second:,.0f} tokens/s ({made.speed_source})"
-            if made.wall_clock_s is not None
-            else "not known: no run of such a model on this device is recorded (--tokens-per-second states a speed)",
+            "wall clock": _wall_clock(made),
             "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
             "gradients": made.gradients.text(),
         }
