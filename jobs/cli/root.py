@@ -195,8 +195,9 @@ class Lazy(Commands):
 def cli(ctx: click.Context, workspace: Path, recipe: Path | None, debug: bool) -> None:
     """From raw corpus to approved checkpoint.
 
-    Exit codes: 0 done, 2 wrong usage or recipe, 3 not found, 4 source, 5 storage, 6 a stage or check failed,
-    7 training, 8 trust (signature, lineage, gate), 9 registry server, 70 a defect, 130 interrupted.
+    Exit codes: 0 done, 1 doctor or a drill found faults, 2 wrong usage or recipe, 3 not found, 4 source, 5 storage,
+    6 a stage or check failed, 7 training, 8 trust (signature, lineage, gate), 9 registry server, 70 a defect,
+    130 interrupted.
     """
     ctx.obj = Settings(workspace=workspace, recipe=recipe, debug=debug)
 
