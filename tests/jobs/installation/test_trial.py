@@ -100,6 +100,7 @@ def test_the_same_recipe_makes_the_same_digests_as_on_one_machine(
         state = State(Workspace(folder_of(where)))
         assert {ref.asset: ref.digest for ref in state.refs.all()} == digests(trained)
         _require_used(running)
+        _require_restorable(where, tmp_path / "backup", environment)
     finally:
         plinth(where, "down", env=environment, check=False)
 
@@ -121,6 +122,16 @@ def _require_used(environment: dict[str, str]) -> None:
     assert found["KeyCount"] > 10
     assert not list(Path(environment["PLINTH_CACHE"]).glob("**/*.sqlite"))
     assert not list(Path(environment["PLINTH_CACHE"]).glob("**/*.db"))
+
+
+def _require_restorable(where: str, place: Path, environment: dict[str, str]) -> None:
+    """A backup has the three databases, and the drill puts them into another server, row for row."""
+    plinth(where, "backup", "to", place, env=environment)
+    found = json.loads(plinth(where, "backup", "drill", place, "--json", env=environment).stdout)
+    assert [one for one in found if not one["passed"]] == []
+    rows = {one["what"]: one["found"] for one in found if one["what"].startswith("database ")}
+    assert set(rows) == {"database dagster", "database mlflow", "database ledger"}
+    assert all(int(text.split()[0]) > 0 for text in rows.values())
 
 
 @pytest.mark.exhaustive
