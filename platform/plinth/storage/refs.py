@@ -45,7 +45,7 @@ class Refs:
 
     def __init__(self, workspace: Workspace, seal: Seal | None = None) -> None:
         self.manifests = workspace.manifests
-        self._seal = seal or Seal(None)
+        self._seal = Seal(None) if seal is None else seal
         self._saved, self._published = workspace.objects("manifests"), workspace.objects("refs")
         self._seen: dict[str, ObjectVersion | None] = {}  # references as they were read last
 
@@ -141,11 +141,17 @@ class Refs:
         found = self.seen(asset)
         if found is None or self.own(found):
             return found
+        again = "run the same command again, which makes it anew"
+        if found.seal:
+            here = "a seal of somebody else" if self._seal else "a seal, and no secret on this machine to check it"
+            remedy = f"where the workspace was moved or copied, bring `seal` from its trust folder; else {again}"
+        else:
+            here, remedy = "no seal", f"{again}; if it was published before there was a root: `plinth keys adopt`"
         raise SealError(
             f"no worker of this workspace published what {self._published.where(_name(asset))} names",
-            found="a seal of somebody else" if found.seal else "no seal",
+            found=here,
             expected="a seal under the secret that lies with the root of trust",
-            remedy="run the same command again; if it was published before there was a root: `plinth keys adopt`",
+            remedy=remedy,
         )
 
     def own(self, found: Ref) -> bool:

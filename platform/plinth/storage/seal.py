@@ -34,6 +34,10 @@ class Seal:
     def __hash__(self) -> int:
         return hash(self._secret)
 
+    def __bool__(self) -> bool:
+        """Whether there is a secret here."""
+        return self._secret is not None
+
     def of(self, what: str, name: str, content: str) -> str | None:
         """The seal over one fact; None where there is no secret.
 

@@ -99,6 +99,15 @@ def test_what_was_there_before_the_secret_is_adopted_by_a_word(tmp_path: Path, f
     assert opened(tmp_path).refs.current("evaluation") == made({})
 
 
+def test_a_copied_workspace_without_its_secret_says_that_this_is_missing(tmp_path: Path, folder: Path) -> None:
+    seal.make(folder)
+    opened(tmp_path).refs.publish(made({}), "key")
+    (folder / seal.SECRET_FILE).unlink()
+    with pytest.raises(SealError, match="no secret on this machine to check it") as refused:
+        opened(tmp_path).refs.current("evaluation")
+    assert "bring `seal` from its trust folder" in str(refused.value)
+
+
 def test_a_seal_is_over_its_kind_and_name() -> None:
     one = seal.Seal(b"k" * 32)
     given = one.of("step", "name", "content")
