@@ -14,7 +14,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 def goodput(settings: Settings, run: str, as_json: bool) -> None:
     """Show where every rank-second of RUN (`latest`, a run id or a prefix of it) went, and of each of its attempts.
 
-    Shares are of the rank-seconds that were held and add up to 100.0; those in a queue stand below, without a share.
+    Shares are of all rank-seconds, with those in a queue, and add up to 100.0; goodput is of those that were held.
     """
     from jobs.cli import output
     from plinth.operation import goodput as operation
@@ -36,10 +36,9 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
             }
         )
         return
-    held, queued = ledger.held_rank_s, ledger.rank_s["queue"]
-    output.line(f"{config.run_id}: goodput {shares.get('goodput', 0.0):.1f}% of {held:,.1f} rank-seconds held")
+    level = f"goodput {100 * ledger.goodput:.1f}% of {ledger.held_rank_s:,.1f} rank-seconds held (the service level)"
+    queued = f"; {shares.get('goodput', 0):.1f}% with those in a queue" if "queue" in shares else ""
+    output.line(f"{config.run_id}: {level}{queued}")
     for cause, share in shares.items():
         output.line(f"  {cause:<18}{ledger.rank_s[cause]:>14,.1f} rank-s{share:>7.1f}%")
-    output.line(f"  {'held':<18}{held:>14,.1f} rank-s{sum(shares.values()):>7.1f}%")
-    if queued:
-        output.line(f"  {'queue':<18}{queued:>14,.1f} rank-s, in which nothing was held")
+    output.line(f"  {'together':<18}{ledger.total_rank_s:>14,.1f} rank-s{sum(shares.values()):>7.1f}%")

@@ -193,8 +193,6 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     cost, series, ledger = measured.cost, measured.series, account(measured.events, about.ranks)
     median, flops = _median(series.get("tokens_per_s", Series())), _median(_flops(measured, about))
     lost_s = ledger.rank_s["redone work"] + ledger.rank_s["guard"]
-    queue_s = ledger.rank_s["queue"]
-    queued = f"; {seconds(queue_s)} of all ranks in a queue before" if queue_s else ""
     facts = [
         ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
         ("loss, smoothed", number(_last(series.get("loss_ema", Series()))), "nats per token"),
@@ -207,7 +205,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         ("lost", seconds(lost_s), f"of all ranks: {counted(cost.lost_steps, 'step')} done again or undone"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
         ("acts of the guard", str(cost.interventions), f"{counted(cost.skipped_steps, 'step')} left out"),
-        ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", f"from a job's start to its end{queued}"),
+        ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", "from a job's start to its end"),
     ]
     if about.price_per_rank_hour is not None:
         money = ledger.held_rank_s / 3600 * about.price_per_rank_hour
@@ -217,7 +215,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
 
 
 def _spent(ledger: GoodputLedger) -> list[dict[str, Any]]:
-    """Every rank-second held by its cause; the shares add up to 100.0."""
+    """Every rank-second by its cause; the shares add up to 100.0."""
     tones = style.colours(CAUSES)
     return [
         {

@@ -105,11 +105,8 @@ class GoodputLedger(Frozen):
         return self.rank_us["goodput"] / 1e6 / held if held else 0.0
 
     def percentages(self, digits: int = 1) -> dict[Cause, float]:
-        """Every cause that has a share, in percent of what was held; rounded so that they add up to 100 exactly.
-
-        So the share of `goodput` is `self.goodput`. In a queue nothing is held: it has no share.
-        """
-        found = {cause: us for cause, us in self.rank_us.items() if us and cause != "queue"}
+        """Every cause that has a share, in percent of all rank-seconds; rounded so that they add up to 100 exactly."""
+        found = {cause: us for cause, us in self.rank_us.items() if us}
         total, units = sum(found.values()), 100 * 10**digits
         if not total:
             return {}
