@@ -44,7 +44,7 @@ class Lexicon:
     categories: tuple[str, ...]
 
     def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
-        """TermHits in texts."""
+        """Hits of terms in texts."""
         return self.terms.find(texts, obfuscated)
 
     def features(self, hits: TermHits, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:

@@ -112,7 +112,7 @@ def write(exporter: Exporter, path: Path) -> None:
 def serve(
     exporter: Exporter, host: str, port: int, over: Callable[[], bool], wait: Callable[[float], object] = time.sleep
 ) -> None:
-    """MetricsAnswer `GET /metrics` and refresh until it is over.
+    """Answer `GET /metrics` and refresh until it is over.
 
     Args:
         wait: for so many seconds, or until it may be over.

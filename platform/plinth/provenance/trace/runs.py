@@ -27,7 +27,7 @@ class TracedRuns:
         self._runs = [_Run(ctx, load(path)) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
 
     def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> list[dict[str, Any]]:
-        """TracedRuns that trained on some of these tokens.
+        """Runs that trained on some of these tokens.
 
         Args:
             shards: digest of the shards that the stream is of.
