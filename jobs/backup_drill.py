@@ -26,6 +26,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.locks import locked
 from plinth.storage.seal import SECRET_FILE
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.text.plural import counted
 from plinth.trust.pin import ROOT_FILE
 from plinth.trust.signed_log import SignedLog
 from registry import mlflow_process
@@ -88,11 +89,12 @@ def drill(workspace: Workspace, archive: BackupArchive, name: str, say: Callable
             restored = Workspace(folder / "workspace")
             restore(archive, snapshot, restored, urls, say)
             ctx = Context(restored)
-            findings += [DrillFinding("content", True, f"{len(snapshot.entries)} files, {len(snapshot.blobs)} blobs")]
+            content = f"{counted(len(snapshot.entries), 'file')}, {counted(len(snapshot.blobs), 'blob')}"
+            findings += [DrillFinding("content", True, content)]
             findings += [_log(ctx, log) for log in (RELEASES, *beside_releases(ctx))]
             findings += [_head(ctx), _references(ctx, snapshot)]
     for copy in snapshot.databases:
-        findings.append(DrillFinding(f"database {copy.name}", True, f"{sum(copy.rows.values())} rows"))
+        findings.append(DrillFinding(f"database {copy.name}", True, counted(sum(copy.rows.values()), "row")))
     findings.append(_counts(snapshot, now))
     return findings
 
@@ -112,7 +114,7 @@ def _record(workspace: Workspace, name: str) -> DrillFinding:
 
 def _log(ctx: Context, log: SignedLog) -> DrillFinding:
     try:
-        return DrillFinding(f"log {log.name}", True, f"{len(log.records(ctx, whole=True))} records")
+        return DrillFinding(f"log {log.name}", True, counted(len(log.records(ctx, whole=True)), "record"))
     except PlinthError as error:
         return DrillFinding(f"log {log.name}", False, str(error))
 
@@ -121,7 +123,8 @@ def _head(ctx: Context) -> DrillFinding:
     from registry import releases
 
     try:
-        return DrillFinding("head of the release history", True, f"{len(releases.history(ctx, expired=True))} records")
+        records = len(releases.history(ctx, expired=True))
+        return DrillFinding("head of the release history", True, counted(records, "record"))
     except PlinthError as error:
         return DrillFinding("head of the release history", False, str(error))
 

@@ -36,17 +36,11 @@ from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.errors import PlinthError, RecipeError, StageError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
+from plinth.text.plural import counted
 
 RELEASE_GROUP = "release"
 CORPUS_POOL = "corpus"
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-
-
-#: Said, after a count, of assets whose seal is not this workspace's: a folder that was moved has its trust elsewhere.
-ELSEWHERE = (
-    "assets were published under another seal or none, so they are made again; "
-    "where this workspace was moved or copied, bring `seal` from its trust folder first (docs/installation.md)"
-)
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def run(
             say(sentence)
         todo = decide(ctx, chosen)
         if others := [ref for asset in todo.stale if (ref := ctx.refs.seen(asset)) and not ctx.refs.own(ref)]:
-            say(f"{len(others)} {ELSEWHERE}")
+            say(elsewhere(len(others)))
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
         if making:
             _execute(space, recipe, making, compute)
@@ -108,6 +102,15 @@ def run(
         if not compute.share:
             workspace_index.refresh(space, say)
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
+
+
+def elsewhere(count: int) -> str:
+    """A sentence about assets whose seal is not this workspace's: a folder that was moved has its trust elsewhere."""
+    return (
+        f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or none, so the "
+        "next run makes them again; where this workspace was moved or copied, bring `seal` from its trust folder "
+        "first (docs/installation.md)"
+    )
 
 
 def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:

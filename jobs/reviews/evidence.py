@@ -13,6 +13,7 @@ from plinth.operation import objectives
 from plinth.operation.indicators import ErrorBudget
 from plinth.provenance import lineage
 from plinth.report.period_page import PeriodSection
+from plinth.text.plural import counted
 
 
 def levels(ctx: Context, span: Period) -> PeriodSection:
@@ -60,7 +61,8 @@ def provenance(ctx: Context, span: Period) -> PeriodSection:
     rows = sorted(set(rows))
     whole = f"{len(ends)} of {len(ends)} hold" if ends else "nothing is published"
     verdict = f"{len(rows)} broken" if rows else whole
-    lead = f"{links:,} manifests from {len(ends)} ends of the pipeline down to their sources, by digest{proved}."
+    walked = f"{counted(links, 'manifest')} from {counted(len(ends), 'end')}"
+    lead = f"{walked} of the pipeline down to their sources, by digest{proved}."
     return section("Provenance", not rows if refs else None, verdict, ("asset", "first broken link"), rows, lead)
 
 

@@ -18,6 +18,7 @@ from plinth.errors import PlinthError, TrustError
 from plinth.operation.metrics.workspace import HEARTBEAT
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
+from plinth.text.plural import counted
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 INTERVAL_S = 15
@@ -50,7 +51,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
                 context.update_cursor(f"{known}|{found}")
             return dg.SkipReason(str(error))
         for each in waiting:
-            context.log.warning(f"{each.waiting} entries wait for {each.consumer}: {each.error}")
+            context.log.warning(f"{counted(each.waiting, 'entry', 'wait')} for {each.consumer}: {each.error}")
         for entry in fresh:
             if entry.event in ALARMING:
                 record_failure(workspace, "", "feed", f"entry {entry.number}: {entry.sentence}")
@@ -58,7 +59,8 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
         if not fresh:
             if fault:
                 context.update_cursor(known)  # mended: the same finding would be a new one
-            return dg.SkipReason(f"the feed has {known} entries; {len(waiting)} consumers wait")
+            consumers = counted(len(waiting), "consumer", "wait")
+            return dg.SkipReason(f"the feed has {counted(int(known), 'entry')}; {consumers}")
         marked = evaluations(ctx, marks.concerned(ctx, fresh))
         return dg.SensorResult(asset_events=[*observations(fresh), *marked], cursor=str(fresh[-1].number))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared, unsigned_option
+from plinth.text.plural import counted
 
 FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 
@@ -56,13 +57,15 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
         output.emit_json({"at": to, "digest": made.digest, "signed": signed, **made.model_dump(mode="json")})
         return
     files = made.files.values()
+    documents, size = counted(sum(file.documents for file in files), "document"), sum(file.bytes for file in files)
     output.say(
-        f"{to}: {sum(file.documents for file in files):,} documents, {output.size(sum(file.bytes for file in files))} "
-        f"in {len(files)} files; SHA-256 of {MANIFEST} {made.digest}"
+        f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; "
+        f"SHA-256 of {MANIFEST} {made.digest}"
     )
     output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "not signed: nobody can prove it elsewhere")
     if withheld := sum(file.withheld for file in files):
-        output.say(f"{withheld:,} documents are left out: corpus.licences_by_use.redistribute has not their licence")
+        left = counted(withheld, "document", "be")
+        output.say(f"{left} left out: corpus.licences_by_use.redistribute has not their licence")
 
 
 @click.command(
@@ -97,7 +100,8 @@ def verify(
         made = verify_export(place.rstrip("/"), digest)
         if as_json:
             return output.emit_json({"at": place, "digest": made.digest, "files": len(made.files)})
-        return output.say(f"{place}: {len(made.files)} files as manifest.json has them, whose SHA-256 is {made.digest}")
+        files = counted(len(made.files), "file")
+        return output.say(f"{place}: {files} as manifest.json has them, whose SHA-256 is {made.digest}")
     if not signed_data.is_signed(place.rstrip("/")):
         raise SignatureError(
             f"{place} is not signed",
@@ -107,6 +111,6 @@ def verify(
     proved = signed_data.verify(place, root or Workspace(settings.workspace).trust_folder / ROOT_FILE)
     if as_json:
         return output.emit_json({"at": place, **proved})
-    output.say(f"{place} holds: {proved['files']} files, {proved['name']}.")
+    output.say(f"{place} holds: {counted(proved['files'], 'file')}, {proved['name']}.")
     output.say(f"Signed by {', '.join(proved['signed_by'])} as {proved['role']}, at {proved['at']}, {proved['root']}.")
     return None

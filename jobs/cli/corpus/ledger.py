@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 
 @group(epilog=examples("plinth ledger export ledger"))
@@ -38,6 +39,6 @@ def export(settings: Settings, directory: Path, as_json: bool) -> None:
         output.emit_json({"digest": made.digest, "files": [str(path) for path in files], **made.stats})
     else:
         output.say(
-            f"{made.stats['documents']:,} documents and {made.stats['rejects']:,} rejects in {len(files)} files, "
-            f"{output.size(made.bytes)}, in {directory}"
+            f"{counted(made.stats['documents'], 'document')} and {counted(made.stats['rejects'], 'reject')} "
+            f"in {counted(len(files), 'file')}, {output.size(made.bytes)}, in {directory}"
         )

@@ -11,6 +11,7 @@ import click
 
 from jobs.cli.corpus.removal import removal
 from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.recipe.recipe import Recipe
@@ -105,7 +106,7 @@ def _show(found: dict[str, Any], samples: list[dict[str, Any]], policies: Mappin
     for direction in ("newly_dropped", "newly_kept"):
         _show_samples(direction, [row for row in samples if row["direction"] == direction])
     documents = found["total"]["documents"]
-    output.say(f"\n{documents:,} documents judged in {seconds:.2f} s ({documents / seconds:,.0f} a second).")
+    output.say(f"\n{counted(documents, 'document')} judged in {seconds:.2f} s ({documents / seconds:,.0f} a second).")
 
 
 def _changes(one: Mapping[str, Any]) -> tuple[object, ...]:

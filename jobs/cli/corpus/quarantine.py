@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -46,7 +47,7 @@ def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_js
         columns = ("list", "kind", "bucket", "source file", "hits")
         output.table(columns, ((*key, count) for key, count in sorted(counts.items())), right=("hits",))
     records = len({(row["bucket"], row["file"], row["where"], row["record_sha256"]) for row in rows})
-    output.say(f"{records} records are in quarantine, with {len(rows)} hits.")
+    output.say(f"{counted(records, 'record', 'be')} in quarantine, with {counted(len(rows), 'hit')}.")
 
 
 @quarantine.command("hash", epilog=examples("plinth quarantine hash page.txt", "plinth quarantine hash a.txt --json"))
@@ -95,7 +96,7 @@ def find_(settings: Settings, as_json: bool) -> None:
     if rows:
         output.table(columns, shown, right=("documents",))
     held = sum(bool(row.published) for row in rows)
-    output.say(f"{len(rows)} files hold listed text; {held} of them belong to published assets.")
+    output.say(f"{counted(len(rows), 'file', 'hold')} listed text; {held} of them in published assets.")
 
 
 def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:

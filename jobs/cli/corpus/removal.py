@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 
 @click.command(
@@ -39,7 +40,8 @@ def removal(
     found, rows = _measured(settings, reason, bucket, samples)
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        output.say(f"{len(rows)} documents in {out}; fill in `label` (good or bad), then: plinth review {out}")
+        documents = counted(len(rows), "document")
+        output.say(f"{documents} in {out}; fill in `label` (good or bad), then: plinth review {out}")
     elif as_json:
         output.emit_json({"rules": found, "samples": rows})
     else:

@@ -13,6 +13,7 @@ import click
 
 from jobs.cli.corpus.takedown_report import report
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -122,7 +123,7 @@ def show(held: Holdings, models: list[HeldModel], notes: list[str]) -> None:
     found = held.found
     parts = ", ".join(f"{part} {count:,}" for part, count in list(found.published.items())[:SHOWN])
     output.heading(
-        f"{found.count:,} documents in the corpus, {found.earlier:,} rows of earlier snapshots"
+        f"{counted(found.count, 'document')} in the corpus, {counted(found.earlier, 'row')} of earlier snapshots"
         + (f"; parts: {parts}" if parts else "")
     )
     rows = [(one.id, one.how, one.decision, one.reason, one.shard, one.position, one.uri) for one in found.documents]
@@ -147,7 +148,8 @@ def _run(run: ExposedRun) -> str:
     steps += f", … ({len(run.steps):,})" if len(run.steps) > 8 else ""
     held = "; ".join(f"{one.step:,} ({', '.join(one.places)})" for one in run.checkpoints) or "none yet"
     least = "" if run.exact else " at least"
-    return f"run {run.run}: {run.documents:,} documents{least} in steps {steps or 'not computed'}; checkpoints {held}"
+    read = counted(run.documents, "document") + least
+    return f"run {run.run}: {read} in steps {steps or 'not computed'}; checkpoints {held}"
 
 
 @takedown.command(

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from jobs.cli.options import Settings, Utf8Text, examples, json_option, shared
+from plinth.text.plural import counted
 
 #: Characters shown of a span; --json has all.
 SHOWN_CHARACTERS = 240
@@ -92,8 +93,8 @@ def _show(found: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
     output.heading(
-        f"{_count(len(found['spans']), 'span')} of {found['least']} or more tokens; "
-        f"{found['covered']:,} of {found['tokens']:,} tokens lie in them"
+        f"{counted(len(found['spans']), 'span')} of {found['least']} or more tokens; "
+        f"{found['covered']:,} of {counted(found['tokens'], 'token')} lie in them"
     )
     if found["tokens"] < found["least"]:
         output.say("the text is shorter than a span, so none can be found; a file is searched where one has that name")
@@ -110,7 +111,7 @@ def _show_span(span: Mapping[str, Any]) -> None:
         most = f"; its most frequent 32 tokens {span['most']:,} times"
     output.heading(
         f"tokens {span['begin']:,} to {span['begin'] + span['tokens']:,} ({span['tokens']:,}): "
-        f"{_count(span['occurrences'], 'time')} in {_count(span['documents'], 'document')}{most}"
+        f"{counted(span['occurrences'], 'time')} in {counted(span['documents'], 'document')}{most}"
     )
     output.say(f"    | {output.plain_markup(shown)}")
     for one in span["found"]:
@@ -126,16 +127,13 @@ def _show_span(span: Mapping[str, Any]) -> None:
 
 
 def _run(run: Mapping[str, Any]) -> str:
+
     if "unknown" in run:
         return f"run {run['run']}: {run['unknown']}"
     return (
-        f"run {run['run']}: steps {_numbers(run['steps'])} ({_count(run['times_seen'], 'time')}); "
+        f"run {run['run']}: steps {_numbers(run['steps'])} ({counted(run['times_seen'], 'time')}); "
         f"checkpoints {_numbers(run['checkpoints']) or 'none yet'}"
     )
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _numbers(values: list[int]) -> str:

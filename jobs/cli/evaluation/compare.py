@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -87,21 +88,21 @@ def _show(made: Manifest) -> None:
         output.say(f"A and B are one model, checkpoint {made.inputs['a/checkpoint'][:12]}: no difference can be found")
     columns = ("measure", "slice", "items", "A", "B", "A - B", "finding")
     output.table(columns, [_row(line) for line in lines[:SHOWN]], right=columns[2:6])
-    _say_rest(len(lines), "lines")
+    _say_rest(len(lines), "line")
     for measures, text in joined(made.stats["reasons"]):
         output.say(output.plain_markup(f"{measures}: {text}"))
     if made.stats["changes"]:
         output.heading("What differs")
         rows = [(one["sort"], one["where"], one["a"], one["b"]) for one in made.stats["changes"][:SHOWN]]
         output.table(("", "where", "A", "B"), rows)
-        _say_rest(len(made.stats["changes"]), "differences")
+        _say_rest(len(made.stats["changes"]), "difference")
 
 
 def _say_rest(count: int, what: str) -> None:
     from jobs.cli import output
 
     if count > SHOWN:
-        output.say(f"{count - SHOWN:,} more {what} on the page")
+        output.say(f"{counted(count - SHOWN, f'more {what}')} on the page")
 
 
 def _row(line: Difference) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -96,8 +97,8 @@ def check(settings: Settings, path: Path, shots: int, as_json: bool) -> int:
         return WRONG if wrong else 0
     for one in found.rejects:
         output.say(f"{output.plain_markup(str(path))}:{one.line}: {output.plain_markup(one.reason)}")
-    counts = f"{left} items to score, {min(shots, len(found.items))} examples"
-    output.say(f"{counts}; {len(found.rejects)} lines rejected")
+    counts = f"{counted(left, 'item')} to score, {counted(min(shots, len(found.items)), 'example')}"
+    output.say(f"{counts}; {counted(len(found.rejects), 'line')} rejected")
     return WRONG if wrong else 0
 
 

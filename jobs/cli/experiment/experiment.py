@@ -11,6 +11,7 @@ import click
 from jobs.cli.experiment.verdict import say_verdict
 from jobs.cli.options import Settings, examples, group, json_option, shared
 from plinth.compute.threads import cores
+from plinth.text.plural import counted
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))
 
@@ -51,7 +52,7 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
         for one in arms
     ]
     output.table(("arm", "size", "seed", "tokens", "FLOPs", ""), rows, right=("seed", "tokens", "FLOPs"))
-    output.say(f"{len(arms)} runs, {tokens:,} tokens, {flops:.3g} FLOPs")
+    output.say(f"{counted(len(arms), 'run')}, {tokens:,} tokens, {flops:.3g} FLOPs")
 
 
 @experiment.command()
@@ -84,7 +85,7 @@ def run(settings: Settings, file: Path, side_by_side: int, again: bool, workers:
     if as_json:
         output.emit_json(summary)
         return
-    output.heading(f"made {len(summary.made)} assets, {len(summary.fresh)} were up to date")
+    output.heading(f"made {counted(len(summary.made), 'asset')}, {len(summary.fresh)} up to date")
     _effects(summary.effects)
     for asset in summary.failed:
         output.say(f"failed: {asset}")
@@ -169,7 +170,7 @@ def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | 
     output.table(("stream", "prior", "proposed", "at most"), rows, right=("prior", "proposed", "at most"))
     output.say(
         f"{proposal.gain:.3g} bits per byte less than the prior (95%: {proposal.low:.3g} to {proposal.high:.3g}), "
-        f"foretold by a {proposal.family} surrogate of {len(proposal.runs)} runs"
+        f"foretold by a {proposal.family} surrogate of {counted(len(proposal.runs), 'run')}"
     )
     _confirmation(outcome.model_dump(mode="json") if outcome else None)
     return None

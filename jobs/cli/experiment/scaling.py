@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.evaluation.statistics import Estimate
@@ -73,7 +74,7 @@ def fit(
         output.emit_json({"fit": fitted.fit, "optimum": best, "intervals": sure, "extrapolation": times or None})
         return
     found = fitted.fit
-    output.heading(f"{found.runs} runs of {found.budgets} budgets: {', '.join(found.statuses)}")
+    output.heading(f"{counted(found.runs, 'run')} of {counted(found.budgets, 'budget')}: {', '.join(found.statuses)}")
     output.facts({name: interval(own) for name, own in found.intervals.items()})
     output.facts({"objective": f"{found.objective:.6g}", "condition": f"{found.condition:.3g}"})
     if best is not None and sure is not None:

@@ -8,6 +8,7 @@ import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 from jobs.cli.release.release import person
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from registry.canary import CanaryStatus, StreamTrial
@@ -85,7 +86,7 @@ def _show(status: CanaryStatus | None) -> None:
     )
     for name, feed in status.feeds.items():
         rejects = (f"{count} rejected: {why}" for why, count in feed.rejects.items())
-        said = [f"{name}: {feed.pairs} pairs", f"{feed.earlier} from before the trial", *rejects, feed.fault]
+        said = [f"{name}: {counted(feed.pairs, 'pair')}", f"{feed.earlier} from before the trial", *rejects, feed.fault]
         output.say(output.plain_markup("; ".join(filter(None, said))))
     for name in status.small:
         output.say(f"too small to judge: {output.plain_markup(name)}")

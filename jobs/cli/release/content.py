@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from jobs.cli.options import Commands, Settings, examples, json_option, shared
+from plinth.text.plural import counted
 
 
 @click.command(epilog=examples("plinth status --json | jq -r '.[].digest'", "plinth restore 3fa9c1d2 /tmp/shards"))
@@ -35,7 +36,7 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
         )
     else:
         parts, total = len(manifest.parts), output.size(manifest.bytes)
-        output.say(f"{manifest.asset}: {parts} files, {total}, in {directory}")
+        output.say(f"{manifest.asset}: {counted(parts, 'file')}, {total}, in {directory}")
 
 
 #: Commands of `plinth export` beside the pointers: their modules.

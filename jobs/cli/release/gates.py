@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from registry.gates import GatePolicy
@@ -45,7 +46,8 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
     lacking = policy.unmeasured(found, settings.load_recipe()) if settings.recipe else ()
     if as_json:
         return output.emit_json({"digest": policy.digest(found), "asked": found.asked, "unmeasured": lacking})
-    output.say(f"{file}: {len(found.asked) + len(found.extensions)} gates, digest {policy.digest(found)[:12]}")
+    gates = counted(len(found.asked) + len(found.extensions), "gate")
+    output.say(f"{file}: {gates}, digest {policy.digest(found)[:12]}")
     for one in lacking:
         output.say(f"  no evidence in this recipe: {one}")
     return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import examples, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from jobs.cli.options import Settings
@@ -62,7 +63,7 @@ def _show(found: Impact) -> None:
     from jobs.cli import output
 
     target = output.plain_markup(output.visible(found.origin.target))
-    output.heading(f"{found.origin.kind} {target}: {len(found.manifests)} manifests")
+    output.heading(f"{found.origin.kind} {target}: {counted(len(found.manifests), 'manifest')}")
     rows = [(each.steps, output.visible(each.asset), each.digest[:16], each.state) for each in found.manifests]
     output.table(("steps", "asset", "digest", ""), rows[:SHOWN], right=("steps",))
     if len(rows) > SHOWN:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from registry.incidents import Incident
@@ -126,4 +127,4 @@ def _say(found: Incident, as_json: bool) -> None:
     if as_json:
         return output.emit_json(found)
     state = f"closed {found.closed}" if found.closed else "open: promotions are frozen"
-    return output.line(f"incident {found.number}, {state}: {found.title} ({len(found.records)} records)")
+    return output.line(f"incident {found.number}, {state}: {found.title} ({counted(len(found.records), 'record')})")

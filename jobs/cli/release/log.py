@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import examples, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from jobs.cli.options import Settings
@@ -59,6 +60,7 @@ def _prove(ctx: Context, as_json: bool) -> None:
     proof = api.prove_log(ctx)
     if as_json:
         return output.emit_json(proof)
+    anchors = counted(len(proof.anchors), "release record", "name")
     newest = f", the newest {proof.sha256[:16]}" if proof.sha256 else ""
-    output.say(f"{proof.entries} entries hold{newest}; {len(proof.anchors)} release records name one of them")
+    output.say(f"{counted(proof.entries, 'entry', 'hold')}{newest}; {anchors} one of them")
     return None

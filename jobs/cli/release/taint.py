@@ -8,6 +8,7 @@ import click
 
 from jobs.cli.options import Commands, examples, group, json_option, shared
 from jobs.cli.release.release import person
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from jobs.cli.options import Settings
@@ -51,7 +52,8 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
     done = api.mark_tainted(settings.context(), target, by, reason)
     if as_json:
         return output.emit_json(done)
-    output.say(f"{output.plain_markup(output.visible(target))} is marked; {len(done.manifests)} manifests are frozen")
+    frozen = counted(len(done.manifests), "manifest", "be")
+    output.say(f"{output.plain_markup(output.visible(target))} is marked; {frozen} frozen")
     output.facts({"versions": ", ".join(done.versions) or "none", "aliases": ", ".join(done.aliases) or "none"})
     for row in done.consumers:
         output.say(output.plain_markup(output.visible(f"  {row.name}  {row.owner}  {row.uses}")))

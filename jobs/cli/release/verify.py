@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -101,7 +102,7 @@ def _show_export(
     if as_json:
         output.emit_json(proved)
         return
-    output.say(f"{target} holds: {proved['files']} files of {proved['name']} ({proved['status']}).")
+    output.say(f"{target} holds: {counted(proved['files'], 'file')} of {proved['name']} ({proved['status']}).")
     output.say(f"Signed by {', '.join(proved['signed_by'])} as {proved['role']}, at {proved['at']}, {proved['root']}.")
     if by := proved.get("sigstore"):
         line = f"Signed by Sigstore's {by['identity']} of {by['issuer']} as {by['role']}, logged at {by['at']}."

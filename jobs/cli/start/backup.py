@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.operation.backup.snapshot import BackupSnapshot
@@ -99,7 +100,7 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
     restoring.restore(archive, snapshot, target, urls, lambda line: output.line(line, err=True))
     output.facts({"restored": target.uri or str(target.root), "taken": snapshot.at, **_facts(snapshot)})
     if snapshot.missing:
-        output.say(f"{len(snapshot.missing)} blobs are made again by `plinth run`.")
+        output.say(f"{counted(len(snapshot.missing), 'blob', 'be')} made again by `plinth run`.")
 
 
 @backup.command()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from plinth.text.plural import counted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -154,7 +156,8 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
     (count, planned), said, steps = found.fleet, found.said, found.plan.steps
     name, device = planned.name, planned.device
     fitting = [one for one in found.divisions if not one.over_bytes]
-    output.heading(f"{count:,} {name}: {len(found.divisions):,} divisions can run, {len(fitting):,} fit")
+    divisions = counted(len(found.divisions), "division")
+    output.heading(f"{count:,} {name}: {divisions} can run, {len(fitting):,} fit")
     rows = [
         (one.division, output.size(one.memory_bytes), f"{one.step_s:.3g} s" if not one.over_bytes else "-", one.reason)
         for one in found.divisions[:shown]
@@ -167,7 +170,8 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
         low, high = (steps * seconds for seconds in span(fitting[0], said.efficiency))
         price = (device.spot_hour if spot else device.on_demand_hour) * count / 3600
         watts = count * device.watts
-        lines |= {"wall clock": f"{output.duration(low)} to {output.duration(high)}, {steps:,} steps of the first"}
+        clock = f"{output.duration(low)} to {output.duration(high)}"
+        lines |= {"wall clock": f"{clock}, {counted(steps, 'step')} of the first"}
         if price:
             kind = "spot" if spot else "on demand"
             lines |= {"money": f"{low * price:,.0f} to {high * price:,.0f} dollars, {kind}"}

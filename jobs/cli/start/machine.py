@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
+from plinth.text.plural import counted
+
 GIB = 2**30
 
 #: Imports of a run of the whole pipeline, by distribution name.
@@ -185,7 +187,7 @@ def manuals() -> MachineFinding:
     pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
     groff = shutil.which("groff")
     advice = "the demo's `manuals` bucket is small without groff and manual pages"
-    found = f"{pages:,} files, {'groff' if groff else 'no groff'}"
+    found = f"{counted(pages, 'file')}, {'groff' if groff else 'no groff'}"
     return MachineFinding("manual pages", "ok" if groff and pages >= 100 else "warn", found, advice)
 
 

@@ -9,6 +9,7 @@ import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 from jobs.cli.start.purchases import LargeNumber
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.operation.planning.plan import TrainingPlan
@@ -133,7 +134,7 @@ def _show(made: TrainingPlan) -> None:
     from jobs.cli import output
 
     size = "" if made.tokens == made.steps * made.global_batch_tokens else "up to "
-    output.heading(f"{made.recipe}: {made.steps:,} steps of {size}{made.global_batch_tokens:,} tokens")
+    output.heading(f"{made.recipe}: {counted(made.steps, 'step')} of {size}{made.global_batch_tokens:,} tokens")
     output.facts(
         {
             "parameters": f"{made.parameters:,} ({made.parameters_without_embeddings:,} without embeddings)",

@@ -12,6 +12,7 @@ from jobs.cli.options import Settings, examples, json_option, recipe_option, sha
 from plinth.compute.select_engine import ENGINES, Compute
 from plinth.compute.share import TaskShare
 from plinth.compute.threads import cores
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from jobs.pipeline import RunSummary
@@ -147,8 +148,8 @@ def down(settings: Settings, as_json: bool) -> None:
 def _show(summary: RunSummary, workspace: Path) -> None:
     from jobs.cli import output
 
-    made = f"made {len(summary.done)} assets" if summary.done else "nothing to do"
-    output.heading(f"{made}, {len(summary.fresh)} were up to date ({output.duration(summary.seconds)})")
+    made = f"made {counted(len(summary.done), 'asset')}" if summary.done else "nothing to do"
+    output.heading(f"{made}, {len(summary.fresh)} up to date ({output.duration(summary.seconds)})")
     if summary.release:
         output.facts(summary.release)
     if summary.page:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.operation.planning.corpus import CorpusEstimate
@@ -105,7 +106,7 @@ def scale(
 def _show(made: CorpusEstimate, cores: int) -> None:
     from jobs.cli import output
 
-    output.heading(f"{made.documents:,} documents in {made.parts:,} parts, {cores:,} cores")
+    output.heading(f"{counted(made.documents, 'document')} in {counted(made.parts, 'part')}, {counted(cores, 'core')}")
     rows = [
         [
             row.stage,
@@ -143,7 +144,8 @@ def _show_check(run: RunCosts, found: Mapping[str, tuple[Amount | None, Amount]]
         stages = {stage: {"predicted": a and a._asdict(), "measured": b._asdict()} for stage, (a, b) in found.items()}
         output.emit_json({"text_bytes": run.text_bytes, "parts": run.parts, "spared": run.spared, "stages": stages})
         return
-    output.heading(f"{output.size(run.text_bytes)} of text, {run.documents:,} documents in {run.parts:,} parts")
+    documents = f"{counted(run.documents, 'document')} in {counted(run.parts, 'part')}"
+    output.heading(f"{output.size(run.text_bytes)} of text, {documents}")
     rows = [[stage, *_compared(predicted, measured)] for stage, (predicted, measured) in found.items()]
     predicted = sum_amounts(one for one, _ in found.values() if one)
     measured = sum_amounts(one for _, one in found.values())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -40,9 +41,9 @@ def status(settings: Settings, as_json: bool) -> None:
         return
     output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows), right=("rows", "size"))
     count = sum(row["state"] == "up to date" for row in rows)
-    output.say(f"{count} of {len(rows)} assets are up to date.")
+    output.say(f"{count} of {counted(len(rows), 'asset')} {'is' if count == 1 else 'are'} up to date.")
     if others := sum(not row["own"] for row in rows):
-        output.say(f"{others} {pipeline.ELSEWHERE}")
+        output.say(pipeline.elsewhere(others))
     for run in _under_way(ctx):
         output.say(run)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared, unsigned_option
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -55,7 +56,9 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
         return
     for one in written:
         what = (
-            f"{one['tokens']:,} tokens, {one['documents']:,} documents" if "tokens" in one else f"{one['files']} files"
+            f"{counted(one['tokens'], 'token')}, {counted(one['documents'], 'document')}"
+            if "tokens" in one
+            else counted(one["files"], "file")
         )
         weight = f", weight {one['weight']:.6g}" if "weight" in one else ""
         output.say(f"{one['at']}: {what}{weight}")

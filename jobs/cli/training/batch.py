@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -116,7 +117,7 @@ def _show(found: Mapping[str, Any]) -> None:
             span = f"{document['first']}+{document['tokens']}"
             rows.append((sequence["row"], sequence["stream"], span, document["id"][:12], document["uri"]))
     shares = ", ".join(f"{stream} {count}" for stream, count in sorted(counts.items()))
-    output.heading(f"{found['run']} step {found['step']}: {len(found['sequences'])} sequences ({shares})")
+    output.heading(f"{found['run']} step {found['step']}: {counted(len(found['sequences']), 'sequence')} ({shares})")
     output.table(("row", "stream", "tokens", "document", "uri"), rows[:SHOWN], right=("row", "tokens"))
     if len(rows) > SHOWN:
-        output.say(f"and {len(rows) - SHOWN} more documents; --json lists all")
+        output.say(f"and {counted(len(rows) - SHOWN, 'more document')}; --json lists all")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.training.directory import RunDirectory
@@ -126,7 +127,7 @@ def in_words(layout: dict[str, int]) -> str:
     """A layout in words: `4 ranks, ZeRO 1, tensor 2`."""
     ranks = layout["ranks"]
     divided = [f"{name} {layout[name]}" for name in _DEGREES if layout[name] > 1]
-    return ", ".join([f"{ranks} rank{'' if ranks == 1 else 's'}", f"ZeRO {layout['zero_stage']}", *divided])
+    return ", ".join([counted(ranks, "rank"), f"ZeRO {layout['zero_stage']}", *divided])
 
 
 def _row(directory: RunDirectory, step: int) -> dict[str, Any]:

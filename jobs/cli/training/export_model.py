@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -123,7 +124,7 @@ def model(
         return
     output.say(
         f"{folder}: {claim.name} ({claim.status}), {made.parameters:,} parameters, {made.dtype}, "
-        f"{output.size(made.bytes)}, in {len(made.files)} file{'' if len(made.files) == 1 else 's'}; signed"
+        f"{output.size(made.bytes)}, in {counted(len(made.files), 'file')}; signed"
     )
 
 

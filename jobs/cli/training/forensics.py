@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.training.config import RunConfig
@@ -139,4 +140,4 @@ def _rest(documents: int) -> None:
     from jobs.cli import output
 
     if documents > SHOWN:
-        output.say(f"and {documents - SHOWN} more documents; --json has more")
+        output.say(f"and {counted(documents - SHOWN, 'more document')}; --json has more")

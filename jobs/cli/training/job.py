@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.training.config import RunConfig
@@ -121,7 +122,7 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
             "launcher": f"{facts['launcher']}, job {facts['job']} on {facts['host']}"
             if facts["job"]
             else facts["launcher"],
-            "ranks": f"{facts['ranks']} on {facts['nodes']} node{'' if facts['nodes'] == 1 else 's'}",
+            "ranks": f"{facts['ranks']} on {counted(facts['nodes'], 'node')}",
             "step": f"{facts['step']:,} of {facts['steps']:,}, committed {facts['committed']:,}",
             **({"ended": f"{facts['ended']} {facts['reason']}".rstrip()} if facts["ended"] else {}),
             "log": facts["log"],

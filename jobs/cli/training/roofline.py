@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.training.roofline.run_roofline import RunRoofline
@@ -65,7 +66,7 @@ def described(found: RunRoofline) -> list[str]:
 
     step, first = found.step, found.causes[0]
     lines = [
-        f"{found.run}: {first.cause}-bound; mean of {len(step.steps):,} steps {step.seconds_together:.4g} s",
+        f"{found.run}: {first.cause}-bound; mean of {counted(len(step.steps), 'step')} {step.seconds_together:.4g} s",
         f"  {'':<15}{'s/step':>9}{'share':>8}  without it",
     ]
     for one in found.causes:

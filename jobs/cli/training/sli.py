@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.operation.indicators import ErrorBudget
@@ -101,7 +102,8 @@ def export(settings: Settings, directory: Path, at: datetime | None, as_json: bo
     if as_json:
         output.emit_json({"until": until, "tallies": len(found), "files": [str(path) for path in files]})
     else:
-        output.say(f"{len(found):,} tallies in {directory}; try: duckdb -init {directory}/views.sql -c 'from levels'")
+        tallies = counted(len(found), "tally")
+        output.say(f"{tallies} in {directory}; try: duckdb -init {directory}/views.sql -c 'from levels'")
 
 
 def _until(at: datetime | None) -> float:

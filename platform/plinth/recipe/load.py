@@ -26,6 +26,7 @@ from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
 from plinth.recipe.retired import MESSAGE, retired, settable
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, merge
 from plinth.records import OneValue, is_internal, is_spelling
+from plinth.text.plural import counted
 
 #: pydantic's messages in the words of YAML.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
@@ -82,7 +83,7 @@ def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> 
         RecipeError: lists every problem.
     """
     if recipe is None or problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        count = counted(len(problems), "problem")
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise RecipeError(
             f"{count} in the recipe {shown(path)}\n{listed}",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from plinth.records import Frozen
 from plinth.report.style import ACCENT, FAINT, INK, MUTED, SOFT_INK, WARNING, count
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +137,7 @@ def _box(ax: Axes, box: ImpactBox, x: float, y: float) -> None:
     ax.add_patch(FancyBboxPatch((x, y), BOX, HEIGHT, boxstyle=shape, facecolor=colour, alpha=0.16, linewidth=0))
     ax.add_patch(FancyBboxPatch((x, y), BOX, HEIGHT, boxstyle=shape, facecolor="none", edgecolor=colour, linewidth=0.9))
     ax.text(x + 0.08, y + 0.12, _short(box.name), fontsize=8, va="center", color=INK, parse_math=False)
-    notes = [f"{count(box.manifests)} manifest{'' if box.manifests == 1 else 's'}"]
+    notes = [counted(box.manifests, "manifest")]
     notes += [f"{count(box.published)} published"] if box.published else []
     ax.text(x + 0.08, y + 0.265, ", ".join(notes), fontsize=6.5, va="center", color=SOFT_INK)
 

@@ -8,7 +8,10 @@
     terms       lexicon terms, obfuscated ones too; candidates for personal data               on words
     fasttext    fastText inference                                                             on words
     scoring     n-gram language models; features of linear models and trees                    on words
-    terminal    foreign text as a terminal may print it: the one module without kernels
+    terminal    foreign text as a terminal may print it
+    plural      counts in words
+
+The last two have no kernels.
 
 Kernels release the GIL, are compiled once and cached, and agree with slow references in the tests.
 Does not belong here: thresholds, tables, files.

@@ -31,6 +31,7 @@ from plinth.operation.planning.machine import CPU, PlannedDevice
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
+from plinth.text.plural import counted
 from plinth.training import config as configuration
 from plinth.training.attempts import statement
 from plinth.training.config import RunConfig
@@ -163,13 +164,13 @@ def measured(config: RunConfig) -> RecordedRun:
 
 def _done(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> list[float]:
     """FLOPs of a rank in each step, times the ranks that are measured together."""
-    counted, done = dict[tuple[int, int], float](), list[float]()
+    per_step, done = dict[tuple[int, int], float](), list[float]()
     for step in steps:
         key = config.steps.batch(step.number - 1), config.steps.length(step.number - 1)
-        if key not in counted:
+        if key not in per_step:
             work = forecast.work_of(config, *key)
-            counted[key] = ranking.rank_flops(work, config.parallel, config.micro_batch_sequences, config.ranks)
-        done.append(counted[key] * together)
+            per_step[key] = ranking.rank_flops(work, config.parallel, config.micro_batch_sequences, config.ranks)
+        done.append(per_step[key] * together)
     return done
 
 
@@ -217,7 +218,7 @@ def chosen(
     here = [run for run in found if machine and run.machine == machine]
     found = here or found
     where = " on this machine" if here else ""
-    return found, f"{_runs(len(found))} {which} on {device}{where}, recorded"
+    return found, f"{counted(len(found), 'run')} {which} on {device}{where}, recorded"
 
 
 def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.TrainingWork) -> Efficiency:
@@ -277,12 +278,8 @@ def errors(runs: Iterable[RecordedRun]) -> list[str]:
     inside = sum(one.foretold is not None and one.foretold.low_s <= (one.step_s or 0.0) <= one.foretold.high_s
                  for one in compared)  # fmt: skip
     return [
-        f"foretold and measured: {_runs(len(compared))}, a step off by {sizes[len(sizes) // 2]:.0%} in the median, "
-        f"{inside} within their range",
+        f"foretold and measured: {counted(len(compared), 'run')}, a step off by {sizes[len(sizes) // 2]:.0%} in the "
+        f"median, {inside} within their range",
         f"the last, {last.run}: foretold {before.step_s:.4g} s ({before.low_s:.4g} to {before.high_s:.4g}), measured "
         f"{step:.4g} s, {last.error:+.0%}",
     ]
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} run" if count == 1 else f"{count:,} runs"

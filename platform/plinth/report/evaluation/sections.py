@@ -10,6 +10,7 @@ from plinth.evaluation.slices.totals import in_order
 from plinth.report.evaluation.data import Measure, MeasureGroup, Section, TextTable
 from plinth.report.memorisation import UNSEEN
 from plinth.report.style import count
+from plinth.text.plural import counted
 
 Stats = Mapping[str, Any]
 
@@ -179,8 +180,8 @@ def fairness(stats: Stats) -> Section:
     return Section(
         key="fairness",
         title="Bias and safety",
-        lead=f"{stats['pairs']:,} pairs of texts in which only the group differs. The model favours a group in "
-        f"{favours}, corrected for all attributes.{judged}",
+        lead=f"{counted(stats['pairs'], 'pair')} of texts in which only the group differs. The model favours a group "
+        f"in {favours}, corrected for all attributes.{judged}",
         groups=(_group("Favour of the first group", "bits", "lower", "treated alike", measures),),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.model import flops as planned
-from plinth.report.run import formats, run_page
+from plinth.report.run import run_page
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.mixture.mixture_audit import shares_over_run
 from plinth.training.config import RunConfig
@@ -91,7 +91,7 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
     sizes = sorted({batch * config.sequence_tokens for batch in config.steps.batches})
     batch = f"{' to '.join(f'{size:,}' for size in sizes)} tokens a step of sequences of {config.sequence_tokens:,}"
     device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
-    place = f"{formats.counted(config.ranks, 'rank')} ({device})"
+    place = f"{counted(config.ranks, 'rank')} ({device})"
     shape = f"{model.layers} layers of {model.dim}, {counted.total:,} parameters"
     described = f"{shape}; {batch}; ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
     return "; ".join([described, *_private(events)])

@@ -31,8 +31,3 @@ def seconds(value: float) -> str:
         return f"{value:.3g} s"
     hours, rest = divmod(round(value), 3600)
     return f"{hours} h {rest // 60:02d} min" if hours else f"{rest // 60} min {rest % 60:02d} s"
-
-
-def counted(number: int, what: str) -> str:
-    """`1 step`, `2 steps`."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from plinth.report.run.formats import counted, number
+from plinth.report.run.formats import number
 from plinth.report.run.metrics import Event
+from plinth.text.plural import counted
 
 DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
 

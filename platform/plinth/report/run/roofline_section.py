@@ -8,6 +8,7 @@ from plinth.report import style
 from plinth.report.render import svg
 from plinth.report.run.panels import UNITS_PER_INCH, WIDTH
 from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING
+from plinth.text.plural import counted
 from plinth.training.roofline.bottleneck import HELP, Roof
 from plinth.training.roofline.run_roofline import RunRoofline
 
@@ -44,7 +45,7 @@ def section(found: RunRoofline | None) -> dict[str, Any] | None:
 
 def _words(found: RunRoofline) -> str:
     step = found.step
-    words = f"Mean of {len(step.steps):,} steps of the leading rank: {step.seconds_together:.4g} s, "
+    words = f"Mean of {counted(len(step.steps), 'step')} of the leading rank: {step.seconds_together:.4g} s, "
     words += f"by the clock on the wall {step.wall_s:.4g} s."
     words += "".join(f" Found: {slow.words()}." for slow in step.slow_ranks)
     if found.roof is None or found.device is None:

@@ -16,11 +16,12 @@ from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
 from plinth.report.run import panels, probes, roofline_section, step_parts
-from plinth.report.run.formats import counted, degrees, number, percents, seconds, watts
+from plinth.report.run.formats import degrees, number, percents, seconds, watts
 from plinth.report.run.interventions import interventions
 from plinth.report.run.metrics import MARKED, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, MUTED, PALETTE
+from plinth.text.plural import counted
 from plinth.training.roofline.run_roofline import RunRoofline
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.goodput.ledger import CAUSES, GoodputLedger
