@@ -12,6 +12,7 @@ from plinth.errors import MissingError
 from plinth.model import flops as planned
 from plinth.report.run import run_page
 from plinth.storage.atomic import write_bytes
+from plinth.text.plural import counted
 from plinth.tokens.mixture.mixture_audit import shares_over_run
 from plinth.training.config import RunConfig
 from plinth.training.roofline import machine_speed, run_roofline
@@ -87,12 +88,12 @@ def _roofline(ctx: Context, config: RunConfig) -> run_roofline.RunRoofline | Non
 def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
     started = [event for event in events if event["event"] == "run_started"]
     last = started[-1] if started else {}
-    model, counted = config.model, planned.parameters(config.model, config.vocab_size)
+    model, parameters = config.model, planned.parameters(config.model, config.vocab_size)
     sizes = sorted({batch * config.sequence_tokens for batch in config.steps.batches})
     batch = f"{' to '.join(f'{size:,}' for size in sizes)} tokens a step of sequences of {config.sequence_tokens:,}"
     device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
     place = f"{counted(config.ranks, 'rank')} ({device})"
-    shape = f"{model.layers} layers of {model.dim}, {counted.total:,} parameters"
+    shape = f"{model.layers} layers of {model.dim}, {parameters.total:,} parameters"
     described = f"{shape}; {batch}; ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
     return "; ".join([described, *_private(events)])
 
