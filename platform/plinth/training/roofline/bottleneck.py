@@ -34,7 +34,7 @@ HELP: dict[Cause, str] = {
     "slow rank": "what makes that rank slow: its disk, its processors, its device (`plinth timeline`), or another node",
     "input": "shards on a faster disk or cached on the node (training.reading)",
     "checkpoint": "training.checkpoints: a larger every_steps, mode async, a faster disk",
-    "host": "larger steps, layers_every of training.telemetry less often, fewer other processes on the node",
+    "host": "larger steps, fewer other processes on the node",
 }
 
 
