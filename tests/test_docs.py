@@ -35,7 +35,8 @@ def test_bring_your_own_corpus(tmp_path: Path) -> None:
     no_root = str(tmp_path / "trust")
     environment = {**os.environ, "PATH": path, TRUST_VARIABLE: no_root}
     environment.pop("PLINTH_WORKSPACE", None)
-    script = "set -euo pipefail\n" + "\n".join(commands)
+    down = "trap 'plinth down -w mine || :' EXIT"  # MLflow, which a training run starts, outlives it
+    script = "\n".join(["set -euo pipefail", down, *commands])
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200
     )
