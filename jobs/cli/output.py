@@ -77,7 +77,9 @@ def say(*what: Any) -> None:
     piped = not sys.stdout.isatty()
     width = PIPED_WIDTH if piped and "COLUMNS" not in os.environ else None
     console = Console(highlight=False, width=width, soft_wrap=piped and all(isinstance(w, str) for w in what))
-    console.print(*(_markup(each) if isinstance(each, str) else each for each in what))
+    with console.capture() as shown:  # where a reader has left, rich itself would end the process
+        console.print(*(_markup(each) if isinstance(each, str) else each for each in what))
+    sys.stdout.write(shown.get())
 
 
 def plain_markup(text: str) -> str:

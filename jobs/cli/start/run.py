@@ -134,9 +134,8 @@ def down(settings: Settings, as_json: bool) -> None:
     """
     from jobs import running
     from jobs.cli import output
-    from plinth.storage.workspace import Workspace
 
-    stopped = running.down(Workspace(settings.workspace))
+    stopped = running.down(settings.context().workspace)
     if as_json:
         output.emit_json([each._asdict() for each in stopped])
     elif stopped:

@@ -134,8 +134,9 @@ def test_options_work_before_and_after_the_command(tmp_path: Path, monkeypatch: 
     assert [str(settings.workspace) for settings in seen] == ["from-environment", "a", "b", "b"]
 
 
-def test_commands_that_read_refuse_an_absent_workspace_by_name(plinth: Plinth, tmp_path: Path) -> None:
-    outcome = plinth("restore", "abc", tmp_path / "out")
+@pytest.mark.parametrize("words", [("restore", "abc", "out"), ("down",)])
+def test_commands_refuse_an_absent_workspace_by_name(plinth: Plinth, tmp_path: Path, words: tuple[str, ...]) -> None:
+    outcome = plinth(*words)
     assert outcome.code == 3
     assert "no workspace at workspace" in outcome.err
     assert not (tmp_path / "workspace").exists()
@@ -147,8 +148,9 @@ def test_version(plinth: Plinth) -> None:
     assert plinth("--version").out.strip() == f"plinth {package.__version__}"
 
 
-def test_broken_pipe_is_quiet() -> None:
-    code = "from jobs.cli import main; main(['recipe', 'schema'])"
+@pytest.mark.parametrize("words", [["recipe", "schema"], ["metrics", "list"]])
+def test_broken_pipe_is_quiet(words: list[str]) -> None:
+    code = f"from jobs.cli import main; main({words})"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout
     assert process.stderr
