@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from plinth.errors import RequestError
     from plinth.launch.devices import Device
     from plinth.operation.planning.efficiency import Efficiency
     from plinth.operation.planning.machine import PlannedDevice
@@ -46,13 +47,36 @@ class FleetPlan(NamedTuple):
 
 
 def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, stall_s: float | None) -> FleetPlan:
-    """Rank every division of a recipe's run over a fleet; runs of the workspace, which need not exist, are evidence."""
+    """Rank every division of a recipe's run over a fleet; runs of the workspace, which need not exist, are evidence.
+
+    Raises:
+        RequestError: nothing divides the run among so many devices.
+    """
     from plinth.operation.planning.ranking import minimum_devices, rank
 
     work, device = workload(recipe, made), fleet.device.device
     said = _measured(workspace, fleet.device, work, stall_s)
+    divisions = rank(work, fleet.size, device, said.efficiency)
+    if not divisions:
+        raise _indivisible(work, fleet.size)
     fewest = minimum_devices(work, device), minimum_devices(work, device, offloaded=True)
-    return FleetPlan(made, fleet, rank(work, fleet.size, device, said.efficiency), fewest, said)
+    return FleetPlan(made, fleet, divisions, fewest, said)
+
+
+def _indivisible(work: TrainingWork, devices: int) -> RequestError:
+    from plinth.errors import RequestError
+    from plinth.operation.planning.ranking import legal
+
+    halves = (devices >> times for times in range(1, devices.bit_length()))
+    some = next((count for count in halves if any(True for _ in legal(work, count))), 0)
+    batch = counted(work.global_batch_sequences, "sequence")
+    return RequestError(
+        f"nothing divides this run among {devices:,} devices",
+        found=f"batches of {batch} of {work.sequence_tokens:,} tokens, {work.model.layers} layers, "
+        f"{work.model.heads} heads",
+        expected="data x tensor x pipeline x sequence ranks, of which each has work",
+        remedy=f"{counted(some, 'device')} can be used; for more, larger batches (training.global_batch_sequences)",
+    )
 
 
 def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:

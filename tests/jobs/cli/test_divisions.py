@@ -7,6 +7,7 @@ import json
 from click.testing import CliRunner
 
 from jobs.cli.root import cli
+from plinth.errors import RequestError
 
 
 def test_divisions_from_the_command_line() -> None:
@@ -20,3 +21,10 @@ def test_divisions_from_the_command_line() -> None:
     shown = CliRunner().invoke(cli, [*asked, "--top", "1"], catch_exceptions=False).stdout
     assert f"8 h200: {len(found['divisions'])} divisions can run" in shown
     assert first["division"] in shown
+
+
+def test_a_fleet_that_the_run_cannot_use_is_refused_with_one_that_it_can() -> None:
+    refused = CliRunner().invoke(cli, ["plan", "-r", "jobs/recipes/demo.yaml", "--devices", "512xH200"])
+    assert isinstance(refused.exception, RequestError)
+    assert "batches of 4 sequences of 512 tokens, 4 layers, 4 heads" in str(refused.exception)
+    assert "64 devices can be used" in str(refused.exception)
