@@ -42,6 +42,8 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
     if ref is None or ref.key != key:
         return None
     manifest = ctx.refs.load(ref.digest)
+    if manifest.misplaced:  # by an earlier version, which kept the names of parts that had been made before
+        return None
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
         return None
     return manifest if ctx.store.has_all(part.blob for part in manifest.parts) else None

@@ -11,6 +11,8 @@ Asset keys are written with slashes (`web/documents`, `dedup/minhash`) everywher
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any
@@ -140,6 +142,9 @@ class Part(Frozen):
     stats: Mapping[str, Any] = Field(default_factory=dict)
 
 
+_NUMBERED = re.compile(r"(.*-)(\d{5})\.parquet")
+
+
 class Manifest(Frozen):
     """What a stage produced: its parts in order, the step, and its inputs by digest.
 
@@ -175,6 +180,18 @@ class Manifest(Frozen):
     def named(self, stem: str) -> tuple[Part, ...]:
         """The parts whose name starts with `stem`, in order."""
         return tuple(part for part in self.parts if part.name.startswith(stem))
+
+    @property
+    def misplaced(self) -> str:
+        """The first numbered Parquet part (`part-00000.parquet`) whose number is not its place; empty: none."""
+        numbers = Counter[str]()
+        for part in self.parts:
+            if found := _NUMBERED.fullmatch(part.name):
+                stem, number = found.groups()
+                if int(number) != numbers[stem]:
+                    return part.name
+                numbers[stem] += 1
+        return ""
 
     @property
     def rows(self) -> int:

@@ -111,6 +111,23 @@ def test_up_to_date_needs_the_same_code_parameters_inputs_and_blobs(tmp_path):
     assert up_to_date(stage, ctx, {}) is None
 
 
+def test_parts_that_an_earlier_version_misnamed_are_not_up_to_date(tmp_path):
+    """Names that the step cache had kept: found when a part had come before others."""
+    ctx = Context(Workspace(tmp_path).ensure())
+    stage = _stage("a/one")
+    parts = [ctx.store_json(f"part-{at:05}.parquet", {"n": at}) for at in range(3)]
+    made = manifest("a/one", Step(name="probe", version="1"), {}, parts, {})
+    for names in ((0, 1, 1), (1, 2, 3), (0, 2, 1)):
+        named = zip((f"part-{at:05}.parquet" for at in names), parts, strict=True)
+        wrong = [part.model_copy(update={"name": name}) for name, part in named]
+        ctx.refs.publish(made.model_copy(update={"parts": tuple(wrong)}), stage.key(ctx, {}))
+        assert up_to_date(stage, ctx, {}) is None
+        with pytest.raises(ValueError, match="is not in its place"):
+            manifest("a/one", Step(name="probe", version="1"), {}, wrong, {})
+    ctx.refs.publish(made, stage.key(ctx, {}))
+    assert up_to_date(stage, ctx, {}) == made
+
+
 def test_stages_after_a_stale_one_are_stale(tmp_path):
     ctx = Context(Workspace(tmp_path).ensure())
     one, two, three = _stage("a/one"), _stage("a/two", ("a/one",)), _stage("a/three")

@@ -88,8 +88,13 @@ def manifest(
     parts: Iterable[Part],
     stats: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """A manifest with parts named uniquely, in order, and inputs given as manifests or digests."""
-    return Manifest(
+    """A manifest with parts named uniquely, in order, and inputs given as manifests or digests.
+
+    Raises:
+        ValueError: the number in a part's name is not its place. What the step cache returns bears the name of the run
+            that made it, and parts may have come before it since: `renamed` gives it the one that it has now.
+    """
+    made = Manifest(
         asset=asset,
         step=step.name,
         version=step.version,
@@ -99,6 +104,9 @@ def manifest(
         parts=tuple(parts),
         stats=dict(stats or {}),
     )
+    if made.misplaced:
+        raise ValueError(f"{made.misplaced} of {asset} is not in its place")
+    return made
 
 
 def renamed(parts: Iterable[Part], stem: str) -> list[Part]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.policy.rights import TEXTS, Rights
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import StageError
@@ -64,7 +64,7 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest,
     ]
     asset = f"{bucket_name}/curated"
     made = run_items(ctx, step, _curate, items, label=asset)
-    parts = [part for which in (0, 1) for pair in made for part in pair[which : which + 1]]
+    parts = [*renamed((kept for kept, _ in made), "part"), *renamed((held for _, held in made), "heldout")]
     inputs = {f"{bucket_name}/documents": documents, f"{bucket_name}/verdicts": verdicts}
     return manifest(asset, step, inputs, parts, add_stats(parts))
 

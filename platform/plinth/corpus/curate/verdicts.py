@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.policy.policy import merged
 from plinth.corpus.policy.rights import GATE_REASONS
 from plinth.corpus.protected.protected import REASONS as protected_reasons
@@ -133,7 +133,7 @@ def run(
         for slot in places
     ]
     asset = f"{bucket_name}/verdicts"
-    parts = [made[0] for made in run_items(ctx, step, _judge, items, label=asset)]
+    parts = renamed((made for (made,) in run_items(ctx, step, _judge, items, label=asset)), "part")
     inputs = {f"{bucket_name}/documents": documents, f"{bucket_name}/policy": policy}
     inputs |= {ASSETS[name]: one for name, one in sides.items()}
     return manifest(asset, step, inputs, parts, _Count().stats() | add_stats(parts))

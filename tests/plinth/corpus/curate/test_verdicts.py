@@ -224,3 +224,17 @@ def test_overlapping_edits_become_one(tiny: Any) -> None:
     edits = corpus.rows(made)[doc.id]["edits"]
     assert [(edit["start_cp"], edit["reason"]) for edit in edits] == [(0, "pii"), (7, "repeated_passage")]
     assert apply_edits(doc.text, edits) == f"fore {after}"
+
+
+def test_parts_are_named_by_their_places_also_where_an_earlier_run_made_them(tiny: Any) -> None:
+    """A file that sorts before the others moves all parts on; what the step cache returns has the names of before."""
+    picks = random.Random(3)
+    old, new = ([[tiny.Doc(" ".join(words(picks, 60)))] for _ in range(count)] for count in (2, 1))
+    before, after = tiny.corpus({"a": old}), tiny.corpus({"a": [*new, *old]})
+    for corpus in (before, after):
+        corpus.through_curated()
+    for kind in ("signatures", "verdicts", "curated"):
+        was, now = getattr(before, kind)["a"], getattr(after, kind)["a"]
+        assert [part.blob for part in now.named("part-")][1:] == [part.blob for part in was.named("part-")]
+        assert [part.name for part in now.named("part-")] == [f"part-{at:05}.parquet" for at in range(3)]
+    assert [part.name for part in after.curated["a"].named("held")] == [f"heldout-{at:05}.parquet" for at in range(3)]

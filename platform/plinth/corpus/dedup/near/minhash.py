@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.compute.stage import Item, manifest, run_items
+from plinth.compute.stage import Item, manifest, renamed, run_items
 from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle
 from plinth.corpus.dedup.near import candidates, index, shingles, verify
 from plinth.corpus.dedup.parameters import Dedup, MinHash
@@ -62,7 +62,7 @@ def signatures(ctx: Context, bucket_name: str, params: MinHash, documents: Manif
     )
     asset = f"{bucket_name}/minhash"
     items = [Item((part.blob.sha256,), _Sign(part, params), part.rows) for part in documents.named("part-")]
-    parts = [made[0] for made in run_items(ctx, step, _sign, items, label=asset)]
+    parts = renamed((made for (made,) in run_items(ctx, step, _sign, items, label=asset)), "part")
     stats = {
         "documents": sum(part.rows for part in parts),
         "without_words": sum(int(part.stats["without_words"]) for part in parts),
