@@ -90,7 +90,7 @@ def test_a_source_of_the_kind_of_the_test_text_is_bought(asked: tuple[Path, Path
     assert set(by_use) == {"proxy", "anneal"}
     shown = [use for use, one in by_use.items() if one["gain"]["low"] > 0]
     assert found["reason"].partition(":")[0] in shown  # one use is enough, at half the error
-    assert all(one["gain"]["value"] > 0 and one["seeds"] == [1, 2, 3, 4, 5] for one in by_use.values())
+    assert all(one["seeds"] == [1, 2, 3, 4, 5] for one in by_use.values())
     assert {one["kind"] for one in found["changes"]} >= {"memorisation", "fairness", "personal data"}
     assert 0.9 < found["tokens"]["tokens"] / found["tokens"]["nominal_tokens"] <= 1
     page = Path(found["page"]).read_text()
