@@ -110,7 +110,7 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test: setup-test check ## checks and the suite: every part from end to end, in some 20 minutes on two cores
+test: setup-test check ## checks and the suite: every part from end to end; half an hour on two cores
 	@$(PYTEST) -m "not exhaustive and not gpu" --durations 15
 
 test-fast: $(VENV)/.setup-dev ## the quick tests, some six minutes
