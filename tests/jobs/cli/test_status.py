@@ -14,7 +14,7 @@ from assets.catalog import stages
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
-from plinth.storage import seal
+from plinth.storage import listing, seal
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import without_result
 from tests import tiny_corpus
@@ -54,7 +54,8 @@ def _publish(ctx: Context, count: int) -> None:
 
 
 @pytest.fixture
-def ctx(tmp_path: Path) -> Context:
+def ctx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setattr(listing, "SETTLED_S", 0.0)  # files of a moment ago are not read a second time
     tiny_corpus.write(tmp_path / "w" / "input")
     return Context(Workspace(tmp_path / "w").ensure())
 
