@@ -142,7 +142,7 @@ class Part(Frozen):
     stats: Mapping[str, Any] = Field(default_factory=dict)
 
 
-_NUMBERED = re.compile(r"(.*-)(\d{5})\.parquet")
+_NUMBERED = re.compile(r"(.*-)(\d{5,})\.parquet")
 
 
 class Manifest(Frozen):

@@ -184,10 +184,10 @@ class Refs:
         found = self.published(asset)
         if found is None:
             known = (name.removesuffix(".json") for name in self._published.names())
+            hint, make = nearest(asset, known, cutoff=MISTYPED), f"`plinth run --select {asset}` makes it"
             raise MissingError(
                 f"asset {asset} has not been made in this workspace",
-                remedy=nearest(asset, known, cutoff=MISTYPED)
-                or f"`plinth run --select {asset}` makes it and what it needs",
+                remedy=f"{hint} Else {make}, and what it needs" if hint else f"{make} and what it needs",
             )
         return found
 
