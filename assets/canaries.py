@@ -17,7 +17,8 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
 from plinth.corpus.canaries.parameters import BUCKET
 from plinth.recipe.recipe import Recipe
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.tokens.order.parameters import lengths
 from plinth.tokens.tokenizer.lexis import lexis_of
 

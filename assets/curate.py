@@ -14,7 +14,8 @@ from assets.span_dedup import switched_on
 from plinth.compute.context import Context
 from plinth.corpus.curate import curate, verdicts
 from plinth.recipe.recipe import Recipe
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 
 
 def stages(recipe: Recipe) -> list[Stage]:

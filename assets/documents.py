@@ -23,7 +23,8 @@ from plinth.corpus.sources.readers import identity
 from plinth.corpus.sources.record import EXCLUSIONS
 from plinth.errors import IntegrityError, SourceError
 from plinth.recipe.recipe import Recipe
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 
 
 def stages(recipe: Recipe) -> list[Stage]:

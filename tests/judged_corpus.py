@@ -26,7 +26,8 @@ from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.provenance.ledger import ledger
-from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Manifest, Step
+from plinth.records import Manifest, Step
+from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture

@@ -21,6 +21,7 @@ trust/       keys, and statements in signed envelopes
 storage/     the only package that touches bytes at rest
 text/        compiled kernels over Arrow buffers
 extensions   catalogues of annotators, readers, gates and launchers: built in, or of plug-ins
+schemas      Arrow schemas of documents, rejects and edits
 records      small records that flow throughout: Part, Manifest, Step
 fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
 compiled     `njit` for all kernels; a cached kernel follows the functions it calls

@@ -13,7 +13,8 @@ from plinth.compute.context import Context
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.recipe.recipe import Recipe
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture

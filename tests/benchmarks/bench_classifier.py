@@ -35,7 +35,8 @@ from plinth.corpus import models  # noqa: E402
 from plinth.corpus.annotate import domain, quality_classifier  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
 from plinth.corpus.slices import generate  # noqa: E402
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Step  # noqa: E402
+from plinth.records import Manifest, Step  # noqa: E402
+from plinth.schemas import DOCUMENT_SCHEMA  # noqa: E402
 from plinth.storage.parts import write_table  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth.text.terms.terms import TermTable  # noqa: E402

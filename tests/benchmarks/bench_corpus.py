@@ -38,7 +38,8 @@ from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
-from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Step
+from plinth.records import Manifest, Step
+from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from tests.rights import MIT

@@ -35,7 +35,8 @@ from plinth.compute.stage import manifest
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, MinHash
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Step
+from plinth.records import Manifest, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.text.words.word_hashes import mix

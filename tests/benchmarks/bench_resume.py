@@ -32,7 +32,8 @@ def corpus(ctx: Any, documents: int) -> tuple[Any, Any]:
     """Tokenizer and shards of documents of 5 to 60 words; there is nothing to learn from them."""
     import pyarrow as pa
 
-    from plinth.records import DOCUMENT_SCHEMA, Manifest
+    from plinth.records import Manifest
+    from plinth.schemas import DOCUMENT_SCHEMA
     from plinth.storage.parts import write_table
     from plinth.tokens.shards import shards
     from plinth.tokens.shards.parameters import Shards

@@ -23,7 +23,8 @@ import pyarrow as pa
 from plinth.compute.context import Context
 from plinth.corpus.documents.repeats import drop_repeats
 from plinth.corpus.sources.cuts import cutter
-from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Part
+from plinth.records import Part
+from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage import listing
 from plinth.storage.parts import write_batches, write_table
 from plinth.storage.workspace import Workspace

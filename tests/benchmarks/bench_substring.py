@@ -32,7 +32,8 @@ from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.semantic import semantic
 from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
+from plinth.records import Manifest, Part, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 

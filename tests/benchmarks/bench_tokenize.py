@@ -26,7 +26,8 @@ from bench_minhash import megabytes, real_documents
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import manifest
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Step
+from plinth.records import Manifest, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards import shards

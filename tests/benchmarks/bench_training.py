@@ -40,7 +40,8 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
 
     from plinth.compute.context import Context
     from plinth.launch.parameters import Launch
-    from plinth.records import DOCUMENT_SCHEMA, Manifest
+    from plinth.records import Manifest
+    from plinth.schemas import DOCUMENT_SCHEMA
     from plinth.storage.parts import write_table
     from plinth.storage.workspace import Workspace
     from plinth.tokens.mixture import mixture

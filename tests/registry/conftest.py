@@ -17,7 +17,8 @@ from plinth.compute.context import Context
 from plinth.evaluation.slices.tables import DOCUMENTS
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.training.attempts.statement import AttemptRecord, state

@@ -10,7 +10,8 @@ import pyarrow as pa
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.documents.documents import document_id
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Step
+from plinth.records import Manifest, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 
 

@@ -19,7 +19,7 @@ from plinth.recipe.extension_checks import Found, nearest, problems_of_member
 from plinth.recipe.gate_checks import problems_of_evidence, problems_of_gates
 from plinth.recipe.retired import retired, settable
 from plinth.recipe.yaml_lines import Key
-from plinth.records import EDIT_TYPE
+from plinth.schemas import EDIT_TYPE
 
 if TYPE_CHECKING:
     from plinth.corpus.annotate.base import Annotator

@@ -19,7 +19,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from plinth.recipe.recipe import Recipe
-from plinth.records import EDIT_TYPE, INTERNAL, SPELLING, OneValue, is_internal
+from plinth.records import INTERNAL, SPELLING, OneValue, is_internal
+from plinth.schemas import EDIT_TYPE
 
 INTRODUCTION = """\
 # Recipe reference

@@ -15,7 +15,8 @@ from plinth.compute.context import Context
 from plinth.errors import RecipeError
 from plinth.fingerprint import digest
 from plinth.model.parameters import Model
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture

@@ -20,7 +20,8 @@ from plinth.evaluation.memorisation import canaries
 from plinth.evaluation.memorisation.draws import draws, seen_through
 from plinth.model.decoder import build
 from plinth.model.hugging_face import hf_config
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
+from plinth.records import Manifest, Part
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture

@@ -12,7 +12,8 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus import annotate
 from plinth.corpus.annotate.rules.language_limits import read
-from plinth.records import DOCUMENT_SCHEMA, Step
+from plinth.records import Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 

@@ -13,7 +13,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.provenance.ledger.columns import BASE
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 

@@ -32,7 +32,8 @@ from plinth.corpus.protected.heldout_parameters import Holdout
 from plinth.corpus.protected.parameters import Protected, ProtectedSet
 from plinth.corpus.sources.cuts import cutter
 from plinth.corpus.sources.record import SEEN_BEFORE
-from plinth.records import REJECT_SCHEMA, Step
+from plinth.records import Step
+from plinth.schemas import REJECT_SCHEMA
 from plinth.storage import listing
 from plinth.storage.parts import write_batches, write_table
 from plinth.storage.steps import StepCache

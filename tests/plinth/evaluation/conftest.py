@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 from plinth.compute.context import Context
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
+from plinth.records import Manifest, Part
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from tests.model_folder import byte_level, save_folder

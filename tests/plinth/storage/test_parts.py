@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import DiskFullError, IntegrityError, MissingError, SourceError
-from plinth.records import DOCUMENT_SCHEMA, Part
+from plinth.records import Part
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage import parts
 from plinth.storage.store import Store
 

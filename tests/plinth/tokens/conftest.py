@@ -14,7 +14,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import Engine, InlineEngine
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture

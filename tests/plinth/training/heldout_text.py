@@ -10,7 +10,8 @@ import partly_scored
 import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
+from plinth.records import Manifest, Part
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters

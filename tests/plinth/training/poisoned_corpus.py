@@ -17,7 +17,8 @@ import pyarrow as pa
 from plinth.compute.context import Context
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture

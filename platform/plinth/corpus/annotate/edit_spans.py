@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.records import EDIT_TYPE
+from plinth.schemas import EDIT_TYPE
 
 Integers = npt.NDArray[np.integer]
 

@@ -26,7 +26,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.models import ready_fasttext
 from plinth.errors import RecipeError
-from plinth.records import EDIT_TYPE, Frozen, internal
+from plinth.records import Frozen, internal
+from plinth.schemas import EDIT_TYPE
 from plinth.text.fasttext import model_file, predict
 from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, Predictions
 

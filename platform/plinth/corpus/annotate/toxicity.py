@@ -23,7 +23,8 @@ from plinth.corpus.models import lexicon
 from plinth.corpus.models.classify import artefact, classifier
 from plinth.corpus.models.lexicon import Lexicon
 from plinth.errors import RecipeError
-from plinth.records import EDIT_TYPE, Frozen, internal
+from plinth.records import Frozen, internal
+from plinth.schemas import EDIT_TYPE
 from plinth.text.terms.terms import TermHits
 
 SCHEMA = pa.schema(

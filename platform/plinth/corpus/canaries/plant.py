@@ -29,7 +29,8 @@ from plinth.corpus.canaries.generate import Canary, Lexis
 from plinth.corpus.canaries.parameters import BUCKET, LONGEST, SHORTEST, Canaries, document_tokens
 from plinth.corpus.documents.documents import document_id
 from plinth.errors import RecipeError
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
+from plinth.records import Manifest, Part, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 

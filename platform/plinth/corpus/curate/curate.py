@@ -20,7 +20,8 @@ from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.policy.rights import TEXTS, Rights
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import StageError
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
+from plinth.records import Manifest, Part, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 from plinth.text.unicode.codepoints import utf8

@@ -24,7 +24,8 @@ from plinth.corpus.policy.policy import merged
 from plinth.corpus.policy.rights import GATE_REASONS
 from plinth.corpus.protected.protected import REASONS as protected_reasons
 from plinth.corpus.sidecars import Slot, slots
-from plinth.records import EDIT_TYPE, Manifest, Part, Step
+from plinth.records import Manifest, Part, Step
+from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 

@@ -35,7 +35,8 @@ from plinth.corpus.sources.parameters import Bucket, Documents, Source
 from plinth.corpus.sources.readers import identity, read
 from plinth.corpus.sources.record import SEEN_BEFORE, TAKEDOWN, RawRecord, Reject, refuse
 from plinth.errors import StageError
-from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Part, Step
+from plinth.records import Frozen, Manifest, Part, Step
+from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
 

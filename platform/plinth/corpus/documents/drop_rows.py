@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from plinth.corpus.documents.tables import reject_batch
 from plinth.corpus.sources.record import Reject
-from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Part
+from plinth.records import Part
+from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.corpus.sources.record import Reject
-from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA
+from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
 

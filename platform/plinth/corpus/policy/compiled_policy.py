@@ -22,7 +22,7 @@ from plinth.corpus.policy.expressions import Expression, StatedRule, parse
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.rights import GATE_REASONS, Rights
 from plinth.errors import RecipeError
-from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE
+from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
 
 DOCUMENTS = "documents"
 #: Document columns that a policy may read; never text.

@@ -25,7 +25,8 @@ from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, comp
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.rights import Rights
 from plinth.corpus.sidecars import slots
-from plinth.records import EDIT_TYPE, Manifest, Part, Step
+from plinth.records import Manifest, Part, Step
+from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, write_batches
 from plinth.storage.store import Store
 

@@ -32,7 +32,8 @@ from plinth.corpus.protected.heldout_parameters import Contamination
 from plinth.corpus.protected.match_cuts import REASON, SEAM, Span, cuts
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import IntegrityError
-from plinth.records import EDIT_TYPE, Manifest, Part, Step
+from plinth.records import Manifest, Part, Step
+from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import iter_aligned, read_table, write_batches, write_table
 from plinth.storage.store import Store
 from plinth.text.similarity.passages import word_positions

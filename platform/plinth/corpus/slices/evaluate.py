@@ -25,7 +25,8 @@ from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.review_labels import Review
 from plinth.corpus.slices.rule import GateRule
 from plinth.errors import MissingError, SourceError
-from plinth.records import DOCUMENT_SCHEMA, Blob, Manifest, Part, Step
+from plinth.records import Blob, Manifest, Part, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 

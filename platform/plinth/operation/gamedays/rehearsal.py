@@ -29,7 +29,8 @@ from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.operation.gamedays.gameday import Outcome, finding
 from plinth.operation.gamedays.warm_job import WarmJob
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
+from plinth.records import Manifest, Part
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.atomic import write_bytes
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.records import REJECT_SCHEMA
+from plinth.schemas import REJECT_SCHEMA
 
 JOIN = "__"
 

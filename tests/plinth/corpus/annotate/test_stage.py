@@ -10,7 +10,7 @@ from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.errors import MissingError, RecipeError, StageError
 from plinth.extensions import NoParams
-from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE
+from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
 from plinth.storage.parts import read_table
 from tests.catalogues import Including
 

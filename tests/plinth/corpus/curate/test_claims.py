@@ -11,7 +11,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.corpus.curate import claims
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 

@@ -16,7 +16,8 @@ from plinth.corpus.documents import documents
 from plinth.corpus.sources.inventory import groups, inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Normalisation, Source, Terms
 from plinth.errors import RejectRateError, SourceError, StageError
-from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from tests.s3_server import serving

@@ -27,7 +27,8 @@ from plinth.corpus.lists import lists as lists_stage
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.errors import MissingError, RejectRateError, SourceError
-from plinth.records import REJECT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import REJECT_SCHEMA
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.text.similarity.simhash import simhashes

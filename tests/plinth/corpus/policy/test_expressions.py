@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plinth.corpus.policy.expressions import MAX_CHARACTERS, parse
 from plinth.errors import RecipeError
-from plinth.records import EDIT_TYPE
+from plinth.schemas import EDIT_TYPE
 
 SCHEMA = {
     "a.words": pa.int32(),

@@ -21,7 +21,8 @@ from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.policy.rights import Rights
 from plinth.corpus.policy.whatif.count import rules_of
 from plinth.errors import StageError
-from plinth.records import DOCUMENT_SCHEMA, Manifest, Step
+from plinth.records import Manifest, Step
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from tests.rights import permitting

@@ -14,7 +14,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.evaluation.drift import heldout, job, judge
 from plinth.evaluation.parameters import Evaluation
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 
 PARAMS = Evaluation()

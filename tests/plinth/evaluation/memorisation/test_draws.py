@@ -16,7 +16,8 @@ from plinth.corpus.canaries import plant
 from plinth.corpus.canaries.parameters import BUCKET, Canaries
 from plinth.errors import RecipeError, TrainingError
 from plinth.evaluation.memorisation.draws import DrawnCopy, draws, require_drawn, seen_through
-from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.records import Manifest
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture, mixture_audit

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, RecipeError
 from plinth.provenance.ledger.placement import TokenPlaces, tokens_of
-from plinth.records import DOCUMENT_SCHEMA, Manifest, bucket_of
+from plinth.records import Manifest, bucket_of
+from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards import shards, stream_assignment, streams

@@ -28,7 +28,8 @@ from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.annotate.pii import keys, names, national, network, numbers
 from plinth.corpus.annotate.pii.hits import PiiHit
 from plinth.errors import StageError
-from plinth.records import EDIT_TYPE, Frozen, internal
+from plinth.records import Frozen, internal
+from plinth.schemas import EDIT_TYPE
 from plinth.text.terms import pii_places, pii_scan
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.ngrams import I64, U8

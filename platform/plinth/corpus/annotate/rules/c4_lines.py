@@ -17,7 +17,8 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.edit_spans import spans
-from plinth.records import EDIT_TYPE, Frozen, internal
+from plinth.records import Frozen, internal
+from plinth.schemas import EDIT_TYPE
 from plinth.text.rules import c4_line_rules as kernel
 
 Bools = npt.NDArray[np.bool_]

@@ -10,7 +10,7 @@ from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.edit_spans import spans
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.extensions import NoParams
-from plinth.records import EDIT_TYPE
+from plinth.schemas import EDIT_TYPE
 from plinth.text.rules import refinedweb_kernel
 from plinth.text.rules.refinedweb_reference import judge
 

@@ -29,7 +29,8 @@ from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.edits import I64, Bools
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.sidecars import Slot
-from plinth.records import EDIT_TYPE, Part, Step
+from plinth.records import Part, Step
+from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import Store
 from plinth.text.similarity.passages import Windows, window_keys, windows

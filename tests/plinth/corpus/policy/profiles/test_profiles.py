@@ -18,7 +18,7 @@ from plinth.corpus.policy.profiles.registry import PROFILES, profile
 from plinth.corpus.policy.profiles.resolve import resolved
 from plinth.errors import RecipeError
 from plinth.recipe import column_checks
-from plinth.records import EDIT_TYPE
+from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import read_table
 from tests.agreement.released import FILTERS
 from tests.rights import MIT
