@@ -23,6 +23,7 @@ runs          runs by theirs
 backup_drill  the databases of an installation; a backup restored into a scratch place and proved
 servers       the servers of `plinth up`, on loopback
 exporter      all parts of a workspace's metrics
+exporter_parts  those of them that a process of its own collects
 running       what was started for a workspace: listed, stopped
 installation/ a whole installation on this machine, to try: PostgreSQL, S3, TLS, logins
 harvest/      the demo's corpus, from text on this machine

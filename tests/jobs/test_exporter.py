@@ -26,8 +26,8 @@ from tests.prometheus_server import free_port, wait_for
 def test_all_parts_are_collected_and_reading_makes_nothing(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     before = sorted(ctx.workspace.root.rglob("*"))
-    found = exporter(ctx, lambda: None, pytest.fail)
-    text = found.refresh().decode()
+    found = exporter(ctx, None, pytest.fail)
+    text = found.complete().decode()
     assert sorted(ctx.workspace.root.rglob("*")) == before
     parts = {part.name for part in found.parts}
     assert all(part.up for part in found.parts)
@@ -51,7 +51,7 @@ def test_corpus_and_budget_are_what_is_published_and_reserved(tmp_path: Path) ->
         Reservation(id="1", workspace=str(ctx.workspace.root), run="r", recipe="", team="web", experiment="", person="",
                     ranks=1, price=0, spot=False, reserved=30_000_000, reason="", work="w", before_s=0.0, made=2.0)
     )  # fmt: skip
-    families = text_string_to_metric_families(exporter(ctx, lambda: None, pytest.fail).refresh().decode())
+    families = text_string_to_metric_families(exporter(ctx, None, pytest.fail).complete().decode())
     values = {(one.name, *sorted(one.labels.values())): one.value for family in families for one in family.samples}
     assert values["plinth_asset_rows", "web/documents"] == 9
     assert values["plinth_asset_bytes", "web/documents"] == 700

@@ -11,7 +11,6 @@ from jobs.cli.options import Settings, examples, group, json_option, recipe_opti
 
 if TYPE_CHECKING:
     from plinth.operation.metrics.exporter import Exporter
-    from plinth.recipe.recipe import Recipe
 
 #: As `plinth up` takes it (`jobs.servers`).
 PORT = 9464
@@ -86,12 +85,5 @@ def write(settings: Settings, file: Path) -> None:
 def _exporter(settings: Settings) -> Exporter:
     """Of a workspace; without a recipe no canary is watched."""
     from jobs.exporter import exporter
-    from plinth.errors import MissingError
 
-    def recipe() -> Recipe | None:
-        try:
-            return settings.load_recipe()
-        except MissingError:
-            return None
-
-    return exporter(settings.context(), recipe)
+    return exporter(settings.context(), settings.recipe)

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import fsspec
-
 from plinth.errors import IntegrityError, PlinthError, SourceError
 
 #: What remote drivers fetch at a time.
@@ -51,6 +49,8 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
             module, maker = own.split(":")
             fs = getattr(importlib.import_module(f"plinth.storage.{module}"), maker)()
             return fs, fs._strip_protocol(uri)
+        import fsspec
+
         fs = fsspec.filesystem(scheme.group(1) if scheme else "file", **options)
         return fs, fs._strip_protocol(uri)
     except (ImportError, ValueError) as error:

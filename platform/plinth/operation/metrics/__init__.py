@@ -1,9 +1,10 @@
 """Metrics in Prometheus' form.
 
-    table       names, labels and meaning of all metrics
-    exporter    collects parts, each at its pace; serves or writes the text
-    runs        the part of runs: what timelines have got since the last look
-    workspace   disk, alarms, orchestrator; corpus, budget
+    table         names, labels and meaning of all metrics
+    exporter      collects parts, each at its pace; serves or writes the text
+    part_process  parts that read much and seldom, in a process that ends with the collection
+    runs          the part of runs: what timelines have got since the last look
+    workspace     disk, alarms, orchestrator; corpus, budget
 
 The part of service levels, releases and canaries is `registry.metrics`; `jobs.exporter` puts all together.
 """

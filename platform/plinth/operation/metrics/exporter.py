@@ -4,7 +4,7 @@
 
 A scrape sends bytes that are there: it costs the same for one run and for a thousand, and waits for nothing. A part
 that fails keeps its last samples, and is named in `plinth_collector_up`; the others go on. How old the text is, is a
-metric of its own.
+metric of its own. A part may be collected elsewhere (`part_process`): it is taken at a later refresh.
 
 Does not belong here: what a part reads (runs, workspace, spending, levels; those of the registry: `registry.metrics`).
 """
@@ -24,8 +24,9 @@ from plinth.operation.metrics.table import METRICS
 from plinth.storage.atomic import write_bytes
 from plinth.training.sinks.metric import MetricSample, exposition
 
-#: Seconds between two refreshes.
+#: Seconds between two refreshes; and between two looks, where whoever wants the whole text waits for it.
 REFRESH_S: Final = 5.0
+PAUSE_S: Final = 0.1
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,13 +37,18 @@ class ExportPart:
 
     Attributes:
         every_s: seconds between two collections.
+        collect: its samples; None: they are not there yet, and the next refresh looks again.
+        watch: the state of what it reads; where that changed, it is collected before its time.
     """
 
     name: str
     every_s: float
-    collect: Callable[[], Iterable[MetricSample]]
+    collect: Callable[[], Iterable[MetricSample] | None]
+    watch: Callable[[], object] = lambda: None
     samples: list[MetricSample] = field(default_factory=list)
     due: float = 0.0
+    begun: float | None = None
+    seen: object = None
     up: bool = True
     seconds: float = 0.0
     fault: str = ""
@@ -54,6 +60,7 @@ class Exporter:
     Args:
         read_bytes: bytes of timelines read until now.
         say: takes a sentence about a part that begins to fail.
+        end: called at the end, for what collects parts elsewhere.
     """
 
     def __init__(
@@ -61,9 +68,10 @@ class Exporter:
         parts: Sequence[ExportPart],
         read_bytes: Callable[[], int] = lambda: 0,
         say: Callable[[str], None] = lambda sentence: None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self.parts, self._read_bytes, self._say = parts, read_bytes, say
-        self.text = b""
+        self.text, self.end = b"", end
 
     def refresh(self, now: float | None = None) -> bytes:
         """Collect the parts that are due; returns the text.
@@ -73,20 +81,31 @@ class Exporter:
         """
         at = time.time() if now is None else now
         for part in self.parts:
-            if at >= part.due:
-                part.due = at + part.every_s
-                self._collect(part)
+            if part.begun is None and ((state := part.watch()) != part.seen or at >= part.due):
+                part.begun, part.due, part.seen = time.perf_counter(), at + part.every_s, state
+            if part.begun is not None:
+                self._collect(part, part.begun)
         samples = [sample for part in self.parts for sample in part.samples]
         self.text = exposition(METRICS, [*self._own(at), *samples])
         return self.text
 
-    def _collect(self, part: ExportPart) -> None:
-        begun = time.perf_counter()
+    def complete(self) -> bytes:
+        """Refresh until no part is under way; returns the text."""
+        self.refresh()
+        while any(part.begun is not None for part in self.parts):
+            time.sleep(PAUSE_S)
+            self.refresh()
+        return self.text
+
+    def _collect(self, part: ExportPart, begun: float) -> None:
         try:
-            part.samples, fault = list(part.collect()), ""
+            found = part.collect()
+            if found is None:
+                return
+            part.samples, fault = list(found), ""
         except (PlinthError, OSError, ValueError) as error:  # its last samples stay
             fault = " ".join(str(error).split())
-        part.up, part.seconds = not fault, time.perf_counter() - begun
+        part.begun, part.up, part.seconds = None, not fault, time.perf_counter() - begun
         if fault and fault != part.fault:
             self._say(f"{part.name} cannot be collected: {fault}")
         part.fault = fault
@@ -106,7 +125,10 @@ def write(exporter: Exporter, path: Path) -> None:
     Raises:
         StorageError, DiskFullError, WorkspaceError: as the operating system refuses.
     """
-    write_bytes(path, exporter.refresh())
+    try:
+        write_bytes(path, exporter.complete())
+    finally:
+        exporter.end()
 
 
 def serve(
@@ -124,11 +146,14 @@ def serve(
         exporter.refresh()
         thread = threading.Thread(target=server.serve_forever, name="plinth-metrics", daemon=True)
         thread.start()
-        while not over():
-            wait(REFRESH_S)
-            exporter.refresh()
-        server.shutdown()
-        thread.join()
+        try:
+            while not over():
+                wait(REFRESH_S)
+                exporter.refresh()
+        finally:
+            exporter.end()
+            server.shutdown()
+            thread.join()
 
 
 def _server(exporter: Exporter, host: str, port: int) -> http.server.ThreadingHTTPServer:

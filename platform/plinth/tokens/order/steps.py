@@ -17,13 +17,14 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar
 
 from plinth.errors import MissingError, RecipeError
 from plinth.tokens.order.parameters import Amendment, BatchChange, Change, LengthChange
+
+if TYPE_CHECKING:  # whoever follows runs reads their configurations, and needs no arrays
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class MisplacedChange(RecipeError):
@@ -95,6 +96,8 @@ class Steps:
         Raises:
             MissingError: the run has no such step.
         """
+        import numpy as np
+
         first, count = self.take(step)
         return np.arange(first, first + count, dtype=np.int64)
 
