@@ -6,15 +6,18 @@ They load some 80 MiB that the exporter itself needs no second time: see `plinth
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobs.last_recipe import recall
 from plinth.compute.context import Context
 from plinth.compute.worker_process import Handler, ItemWatch
 from plinth.errors import MissingError
 from plinth.operation.metrics.part_process import handler
-from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from registry.metrics import canary_samples, level_samples, release_samples
+
+if TYPE_CHECKING:
+    from plinth.recipe.recipe import Recipe
 
 
 def serve(watch: ItemWatch, workspace: str, recipe: str = "") -> Handler:

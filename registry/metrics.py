@@ -9,16 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from plinth.compute.context import Context
 from plinth.errors import TrustError
 from plinth.operation import objectives
 from plinth.provenance.impact.descendants import descent
-from plinth.recipe.recipe import Recipe
 from plinth.training.sinks.metric import MetricSample
 from registry import releases, service_levels, taint
 from registry.releases import ReleaseRecord
 from registry.standing import standing
+
+if TYPE_CHECKING:
+    from plinth.recipe.recipe import Recipe
 
 
 def release_samples(ctx: Context) -> Iterator[MetricSample]:

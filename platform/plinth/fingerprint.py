@@ -13,6 +13,7 @@ import math
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,6 @@ def require_libraries(step: str, expected: Mapping[str, str]) -> None:
 def _installed(name: str) -> str:
     if name in UNICODE:
         return UNICODE[name]
-    from importlib import metadata  # brings the parsers of mail with it, which few processes need
-
     distribution, _, file = name.partition(":")
     try:
         found = metadata.distribution(distribution)

@@ -20,6 +20,9 @@ from plinth.operation.metrics.table import METRICS
 from plinth.operation.spending.ledger import Ledger, Limit, Reservation
 from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from plinth.training.telemetry.timeline import Timeline
+from tests.plinth.training.conftest import tiny
 from tests.prometheus_server import free_port, wait_for
 
 
@@ -37,20 +40,8 @@ def test_all_parts_are_collected_and_reading_makes_nothing(tmp_path: Path) -> No
 
 def test_corpus_and_budget_are_what_is_published_and_reserved(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
-    blob = Blob(md5="1" * 32, sha256="2" * 64, bytes=700)
-    funnel = {"total": {"stages": [{"stage": "policy", "documents_in": 9, "reasons": {"toxic": {"documents": 2}}}]}}
-    for asset, stats in (("web/documents", {}), ("funnel", funnel)):
-        made = Manifest(asset=asset, step="s", version="1", params={}, inputs={}, stats=stats,
-                        parts=(Part(name="part-0.parquet", blob=blob, rows=9),))  # fmt: skip
-        ctx.refs.save(made)
-        ctx.refs.publish(made, "k")
-    (ctx.workspace.root / "budget").mkdir()
-    ledger = Ledger(str(ctx.workspace.root / "budget" / "ledger.sqlite"))
-    ledger.limit(Limit(scope="all", name="", amount=100_000_000, period="total", person="kim", made=1.0))
-    ledger.reserve(
-        Reservation(id="1", workspace=str(ctx.workspace.root), run="r", recipe="", team="web", experiment="", person="",
-                    ranks=1, price=0, spot=False, reserved=30_000_000, reason="", work="w", before_s=0.0, made=2.0)
-    )  # fmt: skip
+    publish(ctx)
+    reserve(ctx)
     families = text_string_to_metric_families(exporter(ctx, None, pytest.fail).complete().decode())
     values = {(one.name, *sorted(one.labels.values())): one.value for family in families for one in family.samples}
     assert values["plinth_asset_rows", "web/documents"] == 9
@@ -60,6 +51,71 @@ def test_corpus_and_budget_are_what_is_published_and_reserved(tmp_path: Path) ->
     assert values["plinth_budget_limit", "", "all", "total"] == 100
     assert values["plinth_budget_used", "", "all", "total"] == 30
     assert (values["plinth_spent", "", "web"], values["plinth_reserved", "", "web"]) == (0, 30)
+
+
+def publish(ctx: Context) -> None:
+    """Documents and a funnel."""
+    blob = Blob(md5="1" * 32, sha256="2" * 64, bytes=700)
+    funnel = {"total": {"stages": [{"stage": "policy", "documents_in": 9, "reasons": {"toxic": {"documents": 2}}}]}}
+    for asset, stats in (("web/documents", {}), ("funnel", funnel)):
+        made = Manifest(asset=asset, step="s", version="1", params={}, inputs={}, stats=stats,
+                        parts=(Part(name="part-0.parquet", blob=blob, rows=9),))  # fmt: skip
+        ctx.refs.save(made)
+        ctx.refs.publish(made, "k")
+
+
+def reserve(ctx: Context) -> None:
+    """A limit, and a reservation under it."""
+    (ctx.workspace.root / "budget").mkdir()
+    ledger = Ledger(str(ctx.workspace.root / "budget" / "ledger.sqlite"))
+    ledger.limit(Limit(scope="all", name="", amount=100_000_000, period="total", person="kim", made=1.0))
+    ledger.reserve(
+        Reservation(id="1", workspace=str(ctx.workspace.root), run="r", recipe="", team="web", experiment="", person="",
+                    ranks=1, price=0, spot=False, reserved=30_000_000, reason="", work="w", before_s=0.0, made=2.0)
+    )  # fmt: skip
+
+
+#: Of what the exporter's process must not load to stay below 50 MB: packages, and ours that bring them.
+HEAVY = ("numpy", "pyarrow", "duckdb", "pandas", "fsspec", "asyncio", "boto3", "cryptography", "securesystemslib",
+         "sqlalchemy", "mlflow", "dagster", "torch", "registry", "assets", "plinth.recipe",
+         "plinth.provenance")  # fmt: skip
+
+
+def test_all_parts_are_collected_without_what_is_heavy(tmp_path: Path) -> None:
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    publish(ctx)
+    reserve(ctx)
+    config = tiny(ctx.workspace.root, run_id="r1")
+    configuration.write(config)
+    Timeline(config.directory.events).append("job_started", ranks=2, nodes=1)
+    script = textwrap.dedent(f"""
+        import sys
+        from pathlib import Path
+        from jobs.cli.operation import metrics
+        from jobs.cli.options import Settings
+        found = metrics._exporter(Settings(Path({str(ctx.workspace.root)!r})))
+        text = found.complete().decode()
+        assert all(part.up for part in found.parts), text
+        assert text.count("plinth_run_active") == 3 and "plinth_asset_rows" in text and "plinth_budget_limit" in text
+        print(*(name for name in {HEAVY!r} if name in sys.modules))
+    """)
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_a_release_that_changes_is_collected_at_the_next_refresh(tmp_path: Path) -> None:
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    found = exporter(ctx, None, pytest.fail)
+    (registry,) = (part for part in found.parts if part.name == "registry")
+    found.complete()
+    due = registry.due
+    found.refresh(due - 1)
+    assert registry.begun is None
+    (ctx.workspace.releases / "00001.json").write_text("{}")
+    found.refresh(due - 1)
+    assert registry.begun is not None
+    assert b"plinth_trust_broken 1.0" in found.complete()
 
 
 @pytest.mark.exhaustive

@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pydantic import Field
 
 from plinth.corpus.dedup.parameters import MinHash
@@ -54,6 +53,8 @@ class TextSignature(Frozen):
 
 def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
     """The signatures of texts; equal ones once, in order of their digests."""
+    import pyarrow as pa
+
     from plinth.corpus.dedup.near import shingles
     from plinth.text.unicode.fold import digests
 

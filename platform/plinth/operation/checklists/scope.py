@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from plinth.compute.context import Context
 from plinth.operation.checklists.settings import ChecklistSettings
-from plinth.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
+    from plinth.recipe.recipe import Recipe
     from plinth.training.config import RunConfig
 
 

@@ -16,8 +16,6 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError, PlinthError
@@ -27,7 +25,6 @@ from plinth.provenance.impact.edges import Edges
 from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
-from plinth.storage.parts import iter_batches
 from plinth.storage.refs import MISTYPED
 from plinth.training.attempts.code import together
 from plinth.training.attempts.host import HostFacts
@@ -92,6 +89,11 @@ def holders(ctx: Context, document: str, curated: Iterable[str]) -> tuple[str, .
 
 def holds(ctx: Context, manifest: Manifest, document: str) -> bool:
     """Whether one of the manifest's parts has a row of the document."""
+    import pyarrow as pa  # here: whoever reads marks imports this, and few marks are on documents
+    import pyarrow.compute as pc
+
+    from plinth.storage.parts import iter_batches
+
     wanted = pa.scalar(bytes.fromhex(document), pa.binary(16))
     return any(
         pc.any(pc.equal(batch.column("id"), wanted)).as_py()

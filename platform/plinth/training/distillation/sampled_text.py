@@ -17,7 +17,6 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest, renamed
 from plinth.corpus.sources.inventory import Inventory
 from plinth.corpus.sources.sampled import SampledText
-from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Generated, Sampling
 from plinth.records import Manifest, Part, Step
 from plinth.storage.files import SourceFile
@@ -43,6 +42,8 @@ def run(ctx: Context, bucket: str, params: SampledText, teacher: Manifest) -> Ma
     found = ctx.cache.get_many(keys)
     missing = [index for index, parts in enumerate(found) if parts is None]
     if missing:
+        from plinth.evaluation.engine.client import ModelEngine  # loads Arrow, which the stage's name needs not
+
         with ModelEngine.of(ctx, teacher, label=f"{bucket}/{STAGE}") as engine:
             for index in missing:
                 first, stop = blocks[index]

@@ -1,0 +1,122 @@
+"""Parts that a process of its own collects: its faults are theirs by name, and it outlives neither work nor owner."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plinth.compute.worker import Program
+from plinth.errors import PlinthError
+from plinth.operation.metrics.exporter import Exporter, ExportPart
+from plinth.operation.metrics.part_process import PartProcess
+from plinth.training.sinks.metric import MetricSample
+from tests.plinth.operation.metrics import part_handlers
+
+PROGRAM = Program(f"{part_handlers.__name__}:serve", quiet=True)
+
+
+@pytest.fixture
+def apart() -> Iterator[PartProcess]:
+    made = PartProcess(PROGRAM)
+    yield made
+    made.end()
+
+
+def collected(apart: PartProcess, part: str) -> list[MetricSample]:
+    while (found := apart.collect(part)) is None:
+        time.sleep(0.01)
+    return found
+
+
+def exporter(apart: PartProcess, *names: str) -> tuple[Exporter, list[str]]:
+    said: list[str] = []
+
+    def part(name: str) -> ExportPart:
+        return ExportPart(name, 3600.0, lambda: apart.collect(name))
+
+    return Exporter([part(name) for name in names], say=said.append, end=apart.end), said
+
+
+def test_one_process_collects_what_is_due_and_ends(apart: PartProcess) -> None:
+    found, said = exporter(apart, "sound", "many")
+    found.refresh()
+    assert [part.begun is not None for part in found.parts] == [True, True]  # nobody waits
+    found.complete()
+    sound, many = (part.samples for part in found.parts)
+    assert said == []
+    assert [one.labels for one in many] == [(f"run-{number}",) for number in range(part_handlers.MANY)]
+    assert all(math.isnan(one.value) for one in many)
+    assert not psutil.pid_exists(int(sound[0].value))
+    again = int(collected(apart, "sound")[0].value)
+    assert again != int(sound[0].value)
+
+
+@pytest.mark.parametrize(("name", "fault"), [
+    ("fails", "the ledger does not answer"), ("defect", "ended found: status 1"), ("dies", "ended found: status -9"),
+])  # fmt: skip
+def test_a_part_that_fails_is_named_and_those_after_it_are_collected(
+    apart: PartProcess, name: str, fault: str
+) -> None:
+    found, said = exporter(apart, name, "sound")
+    found.complete()
+    assert len(said) == 1
+    assert said[0].startswith(f"{name} cannot be collected: ")
+    assert fault in said[0]
+    assert [part.up for part in found.parts] == [False, True]
+    assert [len(part.samples) for part in found.parts] == [0, 1]
+
+
+def test_a_part_that_hangs_holds_up_no_other_and_is_ended(apart: PartProcess) -> None:
+    found, said = exporter(apart, "hangs", "sound")
+    other = ExportPart("workspace", 0.0, lambda: [MetricSample("plinth_taints", (), time.monotonic())])
+    found.parts = [*found.parts, other]
+    found.refresh()
+    worker = apart._worker
+    assert worker is not None
+    while worker.begun_and_ended() != (1, 0):
+        time.sleep(0.01)
+    before = other.samples
+    found.refresh()
+    assert said == []
+    assert other.samples > before
+    apart._limit_s = 0.0
+    found.refresh()
+    assert said == ["hangs cannot be collected: it takes longer than 0 s"]
+    assert not psutil.pid_exists(worker.pid)
+    apart._limit_s = 120.0
+    found.complete()
+    assert [part.up for part in found.parts] == [False, True, True]
+
+
+def test_it_does_not_outlive_its_owner_however_that_ends(tmp_path: Path) -> None:
+    script = (
+        f"import time\nfrom plinth.compute.worker import Program\n"
+        f"from plinth.operation.metrics.part_process import PartProcess\n"
+        f"apart = PartProcess(Program({PROGRAM.target!r}))\napart.collect('hangs')\n"
+        f"print(apart._worker.pid, flush=True)\ntime.sleep(3600)\n"
+    )
+    root = Path(__file__).resolve().parents[4]
+    owner = subprocess.Popen([sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    child = psutil.Process(int(owner.stdout.readline()))
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    until = time.monotonic() + 120
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_program_that_does_not_start_is_said() -> None:
+    apart = PartProcess(Program(f"{part_handlers.__name__}:absent", quiet=True))
+    with pytest.raises(PlinthError, match="does not start"):
+        collected(apart, "sound")
