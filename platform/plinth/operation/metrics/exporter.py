@@ -22,7 +22,7 @@ from typing import Final
 from plinth.errors import PlinthError
 from plinth.operation.metrics.table import METRICS
 from plinth.storage.atomic import write_bytes
-from plinth.training.sinks.metric import MetricSample, exposition
+from plinth.training.sinks.metric import MetricLines, MetricSample, joined, lines
 
 #: Seconds between two refreshes; and between two looks, where whoever wants the whole text waits for it.
 REFRESH_S: Final = 5.0
@@ -37,15 +37,15 @@ class ExportPart:
 
     Attributes:
         every_s: seconds between two collections.
-        collect: its samples; None: they are not there yet, and the next refresh looks again.
+        collect: its samples, or lines of them; None: they are not there yet, and the next refresh looks again.
         watch: the state of what it reads; where that changed, it is collected before its time.
     """
 
     name: str
     every_s: float
-    collect: Callable[[], Iterable[MetricSample] | None]
+    collect: Callable[[], Iterable[MetricSample | MetricLines] | None]
     watch: Callable[[], object] = lambda: None
-    samples: list[MetricSample] = field(default_factory=list)
+    lines: list[MetricLines] = field(default_factory=list)
     due: float = 0.0
     begun: float | None = None
     seen: object = None
@@ -85,8 +85,8 @@ class Exporter:
                 part.begun, part.due, part.seen = time.perf_counter(), at + part.every_s, state
             if part.begun is not None:
                 self._collect(part, part.begun)
-        samples = [sample for part in self.parts for sample in part.samples]
-        self.text = exposition(METRICS, [*self._own(at), *samples])
+        found = [one for part in self.parts for one in part.lines]
+        self.text = joined(METRICS, [lines(METRICS, self._own(at)), *found])
         return self.text
 
     def complete(self) -> bytes:
@@ -102,7 +102,7 @@ class Exporter:
             found = part.collect()
             if found is None:
                 return
-            part.samples, fault = list(found), ""
+            part.lines, fault = _lines(found), ""
         except (PlinthError, OSError, ValueError) as error:  # its last samples stay
             fault = " ".join(str(error).split())
         part.begun, part.up, part.seconds = None, not fault, time.perf_counter() - begun
@@ -117,6 +117,16 @@ class Exporter:
         for part in self.parts:
             yield MetricSample("plinth_collector_up", (part.name,), float(part.up))
             yield MetricSample("plinth_collector_seconds", (part.name,), part.seconds)
+
+
+def _lines(found: Iterable[MetricSample | MetricLines]) -> list[MetricLines]:
+    made, samples = list[MetricLines](), list[MetricSample]()
+    for one in found:
+        if isinstance(one, MetricSample):
+            samples.append(one)
+        else:
+            made.append(one)
+    return [*made, lines(METRICS, samples)]
 
 
 def write(exporter: Exporter, path: Path) -> None:

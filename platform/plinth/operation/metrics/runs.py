@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from plinth.errors import PlinthError
+from plinth.operation.metrics.table import METRICS
 from plinth.training import config as configuration
 from plinth.training.directory import RunDirectory
-from plinth.training.sinks.metric import MetricSample
+from plinth.training.sinks.metric import MetricLines, lines
 from plinth.training.sinks.run_follower import RunFollower
 
 #: Seconds after its last event for which a run is exported; Prometheus keeps what was before.
@@ -30,7 +31,7 @@ class RunsCollector:
         self._folder = folder
         self._followed: dict[str, RunFollower] = {}
         self._seen: dict[str, tuple[int, int]] = {}  # inode and size of the timeline, when it was read
-        self._samples: dict[str, list[MetricSample]] = {}
+        self._lines: dict[str, MetricLines] = {}  # of runs that are exported
         self._last: dict[str, float] = {}  # time of the last event
         self._read = 0
 
@@ -39,34 +40,36 @@ class RunsCollector:
         """Bytes of timelines and samples read until now."""
         return self._read + sum(one.read_bytes for one in self._followed.values())
 
-    def collect(self) -> Iterator[MetricSample]:
-        """Samples of runs that have an event of the last day."""
+    def collect(self) -> Iterator[MetricLines]:
+        """Lines of runs that have an event of the last day."""
         now = time.time()
         for name in sorted(self._names()):
             found = _identity(self._folder / name / "events.jsonl")
             if found != self._seen.get(name):
                 self._seen[name] = found
-                self._samples[name] = self._look(name)
-            if self._kept(name, now):
-                yield from self._samples[name]
+                self._lines[name] = self._look(name)
+            if not self._kept(name, now):
+                self._lines.pop(name, None)
+            elif name in self._lines:
+                yield self._lines[name]
 
     def _names(self) -> list[str]:
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             return [one.name for one in entries if one.is_dir()]
         return []
 
-    def _look(self, name: str) -> list[MetricSample]:
+    def _look(self, name: str) -> MetricLines:
         """What a run has now; what it had, where its files cannot be read."""
         try:
             follower = self._followed.get(name) or self._follow(name)
             follower.poll()
         except (PlinthError, ValueError, KeyError, TypeError, OSError):  # one broken run hides no other
-            return self._samples.get(name, [])
+            return self._lines.get(name, {})
         self._last[name] = follower.state.last
         if not follower.state.active:  # its account is let go; whoever starts another job has it read again
             self._read += follower.read_bytes
             del self._followed[name]
-        return list(follower.state.samples())
+        return lines(METRICS, follower.state.samples())
 
     def _follow(self, name: str) -> RunFollower:
         follower = RunFollower(configuration.load(RunDirectory(self._folder / name).config))

@@ -5,8 +5,7 @@ Does not belong here: which metrics there are (`run_metrics` has those of a run,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from prometheus_client.utils import floatToGoString
@@ -45,6 +44,10 @@ class MetricSample(NamedTuple):
     value: float
 
 
+#: Lines of the text format, by metric.
+MetricLines = Mapping[str, str]
+
+
 def exposition(metrics: Mapping[str, Metric], samples: Iterable[MetricSample]) -> bytes:
     """Samples as text, grouped by metric, in the order of the table; a metric without samples is left out.
 
@@ -54,19 +57,31 @@ def exposition(metrics: Mapping[str, Metric], samples: Iterable[MetricSample]) -
     Raises:
         KeyError: a sample of a metric that the table does not have.
     """
-    lines: dict[str, list[str]] = {}
+    return joined(metrics, (lines(metrics, samples),))
+
+
+def lines(metrics: Mapping[str, Metric], samples: Iterable[MetricSample]) -> MetricLines:
+    """The lines of samples by metric: an eighth of the samples' memory, and written once while they stand.
+
+    Raises:
+        KeyError: as `exposition`.
+    """
+    found: dict[str, list[str]] = {}
     for name, labels, value in samples:
         number = floatToGoString(value)  # type: ignore[no-untyped-call]
-        lines.setdefault(name, []).append(f"{_series(name, metrics[name].labels, labels)} {number}\n")
-    text = (
-        f"# HELP {name} {one.meaning}\n# TYPE {name} {one.kind}\n{''.join(lines[name])}"
-        for name, one in metrics.items()
-        if name in lines
-    )
-    return "".join(text).encode()
+        found.setdefault(name, []).append(f"{_series(name, metrics[name].labels, labels)} {number}\n")
+    return {name: "".join(own) for name, own in found.items()}
 
 
-@lru_cache(maxsize=1 << 17)
+def joined(metrics: Mapping[str, Metric], sources: Sequence[MetricLines]) -> bytes:
+    """The text of lines from several sources."""
+    text = bytearray()
+    for name, one in metrics.items():
+        if own := "".join([source[name] for source in sources if name in source]):
+            text += f"# HELP {name} {one.meaning}\n# TYPE {name} {one.kind}\n{own}".encode()
+    return bytes(text)
+
+
 def _series(name: str, labels: tuple[str, ...], values: tuple[str, ...]) -> str:
     pairs = sorted(zip(labels, values, strict=True))
     written = ",".join(f'{label}="{_escaped(value)}"' for label, value in pairs)
