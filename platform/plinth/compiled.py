@@ -88,10 +88,7 @@ class _Ours:
     def from_function(cls, py_func: Any, py_file: str) -> Any:
         if ROOT not in Path(py_file).parents:
             return None
-        found = super().from_function(py_func, py_file)  # type: ignore[misc]
-        if found is not None:
-            _sweep(Path(found.get_cache_path()), py_file)
-        return found
+        return super().from_function(py_func, py_file)  # type: ignore[misc]
 
 
 def _mark(py_file: str) -> str:
@@ -171,7 +168,7 @@ def _compiled_once(made: Any) -> Any:
     if kernel._cache.cache_path is None:
         return kernel
     name = re.sub(r"\W", "_", f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}")
-    lock, compile_for = Path(kernel._cache.cache_path) / f"{name}.lock", kernel.compile
+    folder, compile_for = Path(kernel._cache.cache_path), kernel.compile
 
     @wraps(compile_for)
     def compile_once(signature: Any) -> Any:
@@ -182,7 +179,8 @@ def _compiled_once(made: Any) -> Any:
                 return compile_for(signature)
             _compiling = True
             try:
-                with _alone(lock):
+                with _alone(folder / f"{name}.lock"):
+                    _sweep(folder, kernel.py_func.__code__.co_filename)
                     return compile_for(signature)
             finally:
                 _compiling = False

@@ -15,21 +15,26 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
 
 COLOURS = {"up to date": "green", "stale": "yellow", "not made": "red"}
+#: Assets of a group in one state that are a line each; more are one line together.
+LISTED = 60
 
 
 @click.command(
     epilog=examples(
         "plinth status",
+        "plinth status --all | grep stale",
         "plinth status --json | jq -r '.[] | select(.state != \"up to date\").asset'",
     )
 )
 @shared
 @recipe_option
+@click.option("--all", "every", is_flag=True, help="A line for every asset, however many.")
 @json_option
-def status(settings: Settings, as_json: bool) -> None:
+def status(settings: Settings, every: bool, as_json: bool) -> None:
     """List every asset of the recipe: up to date, stale or not made; rows, size and digest.
 
-    A stale asset was made from another recipe, other code or other inputs than the present ones.
+    A stale asset was made from another recipe, other code or other inputs than the present ones. More than 60 assets of
+    a group in the same state are one line.
     """
     from jobs import pipeline
     from jobs.cli import output
@@ -39,7 +44,7 @@ def status(settings: Settings, as_json: bool) -> None:
     if as_json:
         output.emit_json(rows)
         return
-    output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows), right=("rows", "size"))
+    output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows, every), right=("rows", "size"))
     count = sum(row["state"] == "up to date" for row in rows)
     output.say(f"{count} of {counted(len(rows), 'asset')} {'is' if count == 1 else 'are'} up to date.")
     if others := sum(not row["own"] for row in rows):
@@ -65,18 +70,35 @@ def _under_way(ctx: Context) -> Iterator[str]:
                 yield f"run {run.run_id} is under way (job {handle.id}): {progress}"
 
 
-def _status_rows(rows: list[dict[str, Any]]) -> Iterator[tuple[object, ...] | None]:
-    """One line per asset, a rule between groups."""
+def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[object, ...] | None]:
+    """One line per asset, or for many of one group and state, at the first of them; a rule between groups."""
+    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        alike.setdefault((row["group"], row["state"]), []).append(row)
+    before, folded = None, set()
+    for row in rows:
+        group, state = here = row["group"], row["state"]
+        if here in folded:
+            continue
+        if before not in (None, group):
+            yield None
+        before = group
+        if len(alike[here]) > LISTED and not every:
+            folded.add(here)
+            yield _line(f"{group}: {counted(len(alike[here]), 'asset')}", state, alike[here])
+        else:
+            yield _line(row["asset"], state, [row], row["rows"], row["digest"])
+
+
+def _line(
+    name: str, state: str, rows: list[dict[str, Any]], count: int | None = None, digest: str | None = None
+) -> tuple[object, ...]:
+    """One line of the table: the size is that of all `rows`."""
     from jobs.cli import output
 
-    group = None
-    for row in rows:
-        if group not in (None, row["group"]):
-            yield None
-        group = row["group"]
-        size = output.size(row["bytes"]) if row["bytes"] is not None else None
-        digest = row["digest"][:12] if row["digest"] else None
-        yield row["asset"], output.coloured(row["state"], COLOURS[row["state"]]), row["rows"] or None, size, digest
+    known = [row["bytes"] for row in rows if row["bytes"] is not None]
+    size = output.size(sum(known)) if known else None
+    return name, output.coloured(state, COLOURS[state]), count or None, size, digest[:12] if digest else None
 
 
 @click.command(epilog=examples("plinth report", "plinth report --json"))

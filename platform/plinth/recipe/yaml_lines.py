@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.cyaml import CParser
+from yaml.resolver import Resolver
 
 #: Where a value is in the data: mapping keys and list positions from the top.
 Key = tuple[str | int, ...]
@@ -90,6 +94,8 @@ def parse(text: str, file: str) -> Lined:
     except yaml.YAMLError as error:  # a reader error: a character that YAML does not allow
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         return _unread(Position(file, line), f"not YAML: {getattr(error, 'reason', error)}")
+    except UnicodeEncodeError as error:  # half of a pair of surrogates, which no file in UTF-8 has
+        return _unread(Position(file, text.count("\n", 0, error.start) + 1), "not YAML: a surrogate is no character")
     except RecursionError:
         return _unread(Position(file, 1), "nested too deeply for a recipe")
     if not isinstance(node, yaml.MappingNode):
@@ -141,10 +147,19 @@ def _merge(
     return merged
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Safe, with the scalars of YAML 1.2."""
+class _Loader(Composer, CParser, SafeConstructor, Resolver):  # type: ignore[misc]
+    """Safe, with the scalars of YAML 1.2: libyaml scans, Python composes.
+
+    `yaml.CSafeLoader` composes in C, where a text that is nested deeply enough ends the process.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 -- replaces the base's table
+
+    def __init__(self, text: str) -> None:
+        CParser.__init__(self, text)
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
 
 
 _DIGITS = list("-+0123456789")

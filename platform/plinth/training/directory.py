@@ -74,8 +74,17 @@ def without_result(runs: Path) -> Iterator[RunDirectory]:
 
     No file is opened: a workspace may have a hundred thousand runs.
     """
-    names = sorted(os.listdir(runs)) if runs.exists() else []
-    for name in names:
-        folder = f"{runs}/{name}/"
-        if not os.path.exists(folder + "result.json") and os.path.exists(folder + "handle.json"):
-            yield RunDirectory(runs / name)
+    try:
+        folder = os.open(runs, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:  # names from the folder on: the kernel walks the path to it once, not for each run
+        found = [
+            name
+            for name in sorted(os.listdir(folder))
+            if not os.access(f"{name}/result.json", os.F_OK, dir_fd=folder)
+            and os.access(f"{name}/handle.json", os.F_OK, dir_fd=folder)
+        ]
+    finally:
+        os.close(folder)
+    yield from (RunDirectory(runs / name) for name in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from assets.catalog import stages
+from jobs.cli.start import status
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
@@ -95,6 +97,22 @@ def test_runs_that_may_be_alive_were_submitted_and_have_no_result(ctx: Context) 
     _run(ctx, "a", "config.json", "handle.json")
     assert [one.root.name for one in without_result(ctx.workspace.runs)] == ["a", "b"]
     assert list(without_result(ctx.workspace.root / "none")) == []
+
+
+def test_many_assets_of_a_group_in_one_state_are_one_line(
+    ctx: Context, plinth: Plinth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _publish(ctx, 3)
+    monkeypatch.setattr(status, "LISTED", 2)
+    shown, every = (plinth("status", "-w", ctx.workspace.root, "-r", RECIPE, *more).out for more in ((), ("--all",)))
+    names = [stage.asset for stage in stages(load(RECIPE))]
+    assert all(f" {name} " in every for name in names)
+    listed = [name for name in names if f" {name} " in shown]
+    lines = re.findall(r"(\w+): (\d+) assets +(up to date|not made|stale)", shown)
+    assert len(listed) + sum(int(count) for _, count, _ in lines) == len(names)
+    assert len({line[::2] for line in lines}) == len(lines) > 3
+    for group, count, state in lines:
+        assert int(count) > 2, (group, state)
 
 
 def test_what_another_seal_published_is_said_and_not_only_stale(ctx: Context, plinth: Plinth, own_trust: Path) -> None:
