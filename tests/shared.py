@@ -27,5 +27,5 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
 
 
 def copied(source: Path, target: Path) -> Path:
-    """A copy that may be changed."""
-    return Path(shutil.copytree(source, target, symlinks=True))
+    """A copy that may be changed; the target may be an empty folder."""
+    return Path(shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True))

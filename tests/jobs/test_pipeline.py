@@ -4,6 +4,7 @@ import getpass
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from tests import tiny_corpus
-from tests.jobs.conftest import answer, digests, plinth
+from tests.jobs import conftest
+from tests.jobs.conftest import digests, here
 
 pytestmark = pytest.mark.slow
+
+answer = partial(conftest.answer, run=here)
 
 
 def test_it_ends_in_a_release_and_a_page(released):
@@ -93,13 +97,13 @@ def test_slices_of_the_evaluation_add_up_and_lead_to_documents(released):
     worst = found["worst"][0]
     trace = answer(released, "explain", worst["id"])
     assert (trace["status"], trace["uri"], trace["bucket"]) == ("heldout", worst["uri"], worst["bucket"])
-    shown = plinth(released, "evaluation", "licence", "--worst", 1).stdout
+    shown = here(released, "evaluation", "licence", "--worst", 1).stdout
     assert f"plinth explain {worst['id']}" in shown
     assert "MIT" in shown
     assert "language" not in shown
     same = answer(released, "evaluation", "--against", found["digest"][:12], "--spans", 3)
     assert [one["difference"] for one in same] == [0.0] * 3
-    unknown = plinth(released, "evaluation", "licenze", check=False)
+    unknown = here(released, "evaluation", "licenze")
     assert (unknown.returncode, "one of bucket" in unknown.stderr) == (3, True)
 
 
@@ -107,7 +111,7 @@ def test_slices_of_the_evaluation_add_up_and_lead_to_documents(released):
     "target", ["champion", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("tiny@champion", "candidate"))]
 )
 def test_a_release_is_proved_down_to_its_sources(released, target):
-    assert plinth(released, "verify", target).returncode == 0
+    assert here(released, "verify", target).returncode == 0
 
 
 def test_whoever_asked_for_the_run_stands_in_the_signed_facts(released):
@@ -122,7 +126,7 @@ def test_tampering_is_found_and_named(released):
     directory.chmod(0o644)
     try:
         directory.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-        done = plinth(released, "verify", "champion", check=False)
+        done = here(released, "verify", "champion")
         assert done.returncode == 8
         assert "model.safetensors" in done.stderr
         assert "Traceback" not in done.stderr
@@ -138,7 +142,7 @@ def test_a_changed_blob_names_the_link_that_breaks(released):
     blob.chmod(0o644)
     try:
         blob.write_bytes(kept[:-9] + bytes([kept[-9] ^ 1]) + kept[-8:])
-        done = plinth(released, "verify", "champion", check=False)
+        done = here(released, "verify", "champion")
         assert done.returncode == 8
         assert "web/curated" in done.stderr
     finally:
@@ -146,7 +150,7 @@ def test_a_changed_blob_names_the_link_that_breaks(released):
 
 
 def test_shards_are_pulled_with_plain_dvc(released, tmp_path):
-    plinth(released, "export", tmp_path / "shards", "web/shards", "code/shards")
+    assert here(released, "export", tmp_path / "shards", "web/shards", "code/shards").returncode == 0
     dvc = Path(sys.executable).with_name("dvc")
     done = subprocess.run([dvc, "pull"], cwd=tmp_path / "shards", capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -154,7 +158,7 @@ def test_shards_are_pulled_with_plain_dvc(released, tmp_path):
 
 
 def test_a_manifest_is_restored(released, tmp_path):
-    plinth(released, "restore", digests(released)["code/shards"][:16], tmp_path / "back")
+    assert here(released, "restore", digests(released)["code/shards"][:16], tmp_path / "back").returncode == 0
     assert (tmp_path / "back" / "shard-00000.bin").stat().st_size > 0
 
 
