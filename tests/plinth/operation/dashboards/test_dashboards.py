@@ -8,13 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 
 from plinth.operation.alerts.rules import rules, written
 from plinth.operation.alerts.table import alerts
 from plinth.operation.dashboards.grafana import dashboard
-from plinth.operation.dashboards.table import DASHBOARDS
+from plinth.operation.dashboards.table import DASHBOARDS, Dashboard
 from plinth.operation.metrics.exporter import Exporter, ExportPart, serve
 from plinth.operation.metrics.runs import RunsCollector
 from plinth.operation.metrics.table import METRICS
@@ -123,6 +127,35 @@ def test_queries_read_metrics_of_the_table_and_panels_fill_the_grid() -> None:
             for target in panel["targets"]:
                 read |= set(re.findall(r"plinth_[a-z_]+", target["expr"]))
     assert read <= set(METRICS)
+
+
+def _read_by_grafana(ours: dict[str, Any]) -> Any:
+    """What Grafana's own models keep of a dashboard: they pass over a field that Grafana does not have."""
+    register_default_plugins()
+    return json.loads(JSONEncoder().encode(GrafanaDashboard.from_json(ours)))
+
+
+def _passed_over(ours: Any, kept: Any, at: str = "") -> list[str]:
+    """Fields that were not kept as they are written."""
+    if isinstance(ours, dict) and isinstance(kept, dict):
+        return [lost for name, value in ours.items() for lost in _passed_over(value, kept.get(name), f"{at}.{name}")]
+    if isinstance(ours, list) and isinstance(kept, list) and len(ours) == len(kept):
+        pairs = enumerate(zip(ours, kept, strict=True))
+        return [lost for n, (one, other) in pairs for lost in _passed_over(one, other, f"{at}[{n}]")]
+    return [] if ours == kept else [at]
+
+
+@pytest.mark.parametrize("of", DASHBOARDS, ids=lambda of: of.name)
+def test_grafanas_own_models_read_every_field(of: Dashboard) -> None:
+    ours = dashboard(of)
+    assert _passed_over(ours, _read_by_grafana(ours)) == []
+
+
+def test_a_field_that_grafana_does_not_have_would_be_seen() -> None:
+    ours = dashboard(DASHBOARDS[0])
+    first = ours["panels"][0]
+    first["titel"], first["targets"][0]["legend"] = first.pop("title"), "x"
+    assert _passed_over(ours, _read_by_grafana(ours)) == [".panels[0].targets[0].legend", ".panels[0].titel"]
 
 
 def test_all_four_have_a_name_of_their_own() -> None:
