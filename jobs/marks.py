@@ -4,27 +4,38 @@ The feed's sensor evaluates it for the assets that a new mark or a lifted one co
 made (assets.framework.build); it can be run by hand too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from assets.catalog import stages
 from assets.framework.marks import CHECK, asset_key, evaluations
 from plinth.compute.context import Context
-from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 
 DESCRIPTION = "Neither it nor what it was made of is marked as unfit (`plinth taint list`)."
 
 
-def check(recipe: Recipe, workspace: Path) -> dg.AssetChecksDefinition:
-    """The check of every asset of a recipe."""
-    keys = [asset_key(stage.asset) for stage in stages(recipe)]
-    specs = [dg.AssetCheckSpec(CHECK, asset=key, description=DESCRIPTION) for key in keys]
+def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDefinition]:
+    """The check of every asset, one definition a group.
 
-    @dg.multi_asset_check(name=CHECK, specs=specs, can_subset=True)
+    For each asset that a definition checks, Dagster goes through all that it checks: the time of one definition of all
+    assets would grow with the square of their number.
+
+    Args:
+        groups: Dagster's group of each asset.
+    """
+    members = dict[str, list[str]]()
+    for asset, group in groups.items():
+        members.setdefault(group, []).append(asset)
+    return [_of_group(group, assets, workspace) for group, assets in members.items()]
+
+
+def _of_group(group: str, assets: Iterable[str], workspace: Path) -> dg.AssetChecksDefinition:
+    specs = [dg.AssetCheckSpec(CHECK, asset=asset_key(asset), description=DESCRIPTION) for asset in assets]
+
+    @dg.multi_asset_check(name=f"{CHECK}_of_{group}", specs=specs, can_subset=True)
     def _marks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         asked = [key.asset_key.to_user_string() for key in context.selected_asset_check_keys]
         for found in evaluations(Context(Workspace(workspace)), asked):

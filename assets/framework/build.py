@@ -10,6 +10,8 @@ import time
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import dagster as dg
@@ -205,12 +207,16 @@ def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.Asset
 
 
 def _code_reference(stage: Stage) -> dict[str, Any]:
-    function = inspect.unwrap(getattr(stage.make, "func", stage.make))
-    path = inspect.getsourcefile(function)
-    line = function.__code__.co_firstlineno
+    path, line = _place(inspect.unwrap(getattr(stage.make, "func", stage.make)))
     if path is None:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=BetaWarning)
         reference = dg.LocalFileCodeReference(file_path=path, line_number=line, label=stage.asset)
         return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}
+
+
+@cache
+def _place(function: FunctionType) -> tuple[str | None, int]:
+    """File and line; many stages have one function."""
+    return inspect.getsourcefile(function), function.__code__.co_firstlineno
