@@ -1,8 +1,19 @@
-"""Exporter: time of a refresh and of a scrape with 1,000 runs, bytes read, memory; cost beside a run's steps."""
+"""Exporter: time of a refresh and of a scrape with 1,000 runs, bytes read, memory; cost beside a run's steps.
+
+    python tests/benchmarks/bench_metrics.py [--workspace DIR] [--out FILE]
+
+Memory is that of the process that `plinth metrics serve` is, after every part was collected twice: resident, and its
+own alone; the most that the process of seldom parts has held, and its processor seconds, once in two minutes. DIR is a
+workspace with releases.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import resource
+import subprocess
 import sys
 import tempfile
 import threading
@@ -15,16 +26,30 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
+from jobs.exporter import exporter as workspace_exporter  # noqa: E402
+from plinth.compute.context import Context  # noqa: E402
 from plinth.operation.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
 from plinth.operation.metrics.runs import RunsCollector  # noqa: E402
+from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth.training import config as configuration  # noqa: E402
 from plinth.training.sinks.metric import exposition  # noqa: E402
 from plinth.training.sinks.run_follower import RunFollower  # noqa: E402
 from plinth.training.sinks.run_metrics import RUN  # noqa: E402
 from tests.plinth.training.conftest import tiny  # noqa: E402
-from tests.prometheus_server import free_port  # noqa: E402
+from tests.prometheus_server import free_port, wait_for  # noqa: E402
 
 STEPS = 200
+DAY = 86400.0
+RESULTS = Path(__file__).parent / "results" / "metrics.json"
+#: Runs of a workspace: what they are, how many are under way, seconds since the others ended.
+RUNS = (
+    ("12 runs, of which 1 is under way", 12, 1, 2 * DAY),
+    ("1,000 runs, ended two days ago", 1000, 0, 2 * DAY),
+    ("1,000 runs, of which 10 are under way, others ended two days ago", 1000, 10, 2 * DAY),
+    ("1,000 runs, ended just now", 1000, 0, 0.0),
+    ("1,000 runs under way", 1000, 1000, 0.0),
+)
+MEASURED: list[dict[str, object]] = []
 
 
 def event(seq: int, number: int, now: float) -> str:
@@ -42,20 +67,26 @@ def other(seq: int, kind: str, **fields: object) -> str:
     return json.dumps({"seq": seq, "time": time.time() + seq, "event": kind, **fields}) + "\n"
 
 
-def make(space: Path, name: str, active: bool, steps: int = STEPS) -> Path:
-    """A run with so many steps, a second each; its timeline."""
+def make(space: Path, name: str, active: bool, steps: int = STEPS, ago: float = 0.0) -> Path:
+    """A run with so many steps, a second each, whose last was so many seconds ago; its timeline."""
     config = tiny(space, run_id=name)
     configuration.write(config)
-    begin = time.time() - steps
+    begin = time.time() - steps - ago
     lines = [json.dumps({"seq": 1, "time": begin, "event": "job_started", "ranks": 2, "nodes": 1}) + "\n"]
     lines += [event(number + 1, number, begin + number) for number in range(1, steps + 1)]
     if not active:
-        lines.append(json.dumps({"seq": steps + 2, "time": time.time(), "event": "finished"}) + "\n")
+        lines.append(json.dumps({"seq": steps + 2, "time": time.time() - ago, "event": "finished"}) + "\n")
     config.directory.events.write_text("".join(lines))
+    os.utime(config.directory.events, (time.time() - ago,) * 2)
     return config.directory.events
 
 
+def note(measure: str, value: float, unit: str) -> None:
+    MEASURED.append({"measure": measure, "value": round(value, 6), "unit": unit})
+
+
 def measured(what: str, seconds: float, more: str = "") -> None:
+    note(what.strip(), seconds, "s")
     print(f"{what:<60}{seconds * 1000:>10.1f} ms  {more}", flush=True)
 
 
@@ -96,6 +127,63 @@ def workspace(active: int, of: int = 1000) -> None:
         measured("  scrape: median of 20", sorted(taken)[10], slowest)
 
 
+def memory(pid: int) -> tuple[float, float]:
+    """Resident and private MiB of a process."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    found = {line.split()[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
+    return found["Rss:"], found["Private_Clean:"] + found["Private_Dirty:"]
+
+
+def process(what: str, space: Path, looks: int = 4) -> None:
+    """The real process of a workspace: scrapes and memory, once all parts are collected and refreshes have passed."""
+    port = free_port()
+    command = [sys.executable, "-m", "jobs.cli", "-w", str(space), "metrics", "serve", "--port", str(port)]
+    served = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: scrape(port) if b"plinth_sli_objective_ratio" in scrape(port)[1] else None, "all parts")
+        taken = []
+        for _ in range(looks * 5):
+            time.sleep(1)
+            taken.append(scrape(port)[0])
+        resident, own = memory(served.pid)
+        spent = psutil.Process(served.pid).cpu_times()
+        up = [line for line in scrape(port)[1].splitlines() if line.startswith(b"plinth_collector_up")]
+        assert all(line.endswith(b" 1.0") for line in up), up
+    finally:
+        served.terminate()
+        served.wait()
+    note(f"{what}: resident", resident, "MiB")
+    note(f"{what}: private", own, "MiB")
+    note(f"{what}: scrape, median", sorted(taken)[len(taken) // 2], "s")
+    note(f"{what}: scrape, slowest", max(taken), "s")
+    note(f"{what}: processor of the exporter and its seldom parts, first collection of all counted", spent.user
+         + spent.system + spent.children_user + spent.children_system, "s")  # fmt: skip
+    scrapes = f"scrape {sorted(taken)[len(taken) // 2] * 1000:.1f} ms, slowest {max(taken) * 1000:.1f}"
+    print(f"{what:<66}{resident:>7.1f} MiB resident, {own:.1f} private; {scrapes}", flush=True)
+
+
+def scrape(port: int) -> tuple[float, bytes]:
+    """Seconds and text."""
+    begun = time.perf_counter()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        body: bytes = answer.read()
+    return time.perf_counter() - begun, body
+
+
+def seldom(space: Path) -> None:
+    """What the process of seldom parts takes, once for each of three collections."""
+    found = workspace_exporter(Context(Workspace(space)))
+    for _ in range(3):
+        for part in found.parts:
+            part.due = 0.0
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found.complete()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        measured("seldom parts: processor seconds of their process", spent, f"{after.ru_maxrss / 1024:.0f} MiB at most")
+    note("seldom parts: most memory of their process", after.ru_maxrss / 1024, "MiB")
+
+
 def beside_a_run(steps: int) -> None:
     """CPU time of the process that follows a run, for a step of a second; its memory."""
     with tempfile.TemporaryDirectory() as folder:
@@ -114,13 +202,24 @@ def beside_a_run(steps: int) -> None:
             spent += time.process_time() - begun
         grown = psutil.Process().memory_info().rss - before
         measured(f"beside a run: CPU a step, over {steps:,} steps", spent / steps, f"{grown / 2**20:.1f} MiB more")
-    memory = psutil.Process().memory_full_info()
-    shown = f"{memory.uss / 2**20:>10.1f} MiB  with libraries that ranks have too: {memory.rss / 2**20:.0f} MiB"
-    print(f"{'memory of this process, its own':<60}{shown}")
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workspace", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
     for steps in (5_000, 20_000):
         beside_a_run(steps)
+    for what, count, active, ago in RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            space = Workspace(folder).ensure()
+            for number in range(count):
+                make(space.root, f"r{number:04d}", number < active, ago=0.0 if number < active else ago)
+            process(what, space.root)
+    if given.workspace:
+        process("a workspace with a release", given.workspace)
+        seldom(given.workspace)
     for active in (0, 100, 1000):
         workspace(active)
+    given.out.write_text(json.dumps(MEASURED, indent=2) + "\n")

@@ -14,7 +14,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -182,5 +181,7 @@ def at_once(objects: Objects, ask: Callable[[T], R], about: Iterable[T]) -> Iter
     if objects.threads == 1:
         yield from map(ask, about)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(objects.threads) as pool:
         yield from pool.map(ask, about)

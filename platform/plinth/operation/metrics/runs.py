@@ -41,16 +41,17 @@ class RunsCollector:
         return self._read + sum(one.read_bytes for one in self._followed.values())
 
     def collect(self) -> Iterator[MetricLines]:
-        """Lines of runs that have an event of the last day."""
+        """Lines of runs that have an event of the last day; a timeline that nobody wrote since is not read."""
         now = time.time()
         for name in sorted(self._names()):
-            found = _identity(self._folder / name / "events.jsonl")
-            if found != self._seen.get(name):
-                self._seen[name] = found
+            inode, size, written = _identity(self._folder / name / "events.jsonl")
+            if now - written >= KEPT_S:
+                self._forget(name)
+                continue
+            if self._seen.get(name) != (inode, size):
+                self._seen[name] = inode, size
                 self._lines[name] = self._look(name)
-            if not self._kept(name, now):
-                self._lines.pop(name, None)
-            elif name in self._lines:
+            if now - self._last.get(name, 0.0) < KEPT_S:
                 yield self._lines[name]
 
     def _names(self) -> list[str]:
@@ -67,8 +68,7 @@ class RunsCollector:
             return self._lines.get(name, {})
         self._last[name] = follower.state.last
         if not follower.state.active:  # its account is let go; whoever starts another job has it read again
-            self._read += follower.read_bytes
-            del self._followed[name]
+            self._unfollow(name)
         return lines(METRICS, follower.state.samples())
 
     def _follow(self, name: str) -> RunFollower:
@@ -76,13 +76,20 @@ class RunsCollector:
         self._followed[name] = follower
         return follower
 
-    def _kept(self, name: str, now: float) -> bool:
-        return now - self._last.get(name, 0.0) < KEPT_S
+    def _unfollow(self, name: str) -> None:
+        if follower := self._followed.pop(name, None):
+            self._read += follower.read_bytes
+
+    def _forget(self, name: str) -> None:
+        self._unfollow(name)
+        for known in (self._seen, self._lines, self._last):
+            known.pop(name, None)
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identity(path: Path) -> tuple[int, int, float]:
+    """Inode, size, and when it was written (Unix seconds)."""
     try:
         found = path.stat()
     except OSError:
-        return 0, 0
-    return found.st_ino, found.st_size
+        return 0, 0, 0.0
+    return found.st_ino, found.st_size, found.st_mtime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 import time
@@ -149,6 +150,20 @@ def test_runs_that_ended_long_ago_are_left_out(space: Workspace) -> None:
     begun(space, "r2")
     values = parsed(of_runs(space)[0].refresh())
     assert {dict(key[1:])["run"] for key in values if key[0] == "plinth_step"} == {"r2"}
+
+
+def test_a_timeline_that_nobody_wrote_for_a_day_is_not_read_until_somebody_does(space: Workspace) -> None:
+    path = begun(space, "r1").directory.events
+    size = path.stat().st_size
+    found, runs = of_runs(space)
+    assert ("plinth_step", ("run", "r1")) in parsed(found.refresh())
+    os.utime(path, (time.time() - 90000,) * 2)
+    assert ("plinth_step", ("run", "r1")) not in parsed(found.refresh())
+    assert (runs._followed, runs._lines, runs._seen) == ({}, {}, {})
+    found.refresh()
+    assert runs.read_bytes == size
+    step(Timeline(path), 4)
+    assert parsed(found.refresh())["plinth_step", ("run", "r1")] == 4
 
 
 def test_one_broken_run_hides_no_other(space: Workspace) -> None:
