@@ -77,7 +77,7 @@ def reserve(ctx: Context) -> None:
 
 #: Of what the exporter's process must not load to stay below 50 MB: packages, and ours that bring them.
 HEAVY = ("numpy", "pyarrow", "duckdb", "pandas", "fsspec", "asyncio", "boto3", "cryptography", "securesystemslib",
-         "sqlalchemy", "mlflow", "dagster", "torch", "registry", "assets", "plinth.recipe",
+         "sqlalchemy", "prometheus_client", "mlflow", "dagster", "torch", "registry", "assets", "plinth.recipe",
          "plinth.provenance")  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from prometheus_client.utils import floatToGoString
 from pydantic import Field
 
 from plinth.records import Frozen
@@ -44,6 +43,8 @@ class MetricSample(NamedTuple):
     value: float
 
 
+_SPECIAL = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+
 #: Lines of the text format, by metric.
 MetricLines = Mapping[str, str]
 
@@ -68,8 +69,7 @@ def lines(metrics: Mapping[str, Metric], samples: Iterable[MetricSample]) -> Met
     """
     found: dict[str, list[str]] = {}
     for name, labels, value in samples:
-        number = floatToGoString(value)  # type: ignore[no-untyped-call]
-        found.setdefault(name, []).append(f"{_series(name, metrics[name].labels, labels)} {number}\n")
+        found.setdefault(name, []).append(f"{_series(name, metrics[name].labels, labels)} {go_number(value)}\n")
     return {name: "".join(own) for name, own in found.items()}
 
 
@@ -80,6 +80,17 @@ def joined(metrics: Mapping[str, Metric], sources: Sequence[MetricLines]) -> byt
         if own := "".join([source[name] for source in sources if name in source]):
             text += f"# HELP {name} {one.meaning}\n# TYPE {name} {one.kind}\n{own}".encode()
     return bytes(text)
+
+
+def go_number(value: float) -> str:
+    """A number as Go's libraries write it, which take exponents from a million on; as prometheus_client does, whose
+    import would cost every reader of a run a megabyte."""
+    text = repr(float(value))
+    whole, point, decimals = text.partition(".")
+    if point and len(whole) > 6 and value > 0:
+        digits = (whole[1:] + decimals).rstrip("0")
+        return f"{whole[0]}{point if digits else ''}{digits}e+{len(whole) - 1:02d}"
+    return _SPECIAL.get(text, text)
 
 
 def _series(name: str, labels: tuple[str, ...], values: tuple[str, ...]) -> str:

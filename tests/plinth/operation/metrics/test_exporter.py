@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.utils import floatToGoString
 
 from plinth.errors import StorageError
 from plinth.operation.metrics import exporter as exporters
@@ -28,7 +31,7 @@ from plinth.operation.metrics.workspace import WorkspaceState
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.sinks.metric import MetricSample, exposition
+from plinth.training.sinks.metric import MetricSample, exposition, go_number
 from plinth.training.sinks.prometheus_file import PrometheusFile
 from plinth.training.sinks.relay import Feed, SinkSource, folder
 from plinth.training.telemetry.timeline import Timeline
@@ -274,6 +277,11 @@ def test_the_text_is_that_of_the_client_of_prometheus() -> None:
     assert exposition(METRICS, samples) == generate_latest(registry)
     with pytest.raises(KeyError):
         exposition(METRICS, [MetricSample("plinth_unknown", (), 1.0)])
+
+
+@given(st.one_of(st.floats(), st.integers(-(10**17), 10**17).map(float), st.floats(1e4, 1e17)))
+def test_numbers_are_those_of_the_client_of_prometheus(value: float) -> None:
+    assert go_number(value) == floatToGoString(value)
 
 
 def test_names_follow_the_conventions_of_prometheus() -> None:
