@@ -101,6 +101,7 @@ def test_it_does_not_outlive_its_owner_however_that_ends(tmp_path: Path) -> None
         f"import time\nfrom plinth.compute.worker import Program\n"
         f"from plinth.operation.metrics.part_process import PartProcess\n"
         f"apart = PartProcess(Program({PROGRAM.target!r}))\napart.collect('hangs')\n"
+        f"while apart._worker.begun_and_ended() != (1, 0): time.sleep(0.01)\n"
         f"print(apart._worker.pid, flush=True)\ntime.sleep(3600)\n"
     )
     root = Path(__file__).resolve().parents[4]
