@@ -236,20 +236,27 @@ def write(config: RunConfig) -> Path:
 
 
 def load(path: Path | str) -> RunConfig:
-    """Read a configuration.
+    """Read a configuration. Its workspace is the one that the file lies in, which may have been moved or copied since.
 
     Raises:
         MissingError: no such file.
         TrainingError: not a run's configuration.
     """
     try:
-        return RunConfig.model_validate_json(Path(path).read_bytes())
+        return _where_it_lies(RunConfig.model_validate_json(Path(path).read_bytes()), Path(path).absolute().parent)
     except FileNotFoundError as error:
         raise MissingError(
             f"no run configuration {path}", remedy="submit the run again: it is written first"
         ) from error
     except ValidationError as error:
         raise TrainingError(f"{path} is not a run configuration", found=error) from error
+
+
+def _where_it_lies(config: RunConfig, folder: Path) -> RunConfig:
+    """The configuration with the workspace whose `runs/ID` is `folder`; as it is where the folder is none of a run."""
+    if (folder.parent.name, folder.name) != ("runs", config.run_id):
+        return config
+    return config.model_copy(update={"workspace": str(folder.parent.parent)})
 
 
 def identity(config: RunConfig, step: int = 0) -> str:
