@@ -33,7 +33,7 @@ from jobs.sensors.alarms import record_failure
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
-from plinth.errors import PlinthError, RecipeError, StageError
+from plinth.errors import IntegrityError, MissingError, PlinthError, RecipeError, StageError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth.text.plural import counted
@@ -114,7 +114,8 @@ def elsewhere(count: int) -> str:
 
 
 def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
-    """Every asset with its state, rows and digest; `own` is False where another workspace's seal published it."""
+    """Every asset with its state, rows and digest; `own` is False where another workspace's seal published it, and
+    `error` says why what was published cannot be read."""
     recipe = load(recipe_path)
     ctx = Context(Workspace(workspace))
     catalog = stages(recipe)
@@ -125,9 +126,12 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
     rows = []
     for stage in catalog:
         manifest = todo.manifests.get(stage.asset)
-        state, own = "up to date" if manifest else "not made", True
-        if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # one that nobody here published is stale, too
-            manifest, state, own = ctx.refs.load(ref.digest), "stale", ctx.refs.own(ref)
+        state, own, broken = "up to date" if manifest else "not made", True, None
+        try:
+            if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # one that nobody here published is stale, too
+                manifest, state, own = ctx.refs.load(ref.digest), "stale", ctx.refs.own(ref)
+        except (MissingError, IntegrityError) as error:  # one that cannot be read hides no other
+            state, broken = "broken", error
         rows.append(
             {
                 "asset": stage.asset,
@@ -137,6 +141,7 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
                 "rows": manifest.rows if manifest else None,
                 "bytes": manifest.bytes if manifest else None,
                 "digest": manifest.digest if manifest else None,
+                "error": broken and broken.what,
             }
         )
     return rows

@@ -14,7 +14,7 @@ from plinth.text.plural import counted
 if TYPE_CHECKING:
     from plinth.compute.context import Context
 
-COLOURS = {"up to date": "green", "stale": "yellow", "not made": "red"}
+COLOURS = {"up to date": "green", "stale": "yellow", "not made": "red", "broken": "red"}
 #: Assets of a group in one state that are a line each; more are one line together.
 LISTED = 60
 
@@ -31,10 +31,11 @@ LISTED = 60
 @click.option("--all", "every", is_flag=True, help="A line for every asset, however many.")
 @json_option
 def status(settings: Settings, every: bool, as_json: bool) -> None:
-    """List every asset of the recipe: up to date, stale or not made; rows, size and digest.
+    """List every asset of the recipe: up to date, stale, not made or broken; rows, size and digest.
 
-    A stale asset was made from another recipe, other code or other inputs than the present ones. More than 60 assets of
-    a group in the same state are one line.
+    A stale asset was made from another recipe, other code or other inputs than the present ones. Of a broken one the
+    reference or manifest cannot be read: the exit code is then 5. More than 60 assets of a group in the same state are
+    one line.
     """
     from jobs import pipeline
     from jobs.cli import output
@@ -43,7 +44,7 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
     rows = pipeline.status(settings.workspace, recipe)
     if as_json:
         output.emit_json(rows)
-        return
+        return _require_whole(rows)
     output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows, every), right=("rows", "size"))
     count = sum(row["state"] == "up to date" for row in rows)
     output.say(f"{count} of {counted(len(rows), 'asset')} {'is' if count == 1 else 'are'} up to date.")
@@ -51,6 +52,25 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
         output.say(pipeline.elsewhere(others))
     for run in _under_way(ctx):
         output.say(run)
+    return _require_whole(rows)
+
+
+def _require_whole(rows: list[dict[str, Any]]) -> None:
+    """Every asset is listed by now; those that cannot be read are an error.
+
+    Raises:
+        IntegrityError: some are broken.
+    """
+    from plinth.errors import IntegrityError
+
+    if broken := [row for row in rows if row["error"]]:
+        are = "is" if len(broken) == 1 else "are"
+        raise IntegrityError(
+            f"{counted(len(broken), 'asset')} {are} broken, so that what is up to date is not known",
+            found="; ".join(f"{row['asset']}: {row['error']}" for row in broken),
+            expected="references and manifests as they were published",
+            remedy="restore them from a backup; or delete refs/ASSET.json of each, and `plinth run` makes it again",
+        )
 
 
 def _under_way(ctx: Context) -> Iterator[str]:

@@ -225,7 +225,10 @@ def _read_manifest(path: Path, digest: str) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise MissingError(f"no manifest {digest}", remedy="`plinth status` lists what is published") from error
+        raise MissingError(
+            f"no manifest {digest}",
+            remedy="restore it from a backup; or delete refs/ASSET.json of what `plinth status` calls broken, and run",
+        ) from error
 
 
 def _changed(path: Path, found: str, digest: str) -> IntegrityError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from assets.catalog import stages
 from jobs.cli.start import status
 from plinth.compute.context import Context
+from plinth.errors import IntegrityError
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage import listing, seal
@@ -88,6 +90,21 @@ def test_it_opens_no_more_files_for_old_manifests_and_ended_runs(ctx: Context, p
     after = _opened(show)
     assert after["open"] - before["open"] <= 2 * 3  # a reference and a manifest of each
     assert after["os.listdir"] + after["os.scandir"] == before["os.listdir"] + before["os.scandir"]
+
+
+def test_what_cannot_be_read_is_named_and_hides_no_other_asset(ctx: Context, plinth: Plinth) -> None:
+    _publish(ctx, 4)
+    torn, lost, *whole = (stage.asset for stage in stages(load(RECIPE))[:4])
+    digest = ctx.refs.current(lost).digest
+    (ctx.workspace.manifests / f"{digest}.json").unlink()
+    (ctx.workspace.refs / f"{torn}.json").write_text('{"torn')
+    ran = plinth("status", "-w", ctx.workspace.root, "-r", RECIPE, "--json")
+    assert ran.code == IntegrityError.exit_code
+    states = {row["asset"]: row["state"] for row in json.loads(ran.out)}
+    assert [name for name, state in states.items() if state == "broken"] == [torn, lost]
+    assert all(states[name] == "stale" for name in whole)
+    assert f"{lost}: no manifest {digest}" in ran.err
+    assert f"{torn}.json is not a reference" in ran.err
 
 
 def test_runs_that_may_be_alive_were_submitted_and_have_no_result(ctx: Context) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from plinth.errors import IntegrityError
+from plinth.errors import IntegrityError, MissingError
 from plinth.operation.retention import naming
-from plinth.operation.retention.roots import NAMED, RECORD, RUN
+from plinth.operation.retention.roots import MANIFESTS, NAMED, RECORD, RUN
 from plinth.storage.state import State
 
 #: Searches of what runs have read look here; kept as long as everything that they were made of.
@@ -83,6 +83,7 @@ def reach(state: State, saved: Set[str], young: Set[str], roots: Mapping[str, Se
     Raises:
         IntegrityError, MissingError: a manifest cannot be read, so that what it needs is not known.
     """
+    _require(state, roots.get(MANIFESTS, frozenset()) - saved)
     found = Reachable()
     for reason in NAMED:
         digests = roots.get(reason, frozenset())
@@ -97,6 +98,20 @@ def reach(state: State, saved: Set[str], young: Set[str], roots: Mapping[str, Se
     for other in found.others.values():  # a record may name a blob by its SHA-256
         _take(found, RECORD, (md5 for md5, sha256 in other.blobs.items() if sha256 in signed))
     return found
+
+
+def _require(state: State, digests: Iterable[str]) -> None:
+    """Stop where the manifest of a published asset is gone: the blobs that it named would look unneeded. Of inputs this
+    is not asked: some are inventories of raw files, which are no manifests."""
+    try:
+        for _ in state.refs.raw(sorted(digests)):
+            pass
+    except MissingError as error:
+        raise MissingError(
+            f"{error.what}, which a published asset refers to",
+            expected="every such manifest: the blobs that it names would look unneeded; nothing was deleted",
+            remedy=error.remedy,
+        ) from error
 
 
 def _follow(state: State, found: Reachable, saved: Set[str], reason: str, digests: Iterable[str]) -> None:

@@ -26,6 +26,8 @@ from plinth.storage.state import State
 #: Why something is kept; what is needed for several reasons counts under the first.
 RECORD, CANDIDATE, RUN, PIN, PUBLISHED = "signed record", "candidate", "run", "pin", "published"
 NAMED: Final = (RECORD, CANDIDATE, RUN, PIN, PUBLISHED)
+#: Under this name, manifests of published assets: unlike other digests, none of them may be missing.
+MANIFESTS: Final = "manifest"
 
 #: Folders that need nothing: content itself, what is made again, databases, notes that list all that ever was.
 _NO_ROOTS: Final = frozenset(
@@ -51,8 +53,7 @@ def named(state: State) -> dict[str, set[str]]:
         StorageError: something cannot be read, so that what it names is not known.
     """
     found = defaultdict[str, set[str]](set, own(state))
-    for _ in state.refs.all():  # each is a reference
-        pass
+    found[MANIFESTS] = {one.digest for one in state.refs.all()}
     for folder, reason in (("refs", PUBLISHED), (pins.FOLDER, PIN)):
         objects = state.workspace.objects(folder)
         for version in at_once(objects, objects.get, list(objects.names())):

@@ -252,6 +252,19 @@ def test_a_broken_pin_or_hold_keeps_what_it_names_or_stops(graph: Graph) -> None
         survey(graph.ctx, NOW)
 
 
+@pytest.mark.parametrize("lost", [2, 4])
+def test_a_lost_manifest_of_a_published_asset_stops_the_look(graph: Graph, lost: int) -> None:
+    """Else what only it names would be deleted, and be gone when it is restored."""
+    publish(graph, 4)
+    (graph.ctx.workspace.manifests / f"{graph.made[lost].digest}.json").unlink()
+    with pytest.raises(MissingError, match=f"no manifest {graph.made[lost].digest}"):
+        collect(graph.ctx)
+    assert unneeded.read(graph.ctx) == {}
+    graph.ctx.refs.save(graph.made[lost])
+    collect(graph.ctx)
+    assert graph.blobs(range(5)) <= stored(graph.ctx)
+
+
 def test_what_cannot_be_read_stops_the_look(graph: Graph) -> None:
     (graph.ctx.workspace.manifests / f"{graph.made[1].digest}.json").write_text("{}")
     with pytest.raises(IntegrityError, match="has changed"):
