@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from plinth.operation.checklists.check import Check, CheckAnswer, failed, not_applicable, passed, warned
 from plinth.operation.checklists.scope import CheckScope
 from plinth.trust.authority import time_of
 from registry import releases
 from registry.signed_log import AUDIT, beside_releases
+
+#: A head that was signed so much later than now has met a wrong clock: it would hold for that much longer.
+AHEAD_DAYS: Final = 1 / 24
 
 
 def audit_proved(scope: CheckScope) -> CheckAnswer:
@@ -33,6 +37,9 @@ def head_fresh(scope: CheckScope) -> CheckAnswer:
     until = releases.head_expires(scope.ctx)
     left = (time_of(until) - datetime.fromtimestamp(scope.now, UTC)).total_seconds() / 86400
     words = f"{len(found)} records, head valid until {until}"
+    if left > releases.HEAD_DAYS + AHEAD_DAYS:
+        ahead = f"signed {left - releases.HEAD_DAYS:.1f} days from now"
+        return warned(f"{words}: {ahead}, so that a clock was wrong then or is now")
     late = left < releases.HEAD_DAYS - 2 * releases.REFRESH_DAYS
     return warned(f"{words}: nobody signs it daily") if late else passed(words)
 

@@ -118,7 +118,7 @@ CHECKS = (
     ),
     Check(
         "way-back", "there is a good version to return to", "release", ("readiness", "incident"),
-        "`plinth rollback --withdraw` leaves the release without one", way_back,
+        "release a second version; until then only `plinth rollback --withdraw` takes back a bad one", way_back,
     ),
     Check(
         "consumers", "whoever uses the champion is enrolled with an owner", "release", ("readiness", "incident"),

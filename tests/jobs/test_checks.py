@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from plinth.compute.context import Context
-from plinth.errors import CheckFailedError, MissingError, RequestError
+from plinth.errors import CheckFailedError, MissingError, RequestError, SignatureError, WorkspaceError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.operation.checklists import catalog, code_checks, corpus_checks, review, waivers
+from plinth.operation.checklists import catalog, code_checks, corpus_checks, place_checks, review, waivers
 from plinth.operation.checklists.check import CHECKLISTS, Check, CheckAnswer, CheckedLine, passed, undetermined
 from plinth.operation.checklists.scope import CheckScope
 from plinth.operation.checklists.settings import ChecklistSettings
@@ -358,6 +361,11 @@ def test_a_check_that_breaks_or_cannot_tell_is_no_pass(ctx: Context) -> None:
     def row(name: str, examine: Callable[[CheckScope], CheckAnswer]) -> Check:
         return Check(name, "c", "platform", ("readiness",), "r", examine)
 
+    def forged(scope: CheckScope) -> CheckAnswer:
+        raise SignatureError("not signed", remedy="restore it")
+
+    spoilt = review.evaluate(CheckScope(ctx), [row("b", unreadable), row("e", forged)])
+    assert [(one.outcome, one.remedy) for one in spoilt] == [("undetermined", "r"), ("fail", "restore it")]
     fine = row("fine", lambda scope: passed("seen"))
     found = review.evaluate(CheckScope(ctx), [row("a", breaks), row("b", unreadable), fine])
     assert [one.outcome for one in found] == ["undetermined", "undetermined", "pass"]
@@ -368,6 +376,35 @@ def test_a_check_that_breaks_or_cannot_tell_is_no_pass(ctx: Context) -> None:
     with pytest.raises(CheckFailedError, match="1 of 2"):
         review.require(review.evaluate(CheckScope(ctx), [failing, row("d", lambda scope: undetermined("no"))]))
     review.require(review.evaluate(CheckScope(ctx), [fine]))
+
+
+def test_room_that_cannot_be_written_is_no_room(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody but the kernel refuses root: a mount that has become read-only, as after an error of its disk."""
+
+    def refuse(dir: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
+
+    monkeypatch.setattr(place_checks, "_planned_bytes", lambda scope: 1)
+    recipe: Any = SimpleNamespace(mixture=object())
+    scope = CheckScope(ctx, recipe)
+    assert place_checks.room(scope).outcome == "pass"
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
+    found = place_checks.room(scope)
+    assert found.outcome == "fail"
+    assert f"{ctx.workspace.runs} cannot be written" in found.evidence
+    with pytest.raises(WorkspaceError, match="cannot write"):
+        place_checks.clock(scope)
+
+
+@pytest.mark.slow
+def test_a_head_that_was_signed_by_a_wrong_clock_is_seen(site: Site) -> None:
+    asked = [catalog.find("release-head")]
+    now = CheckScope(site.ctx, site.recipe)
+    before = replace(now, now=now.now - 2 * 86400)
+    outcomes = [review.evaluate(scope, asked)[0] for scope in (now, before)]
+    assert [one.outcome for one in outcomes] == ["pass", "warn"]
+    assert "signed 2.0 days from now" in outcomes[1].evidence
 
 
 def test_every_line_has_a_name_of_its_own_an_owner_a_remedy_and_a_list() -> None:

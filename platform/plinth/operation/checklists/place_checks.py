@@ -25,6 +25,7 @@ from plinth.operation.checklists.check import (
     warned,
 )
 from plinth.operation.checklists.scope import CheckScope
+from plinth.storage.atomic import named_failures
 
 #: Seconds within which a remote service has to answer.
 ANSWER_S: Final = 2.0
@@ -64,14 +65,18 @@ def room(scope: CheckScope) -> CheckAnswer:
         needed, what = _planned_bytes(scope), "the recipe's model in FP32 with Adam's moments"
     if not needed:
         return undetermined("no checkpoint and no model whose size is known")
-    free, count = shutil.disk_usage(_existing(scope.ctx.workspace.runs)).free, scope.settings.free_checkpoints
+    folder = _existing(scope.ctx.workspace.runs)
+    free, count = shutil.disk_usage(folder).free, scope.settings.free_checkpoints
     found = f"{free / 2**30:.1f} GiB free, {count} checkpoints of {needed / 2**30:.2f} GiB each ({what})"
+    if not os.access(folder, os.W_OK):
+        return failed(f"{folder} cannot be written; {found}")
     return passed(found) if free >= needed * count else failed(found)
 
 
 def clock(scope: CheckScope) -> CheckAnswer:
     """This machine's clock is disciplined, and agrees with that of the file system."""
-    with tempfile.NamedTemporaryFile(dir=_existing(scope.ctx.workspace.tmp)) as file:
+    folder = _existing(scope.ctx.workspace.tmp)
+    with named_failures(folder), tempfile.NamedTemporaryFile(dir=folder) as file:
         before = time.time()
         os.utime(file.fileno())
         skew = os.fstat(file.fileno()).st_mtime - (before + time.time()) / 2

@@ -44,14 +44,14 @@ def require(lines: Sequence[CheckedLine]) -> None:
 
 def _line(scope: CheckScope, check: Check, standing: Mapping[str, CheckWaiver]) -> CheckedLine:
     begun = time.monotonic()
-    answer = _answer(scope, check)
+    answer, remedy = _answer(scope, check)
     waiver = standing.get(check.name) if check.waivable and answer.outcome in WAIVED_FROM else None
     return CheckedLine(
         name=check.name,
         claim=check.claim,
         outcome="waived" if waiver else answer.outcome,
         evidence=answer.evidence,
-        remedy=check.remedy,
+        remedy=remedy,
         owner=scope.settings.owners.get(check.owner, check.owner),
         seconds=round(time.monotonic() - begun, 3),
         waiver=waiver.said if waiver else "",
@@ -59,13 +59,14 @@ def _line(scope: CheckScope, check: Check, standing: Mapping[str, CheckWaiver]) 
     )
 
 
-def _answer(scope: CheckScope, check: Check) -> CheckAnswer:
-    """What a line gives; a check that breaks has seen nothing."""
+def _answer(scope: CheckScope, check: Check) -> tuple[CheckAnswer, str]:
+    """What a line gives, and the remedy; a check that breaks has seen nothing. What broke it knows its own remedy: that
+    of the line is for a claim that was looked at."""
     try:
-        return check.examine(scope)
+        return check.examine(scope), check.remedy
     except TrustError as error:
-        return failed(error.brief)
+        return failed(error.brief), error.remedy or check.remedy
     except PlinthError as error:
-        return undetermined(error.brief)
+        return undetermined(error.brief), error.remedy or check.remedy
     except Exception as error:  # plug-ins too: one line must not hide the others
-        return undetermined(f"the check itself failed: {type(error).__name__}: {error}")
+        return undetermined(f"the check itself failed: {type(error).__name__}: {error}"), check.remedy
