@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from plinth.errors import RegistryError
+from plinth.errors import RegistryError, StorageError
 from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.locks import locked
@@ -147,7 +147,11 @@ def _start(workspace: Workspace, port: int | None) -> str:
         )
     running = RunningProcess.of(process.pid).model_dump()
     state = ServerState(**running, port=port, login=login, stores=stores(home))
-    write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
+    try:
+        write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
+    except StorageError:  # a server that nothing remembers would never be ended
+        _end(state)
+        raise
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         if healthy(state.uri):

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plinth.errors import RegistryError
+from plinth.errors import DiskFullError, RegistryError
 from plinth.storage.workspace import Workspace
 from registry import server
 from registry.mlflow_client import connect, models, optional, reading, versions
@@ -27,6 +27,23 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works
     workspace = Workspace(tmp_path / "workspace").ensure()
     yield workspace
     server.stop_server(workspace)
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_be_remembered_is_ended(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: what the next command and `plinth down` do not know would run for ever."""
+    started: list[int] = []
+    real = server.RunningProcess.of
+
+    def full(path: Path, data: bytes) -> None:
+        raise DiskFullError(f"no space left while writing {path}")
+
+    monkeypatch.setattr(server.RunningProcess, "of", lambda pid: started.append(pid) or real(pid))
+    monkeypatch.setattr(server, "write_bytes", full)
+    with pytest.raises(DiskFullError):
+        server.ensure_server(workspace)
+    (pid,) = started
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.exhaustive
