@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 RUNBOOKS = DOCS / "runbooks"
 PAGES = [*sorted(RUNBOOKS.glob("*.md")), *sorted((DOCS / "playbooks").glob("*.md")), DOCS / "alerts.md"]
 #: Programs of the system that pages name.
-OTHERS = {"tail", "df", "du", "promtool", "amtool", "prometheus", "prometheus-alertmanager"}
+OTHERS = {"tail", "df", "du", "curl", "promtool", "amtool", "prometheus", "prometheus-alertmanager"}
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -62,7 +62,8 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
 
 
 def _resolve(words: list[str], line: str) -> None:
-    """Follow the words down to a command, and see that it has the options that are given."""
+    """Follow the words down to a command, and see that it has the options that are given, and is given what it needs:
+    whoever copies a line in the night learns nothing from "Missing option"."""
     command: click.Command = cli
     context = click.Context(cli, info_name="plinth")
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
@@ -71,7 +72,12 @@ def _resolve(words: list[str], line: str) -> None:
         command, context, words = inner, click.Context(inner, info_name=words[0], parent=context), words[1:]
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("-")} <= options, line
-    if not isinstance(command, click.Group):
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.required:
+            assert set(parameter.opts) & set(words), f"{line}: {parameter.opts[-1]} is required"
+    if isinstance(command, click.Group):
+        assert command.invoke_without_command, line
+    else:
         arguments = [one for one in command.params if isinstance(one, click.Argument)]
         if not arguments:
             positional = [word for word, before in zip(words, ["", *words], strict=False)
@@ -86,6 +92,7 @@ def test_every_metric_that_a_page_names_is_in_the_table() -> None:
 
 
 def test_a_command_that_does_not_exist_is_seen() -> None:
-    for line in ("plinth nothing", "plinth job explode RUN", "plinth sli --nothing", "plinth funnel web"):
+    for line in ("plinth nothing", "plinth job explode RUN", "plinth sli --nothing", "plinth funnel web",
+                 "plinth promote --by ada", "plinth probes"):
         with pytest.raises((AssertionError, click.UsageError)):
             _resolve(line.split()[1:], line)
