@@ -6,11 +6,11 @@ import dagster as dg
 
 from jobs import workspace_index
 from jobs.sensors.alarms import record_failure
-from jobs.workspace_index.run_watch import RunWatch
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.storage.workspace import Workspace
+from plinth.training.run_watch import RunWatch
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 PAGES_INTERVAL_S, DRIFT_INTERVAL_S = 30, 60

@@ -4,7 +4,6 @@
     operation_states  tiles: incidents, checks, game days, source values
     links      links to pages beside the index; lists of names
     run_lines  training runs with step, loss and goodput
-    run_watch  which runs are open and which wrote last
     pages      every page of the workspace by kind
 
 The pages load nothing and their links are relative: the folder can be opened, copied or served as it is.
@@ -19,7 +18,6 @@ from pathlib import Path
 from jobs.last_recipe import recall
 from jobs.recipes import load
 from jobs.workspace_index import pages, run_lines, states
-from jobs.workspace_index.run_watch import RunWatch
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
@@ -27,6 +25,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.report.workspace_index import IndexData, page
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
+from plinth.training.run_watch import RunWatch
 
 #: Runs with a line, newest first; each has its timeline read.
 RUNS_SHOWN = 20

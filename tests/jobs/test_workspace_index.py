@@ -11,7 +11,6 @@ import pytest
 
 from jobs import workspace_index
 from jobs.workspace_index import pages, states
-from jobs.workspace_index.run_watch import RunWatch
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.operation import asset_log
@@ -22,6 +21,7 @@ from plinth.recipe.load import load
 from plinth.records import Step
 from plinth.report.workspace_index import StateTile
 from plinth.storage.workspace import Workspace
+from plinth.training.run_watch import RunWatch
 from registry import incidents
 from tests.jobs.conftest import RECIPE
 from tests.shared import copied

@@ -13,6 +13,7 @@ One run:
     config       RunConfig: everything one run needs, resolved; `identity` names what must match
     preparation  recipe, data and weights to a RunConfig, with what only both together can refuse
     directory    where the files of a run lie
+    run_watch    which runs of a workspace are open and which wrote last
     amendments   another batch or length for steps that a run has not taken yet
     initial/     weights to begin from: resolved, compared with the recipe, read by every rank
     job          submit or find, follow, cancel
@@ -45,8 +46,8 @@ Around the steps:
     sinks/       the timeline in TensorBoard, Weights & Biases and Prometheus
     forensics/   past steps: their documents and losses, blame, and the audit that proves a resume exact
 
-The control plane imports what needs no torch: parameters, config, preparation, directory, amendments, job, manifests,
-attempts/, stopping/, supervise/, sinks/, roofline/ but for its probe, the files of checkpoint/, what of telemetry/ is
-not marked (torch) in its map, and step_documents and offline_audit of forensics/.
+The control plane imports what needs no torch: parameters, config, preparation, directory, run_watch, amendments, job,
+manifests, attempts/, stopping/, supervise/, sinks/, roofline/ but for its probe, the files of checkpoint/, what of
+telemetry/ is not marked (torch) in its map, and step_documents and offline_audit of forensics/.
 Does not belong here: where a job runs (launch/), what a batch holds (tokens/), what is trained (model/).
 """

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +11,7 @@ from plinth.errors import PlinthError
 from plinth.operation.metrics.table import METRICS
 from plinth.training import config as configuration
 from plinth.training.directory import RunDirectory
+from plinth.training.run_watch import RunWatch, TimelineFile
 from plinth.training.sinks.metric import MetricLines, lines
 from plinth.training.sinks.run_follower import RunFollower
 
@@ -28,9 +27,9 @@ class RunsCollector:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._watch = folder, RunWatch(folder, KEPT_S)
         self._followed: dict[str, RunFollower] = {}
-        self._seen: dict[str, tuple[int, int]] = {}  # inode and size of the timeline, when it was read
+        self._seen: dict[str, TimelineFile] = {}  # the timeline when it was read
         self._lines: dict[str, MetricLines] = {}  # of runs that are exported
         self._last: dict[str, float] = {}  # time of the last event
         self._read = 0
@@ -42,22 +41,18 @@ class RunsCollector:
 
     def collect(self) -> Iterator[MetricLines]:
         """Lines of runs that have an event of the last day; a timeline that nobody wrote since is not read."""
-        now = time.time()
-        for name in sorted(self._names()):
-            inode, size, written = _identity(self._folder / name / "events.jsonl")
-            if now - written >= KEPT_S:
+        now, timelines = time.time(), self._watch.look().timelines()
+        for gone in self._seen.keys() - timelines.keys():
+            self._forget(gone)
+        for name, timeline in sorted(timelines.items()):
+            if now - timeline.written_ns / 1e9 >= KEPT_S:
                 self._forget(name)
                 continue
-            if self._seen.get(name) != (inode, size):
-                self._seen[name] = inode, size
+            if self._seen.get(name) != timeline:
+                self._seen[name] = timeline
                 self._lines[name] = self._look(name)
             if now - self._last.get(name, 0.0) < KEPT_S:
                 yield self._lines[name]
-
-    def _names(self) -> list[str]:
-        with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
-            return [one.name for one in entries if one.is_dir()]
-        return []
 
     def _look(self, name: str) -> MetricLines:
         """What a run has now; what it had, where its files cannot be read."""
@@ -85,11 +80,3 @@ class RunsCollector:
         for known in (self._seen, self._lines, self._last):
             known.pop(name, None)
 
-
-def _identity(path: Path) -> tuple[int, int, float]:
-    """Inode, size, and when it was written (Unix seconds)."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0, 0.0
-    return found.st_ino, found.st_size, found.st_mtime

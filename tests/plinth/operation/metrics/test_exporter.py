@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -167,6 +168,15 @@ def test_a_timeline_that_nobody_wrote_for_a_day_is_not_read_until_somebody_does(
     assert runs.read_bytes == size
     step(Timeline(path), 4)
     assert parsed(found.refresh())["plinth_step", ("run", "r1")] == 4
+
+
+def test_a_run_that_was_removed_is_exported_no_more(space: Workspace) -> None:
+    root = begun(space, "r1").directory.root
+    found, runs = of_runs(space)
+    assert ("plinth_step", ("run", "r1")) in parsed(found.refresh())
+    shutil.rmtree(root)
+    assert ("plinth_step", ("run", "r1")) not in parsed(found.refresh())
+    assert (runs._followed, runs._lines, runs._seen) == ({}, {}, {})
 
 
 def test_one_broken_run_hides_no_other(space: Workspace) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.workspace_index.run_watch import RunWatch
 from plinth.training.directory import RunDirectory
+from plinth.training.run_watch import RunWatch
 
 
 @pytest.fixture
@@ -50,6 +50,19 @@ def test_a_look_costs_what_is_open(runs: Path, ended: int) -> None:
     run.events.write_text("{}\n{}\n")
     assert watch.look().facts() != facts
     assert watch.looked_at == looked + 2
+
+
+def test_runs_that_ended_long_ago_are_counted_and_not_kept(runs: Path) -> None:
+    now = time.time()
+    made(runs, "old", True, now - 200)
+    made(runs, "new", True, now - 50)
+    made(runs, "open", False, now - 200)
+    settle(runs)
+    watch = RunWatch(runs, kept_s=100.0).look()
+    assert set(watch.timelines()) == {"new", "open"}
+    looked, facts = watch.looked_at, watch.facts()
+    assert watch.look().facts() == facts == RunWatch(runs).look().facts()
+    assert watch.looked_at == looked + 1
 
 
 def test_what_a_watch_of_another_process_has_seen_is_the_same(runs: Path) -> None:
