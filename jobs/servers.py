@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Event, Thread
 
 from jobs import page_server, policies, workspace_index
 from jobs.instance import home
@@ -25,6 +27,8 @@ from registry.server import ensure_server
 HOST = "127.0.0.1"
 #: Of the exporter; the next free one of ten.
 METRICS_PORT = 9464
+#: Seconds between two looks at the exporter, and until one that has ended is started again.
+POLL_S, RESTART_S = 0.5, 10.0
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
@@ -63,7 +67,9 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
         cwd=space.root,  # in the checkout Dagster would warn that it does not read the `dagster.yaml` there
         preexec_fn=_default_signals,
     )
-    exporter = _export(space, recipe_path, metrics_port)
+    ended = Event()
+    exporter = Thread(target=_keep, args=(lambda: _export(space, recipe_path, metrics_port), ended), daemon=True)
+    exporter.start()
     print(
         f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\n"
         f"Metrics  http://{HOST}:{metrics_port}/metrics\nCtrl-C ends the views; no run is lost",
@@ -74,10 +80,10 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
         return _wait(process)
     finally:
         noted.unlink(missing_ok=True)
+        ended.set()
         server.shutdown()
         server.server_close()
-        exporter.terminate()
-        exporter.wait()
+        exporter.join()
 
 
 def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> ThreadingHTTPServer:
@@ -94,6 +100,18 @@ def _export(space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[
     command = [sys.executable, "-m", "jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute())]
     command += ["metrics", "serve", "--port", str(port), "--with-parent"]
     return subprocess.Popen(command, preexec_fn=_default_signals)
+
+
+def _keep(start: Callable[[], subprocess.Popen[bytes]], ended: Event) -> None:
+    """Run the exporter until `ended`, and again where it was killed: without it no alert fires."""
+    while not ended.is_set():
+        process = start()
+        while process.poll() is None and not ended.wait(POLL_S):
+            pass
+        if process.returncode is not None and not ended.wait(RESTART_S):
+            print(f"the exporter ended with {process.returncode} and is started again", file=sys.stderr, flush=True)
+        process.terminate()
+        process.wait()
 
 
 def _free_from(port: int) -> int:

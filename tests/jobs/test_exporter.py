@@ -1,4 +1,4 @@
-"""The exporter of a workspace has all parts, and ends with the process that started it."""
+"""The exporter of a workspace has all parts, comes back when it was killed, and ends with what started it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import textwrap
 import time
 import urllib.request
 from pathlib import Path
+from threading import Event
 
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from jobs import servers
 from jobs.exporter import exporter
 from plinth.compute.context import Context
 from plinth.operation.metrics.table import METRICS
@@ -147,3 +149,22 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends(tmp_path: Pa
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until
         time.sleep(0.2)
+
+
+def test_one_that_is_killed_is_started_again_and_none_stays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(servers, "RESTART_S", 0.01)
+    started, ended = list[subprocess.Popen[bytes]](), Event()
+
+    def start() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        if len(started) == 1:
+            started[0].kill()
+        else:
+            ended.set()
+        return started[-1]
+
+    servers._keep(start, ended)
+    assert [one.returncode for one in started] == [-signal.SIGKILL, -signal.SIGTERM]
+    assert capsys.readouterr().err == "the exporter ended with -9 and is started again\n"

@@ -162,7 +162,10 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
                 seq = event["seq"]
             except (json.JSONDecodeError, KeyError, TypeError) as error:
                 raise IntegrityError(
-                    f"{path}, line {number} is not an event", found=line[:80], expected="a JSON object with `seq`"
+                    f"{path}, line {number} is not an event",
+                    found=line[:80],
+                    expected="a JSON object with `seq`",
+                    remedy="keep a copy of the file, and take that line out",
                 ) from error
             if seq > after_seq:
                 yield event
