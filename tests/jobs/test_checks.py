@@ -23,7 +23,16 @@ from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, MissingError, RequestError, SignatureError, WorkspaceError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.operation.checklists import catalog, code_checks, corpus_checks, place_checks, review, waivers
+from plinth.operation.backup.snapshot import BackupArchive, BackupSnapshot
+from plinth.operation.checklists import (
+    catalog,
+    code_checks,
+    corpus_checks,
+    money_checks,
+    place_checks,
+    review,
+    waivers,
+)
 from plinth.operation.checklists.check import CHECKLISTS, Check, CheckAnswer, CheckedLine, passed, undetermined
 from plinth.operation.checklists.scope import CheckScope
 from plinth.operation.checklists.settings import ChecklistSettings
@@ -41,6 +50,7 @@ from registry.checks import server_checks
 from registry.signed_log import AUDIT, FEED
 from tests.attacks.conftest import mlflow, mlflow_database
 from tests.registry.conftest import Line, ctx, line, make_line
+from tests.s3_server import serving
 
 __all__ = ["ctx", "line", "make_line", "mlflow", "mlflow_database"]
 
@@ -376,6 +386,33 @@ def test_a_check_that_breaks_or_cannot_tell_is_no_pass(ctx: Context) -> None:
     with pytest.raises(CheckFailedError, match="1 of 2"):
         review.require(review.evaluate(CheckScope(ctx), [failing, row("d", lambda scope: undetermined("no"))]))
     review.require(review.evaluate(CheckScope(ctx), [fine]))
+
+
+def test_a_backup_that_was_killed_is_none_and_one_in_a_bucket_is_seen(ctx: Context, tmp_path: Path) -> None:
+    """The record is written last: content that lies there without one is of no backup, however fresh."""
+
+    def seen(place: str) -> tuple[str, str]:
+        answer = money_checks.backed_up(CheckScope(ctx, settings=ChecklistSettings(backups=place)))
+        return answer.outcome, answer.evidence
+
+    def back_up(place: str, at: str) -> None:
+        nothing: dict[str, Any] = {"entries": (), "databases": (), "blobs": (), "missing": (), "counts": {}}
+        BackupArchive(place).commit(BackupSnapshot(at=at, workspace="w", root="", root_version=0, **nothing))
+
+    folder = tmp_path / "backups"
+    write_bytes(folder / "objects" / "ab" / "abc", b"of one that was killed")
+    assert seen(str(folder)) == ("fail", f"no whole one in {folder}")
+    back_up(str(folder), "2020-01-01T00:00:00+00:00")
+    assert seen(str(folder))[0] == "fail"
+    now = datetime.now(UTC).isoformat()
+    back_up(str(folder), now)
+    outcome, evidence = seen(str(folder))
+    assert outcome == "warn"
+    assert evidence.endswith("0.0 hours old, on the disk of the workspace itself")
+    with serving() as bucket:
+        assert seen(bucket.uri("backups")) == ("fail", f"no whole one in {bucket.uri('backups')}")
+        back_up(bucket.uri("backups"), now)
+        assert seen(bucket.uri("backups"))[0] == "pass"
 
 
 def test_room_that_cannot_be_written_is_no_room(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,8 @@ from plinth.operation.checklists.scope import CheckScope
 DAY_S: Final = 86400.0
 #: Lines of `alerts.jsonl` that are read.
 NEWEST_ALERTS: Final = 1000
+#: Of a backup's name: its time and the beginning of its digest.
+NAMED_CHARACTERS: Final = 36
 
 
 def objectives_set(scope: CheckScope) -> CheckAnswer:
@@ -87,21 +90,39 @@ def alerts_routed(scope: CheckScope) -> CheckAnswer:
 
 
 def backed_up(scope: CheckScope) -> CheckAnswer:
-    """The newest backup is fresh."""
-    settings = scope.settings
-    if not settings.backups:
-        return undetermined("`backups` of checklists.yaml names no folder: nobody has said where they lie")
-    folder = Path(settings.backups)
+    """The newest backup is whole and fresh."""
+    place, folder = scope.settings.backups, Path(scope.settings.backups)
+    if not place:
+        return undetermined("`backups` of checklists.yaml names no place: nobody has said where they lie")
+    newest = _newest_backup(place)
+    if newest is None:
+        return failed(f"no whole one in {place}")
+    name, at = newest
+    hours = (scope.now - at) / 3600
+    found = f"{name}: {hours:.1f} hours old"
+    if hours > scope.settings.backup_hours:
+        return failed(found)
+    here = "://" not in place and folder.stat().st_dev == scope.ctx.workspace.root.stat().st_dev
+    if here and not scope.ctx.workspace.uri:
+        return warned(f"{found}, on the disk of the workspace itself")
+    return passed(found)
+
+
+def _newest_backup(place: str) -> tuple[str, float] | None:
+    """Name and Unix time of the newest backup, None without one: a record of `plinth backup`, which is written last, so
+    that content of one that was killed counts for nothing; in a folder of another program, its newest file."""
+    from plinth.operation.backup.snapshot import BackupArchive
+
+    folder = Path(place)
+    if "://" in place or (folder / "objects").is_dir():
+        archive = BackupArchive(place)
+        try:
+            name = archive.named()
+        except MissingError:
+            return None
+        return name[:NAMED_CHARACTERS], datetime.fromisoformat(archive.read(name).at).timestamp()
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    if not files:
-        return failed(f"none in {folder}")
-    newest = max(files, key=lambda path: path.stat().st_mtime)
-    hours = (scope.now - newest.stat().st_mtime) / 3600
-    found = f"{newest}: {hours:.1f} hours old"
-    if folder.stat().st_dev == scope.ctx.workspace.root.stat().st_dev and not scope.ctx.workspace.uri:
-        found += ", on the disk of the workspace itself"
-        return failed(found) if hours > settings.backup_hours else warned(found)
-    return failed(found) if hours > settings.backup_hours else passed(found)
+    return max(((str(path), path.stat().st_mtime) for path in files), key=lambda file: file[1], default=None)
 
 
 def alerts_seen(scope: CheckScope) -> CheckAnswer:
@@ -140,8 +161,8 @@ CHECKS = (
     ),
     Check(
         "backup", "what cannot be made again has a fresh backup elsewhere", "platform",
-        ("preproduction", "readiness", "incident"), "name the folder in checklists.yaml; look why none was made",
-        backed_up,
+        ("preproduction", "readiness", "incident"),
+        "name the place in checklists.yaml (`backups`), and `plinth backup to` it every day", backed_up,
     ),
     Check(
         "alerts", "nothing has alarmed within a day", "on-call", ("incident",), "read alerts.jsonl", alerts_seen,

@@ -23,7 +23,7 @@ class ChecklistSettings(Frozen):
         3.0, gt=1, description="Times the best interval of saves, or the inverse, beyond which a line warns."
     )
     clock_s: float = Field(1.0, gt=0, description="Seconds that two clocks may differ by.")
-    backups: str = Field("", description="Folder in which the newest backup lies; empty: nobody has said where.")
+    backups: str = Field("", description="Folder or s3:// place of the backups; empty: nobody has said where.")
     backup_hours: float = Field(26.0, gt=0, description="Hours that the newest backup may be old.")
     idle_hours: float = Field(8.0, gt=0, description="Hours without use after which a server runs for nobody.")
 
