@@ -84,9 +84,10 @@ def imports(module: str) -> float:
     return round(float(said.stdout), 2)
 
 
-def location(recipe: Any, workspace: Path) -> dg.RepositoryDefinition:
+def location(recipe: Path, workspace: Path) -> dg.RepositoryDefinition:
     """All that a code location resolves when Dagster loads it."""
-    repository = definitions.build(recipe, workspace).get_repository_def()
+    os.environ |= {"PLINTH_RECIPE": str(recipe), "PLINTH_WORKSPACE": str(workspace)}
+    repository = definitions.definitions().get_repository_def()
     repository.load_all_definitions()
     return repository
 
@@ -100,7 +101,7 @@ def measure(folder: Path, buckets: int, manifests: int, runs: int) -> dict[str, 
     ended_runs(folder / "runs", runs)
     rows, status = timed(lambda: pipeline.status(folder, path))
     alive, under_way = timed(lambda: list(without_result(folder / "runs")))
-    repository, loaded = timed(lambda: location(recipe, folder))
+    repository, loaded = timed(lambda: location(path, folder))
     assert not alive
     return {
         "assets": len(rows),
