@@ -85,6 +85,11 @@ class AuditEntry(Frozen):
     role: str
     signed_by: tuple[str, ...]
 
+    @property
+    def who(self) -> str:
+        """The owner of the key that signed, with the person whom the caller stated, whom nothing proves."""
+        return self.actor if self.by in self.actor else f"{self.actor} (for {self.by})"
+
 
 class AuditProof(Frozen):
     """A log that holds: how many entries, the SHA-256 of the newest, and what was signed elsewhere that names one."""

@@ -50,7 +50,7 @@ def collect(ctx: Context, incident: Incident, now: float) -> IncidentData:
     decisions = list(_entries(ctx, gaps, begun, ended))
     course = [
         *((record.at, "incident", record.by, f"{record.action}: {record.text}") for record in incident.records),
-        *((each.at, "decision", each.actor, _decided(each)) for each in decisions),
+        *((each.at, "decision", each.who, _decided(each)) for each in decisions),
         *_alerts(ctx, gaps, begun, ended),
         *(row for config in runs for row in _events(gaps, config, begun, ended)),
     ]
@@ -66,7 +66,7 @@ def collect(ctx: Context, incident: Incident, now: float) -> IncidentData:
             FactTable(title="Lost work", source="the goodput ledger of the runs", rows=tuple(_losses(ctx, gaps, runs)),
                       columns=("run", "cause", "rank-seconds", "money")),
             FactTable(title="Promotions refused", source="audit/", columns=("at (UTC)", "who", "what", "why"),
-                      rows=tuple((each.at, each.actor, each.subject, each.refusal) for each in refused)),
+                      rows=tuple((each.at, each.who, each.subject, each.refusal) for each in refused)),
             FactTable(title="Made of what is concerned", source="the manifests, as `plinth impact` reads them",
                       columns=("target", "kind", "what"), rows=tuple(_impact(ctx, gaps, incident))),
         ),

@@ -34,6 +34,7 @@ def test_what_is_done_is_signed_by_the_role_that_does_it(ctx: Context) -> None:
         asked.subject = "demo-candidate version 7"
     (entry,) = audit_log.entries(ctx)
     assert (entry.outcome, entry.actor, entry.role) == ("done", "ada@example.org", "approver")
+    assert entry.who == "ada@example.org"
     assert (entry.subject, entry.reason, entry.signed_by) == (
         "demo-candidate version 7",
         "good",
@@ -46,6 +47,7 @@ def test_a_refusal_is_recorded_with_its_reason_and_raised(ctx: Context) -> None:
         raise GateError("closed", found="stability: 3 restarts")
     (entry,) = audit_log.entries(ctx)
     assert (entry.outcome, entry.actor, entry.refusal) == ("refused", "promoter", "closed: stability: 3 restarts")
+    assert entry.who == "promoter (for ops)"
 
 
 def test_another_failure_decides_nothing(ctx: Context) -> None:
@@ -62,6 +64,7 @@ def test_a_refused_approval_by_a_stranger_is_recorded_as_of_nobody(ctx: Context,
     entry = audit_log.entries(ctx)[-1]
     assert (entry.action, entry.outcome, entry.by) == ("approve", "refused", name)
     assert entry.actor.startswith(f"unauthenticated {name}")
+    assert entry.who == entry.actor
     assert entry.refusal.endswith("may not approve demo")
 
 

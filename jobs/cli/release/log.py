@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def log(settings: Settings, proof: bool, as_json: bool) -> None:
     """List approvals, promotions, rollbacks, marks, waivers, policies, exports, changes of keys and exclusions.
 
-    Refused ones too, each with its actor: the owner of the key that signed the entry, or `unauthenticated NAME`.
+    Refused ones too, each with its actor: the owner of the key that signed the entry, or `unauthenticated NAME`; and for
+    whom, as the caller stated it.
     """
     from jobs.cli import output
     from registry import audit_log
@@ -43,7 +44,7 @@ def log(settings: Settings, proof: bool, as_json: bool) -> None:
             each.number,
             each.at,
             f"{each.action} {each.outcome}",
-            output.visible(each.actor) + ("" if each.signed_by else " (key revoked)"),
+            output.visible(each.who) + ("" if each.signed_by else " (key revoked)"),
             output.visible(each.subject),
             output.visible("; ".join(part for part in (each.reason, each.refusal) if part)),
         )
