@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def log(settings: Settings, proof: bool, as_json: bool) -> None:
     """List approvals, promotions, rollbacks, marks, waivers, policies, exports, changes of keys and exclusions.
 
-    Refused ones too, each with its actor: the owner of the key that signed the entry, or `unauthenticated NAME`; and for
-    whom, as the caller stated it.
+    Refused ones too, each with its actor: the owner of the key that signed the entry, or `unauthenticated NAME`; and
+    for whom, as the caller stated it.
     """
     from jobs.cli import output
     from registry import audit_log
