@@ -91,23 +91,18 @@ def _under_way(ctx: Context) -> Iterator[str]:
 
 
 def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[object, ...] | None]:
-    """One line per asset, or for many of one group and state, at the first of them; a rule between groups."""
-    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    """One line per asset, or for many of one group and state; group by group, with a rule between."""
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
-        alike.setdefault((row["group"], row["state"]), []).append(row)
-    before, folded = None, set()
-    for row in rows:
-        group, state = here = row["group"], row["state"]
-        if here in folded:
-            continue
-        if before not in (None, group):
+        groups.setdefault(row["group"], {}).setdefault(row["state"], []).append(row)
+    for number, (group, by_state) in enumerate(groups.items()):
+        if number:
             yield None
-        before = group
-        if len(alike[here]) > LISTED and not every:
-            folded.add(here)
-            yield _line(f"{group}: {counted(len(alike[here]), 'asset')}", state, alike[here])
-        else:
-            yield _line(row["asset"], state, [row], row["rows"], row["digest"])
+        for state, alike in by_state.items():
+            if len(alike) > LISTED and not every:
+                yield _line(f"{group}: {counted(len(alike), 'asset')}", state, alike)
+            else:
+                yield from (_line(row["asset"], state, [row], row["rows"], row["digest"]) for row in alike)
 
 
 def _line(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from plinth import fingerprint
@@ -20,21 +20,32 @@ EXCLUDED = "excluded_hosts"
 _LOG_TAIL_BYTES = 1 << 16
 
 
+class _HandleFile(Handle):
+    """A handle and where it was submitted: the one in a copy of that directory is of the original's job."""
+
+    directory: str = ""
+
+
 def read_handle(directory: Path) -> Handle | None:
-    """The handle in `directory`, or None when nothing was submitted there.
+    """The handle in `directory`, or None when nothing was submitted there: one in a copy of the directory is another's.
 
     Raises:
         LaunchError: the file is not a handle.
     """
     path = directory / HANDLE
     try:
-        return Handle.model_validate_json(path.read_bytes())
+        written = _HandleFile.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise LaunchError(
             f"{path} is not a handle", found=error, remedy="make sure no job runs, then delete it"
         ) from error
+    if written.directory:
+        with suppress(OSError):  # a directory that is gone was moved here
+            if not Path(written.directory).samefile(directory):
+                return None
+    return Handle.model_validate(written.model_dump(exclude={"directory"}))
 
 
 def excluded_hosts(directory: Path) -> list[str]:
@@ -44,8 +55,9 @@ def excluded_hosts(directory: Path) -> list[str]:
 
 
 def write_handle(directory: Path, handle: Handle) -> Handle:
-    """Write the handle atomically; returns it."""
-    write_bytes(directory / HANDLE, fingerprint.canonical(handle))
+    """Write the handle atomically, with its directory; returns it."""
+    written = _HandleFile(**handle.model_dump(), directory=str(directory.resolve()))
+    write_bytes(directory / HANDLE, fingerprint.canonical(written))
     return handle
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +56,22 @@ def test_never_two_at_once(local: LocalLauncher, tmp_path: Path) -> None:
     local.cancel(first, 120.0)
     wait_for(lambda: local.poll(first) is JobStatus.GONE)
     assert local.submit(SLEEP, tmp_path, tmp_path / "job.log") != first
+
+
+def test_a_copy_of_the_directory_has_no_job_and_a_moved_one_keeps_its_own(local: LocalLauncher, tmp_path: Path) -> None:
+    first, moved = tmp_path / "run", tmp_path / "moved"
+    first.mkdir()
+    handle = local.submit(SLEEP, first, first / "job.log")
+    try:
+        copy = shutil.copytree(first, tmp_path / "copy")
+        assert local.find(copy) is None
+        own = local.submit(SLEEP, copy, copy / "job.log")
+        local.cancel(own, 120.0)
+        assert local.poll(handle) is JobStatus.RUNNING
+        first.rename(moved)
+        assert local.find(moved) == handle
+    finally:
+        local.cancel(handle, 0.0)
 
 
 def test_submissions_at_the_same_moment_start_one_job(local: LocalLauncher, tmp_path: Path) -> None:
