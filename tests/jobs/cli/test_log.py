@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,20 @@ from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust.pin import Trust
+from registry.server import stop_server
 from registry.signed_log import AUDIT
 
 Plinth = Callable[..., Any]
 
 
 @pytest.fixture
-def ctx(tmp_path: Path, own_trust: Path) -> Context:
+def ctx(tmp_path: Path, own_trust: Path) -> Iterator[Context]:
     """A workspace with one asset, and a root of trust that may be changed."""
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     made = Manifest(asset="notes/curated", step="s", version="1", params={}, inputs={"inventory": "5" * 64}, parts=())
     ctx.refs.publish(made, "key")
-    return ctx
+    yield ctx
+    stop_server(ctx.workspace)
 
 
 def listed(plinth: Plinth) -> list[tuple[str, str, str, str]]:
