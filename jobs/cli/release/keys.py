@@ -49,12 +49,15 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
     With --demo, a demo root that is there already is kept.
     """
     from jobs.cli import output
+    from plinth.compute.context import Context
     from plinth.trust import enrolment, pin
+    from registry.signed_log import AUDIT
 
     workspace = workspace_of(settings)
     if demo and (workspace.trust_folder / pin.ROOT_FILE).exists():
         trust = pin.Trust.of(workspace)
         if trust.root.demo:
+            AUDIT.records(Context(workspace))  # one that was deleted is refused now, not after the harvest
             return output.say(f"{trust.root.title} is pinned already: {trust.folder}")
     everybody = people or ((DEMO_APPROVER,) if demo else ())
     called = name or settings.workspace.absolute().name

@@ -201,11 +201,13 @@ class SignedLog(RecordForm):
         """Records up to the newest one, which is not older than the last that was proved here; that is kept."""
         last, number = opened.last, found[-1].number if found else 0
         if number < last.number:
+            anew = f". Where the whole workspace was deleted on purpose, move {opened.trust.folder} away with its keys"
             raise SignatureError(
                 f"the newest {self.plural} are missing",
                 found=f"{number} records",
                 expected=f"{last.number}, which this machine has seen",
-                remedy=f"restore {self.name}/ from a backup; nothing is released or loaded until then",
+                remedy=f"restore {self.name}/ from a backup; nothing is released or loaded until then"
+                + (anew if not number else ""),
             )
         for each in found:
             if each.number == last.number and last.sha256 not in ("", each.sha256):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,19 @@ def test_a_root_that_is_made_and_pinned_and_what_is_adopted_under_it(
     assert len(earlier) == 6
     assert last[:2] == ("adopt", "refused")
     assert last[2].startswith("unauthenticated ")
+
+
+def test_a_demo_whose_workspace_was_deleted_is_refused_at_once_and_begins_anew_with_another_trust_folder(
+    plinth: Plinth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trust, words = tmp_path / "trust", ("keys", "init", "--demo", "-w", tmp_path / "demo")
+    monkeypatch.setenv(TRUST_VARIABLE, str(trust))
+    assert plinth(*words).code == 0
+    assert "is pinned already" in plinth(*words).out
+    shutil.rmtree(tmp_path / "demo")
+    refused = plinth(*words)
+    assert refused.code == 8
+    assert "deleted on purpose" in refused.err
+    assert str(trust) in "".join(refused.err.split())
+    trust.rename(tmp_path / "away")
+    assert plinth(*words).code == 0
