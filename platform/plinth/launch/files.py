@@ -13,6 +13,8 @@ from plinth.storage import locks
 from plinth.storage.atomic import write_bytes
 
 HANDLE = "handle.json"
+#: Written last by a job that has ended.
+RESULT = "result.json"
 
 #: Machines that the run may not be placed on again, one name a line (`training.supervise.exclusion`).
 EXCLUDED = "excluded_hosts"
@@ -27,7 +29,9 @@ class _HandleFile(Handle):
 
 
 def read_handle(directory: Path) -> Handle | None:
-    """The handle in `directory`, or None when nothing was submitted there: one in a copy of the directory is another's.
+    """The handle in `directory`, or None when nothing was submitted there.
+
+    In a copy of a directory without a result, it is of a job that may be alive, and that is the original's: None.
 
     Raises:
         LaunchError: the file is not a handle.
@@ -41,7 +45,7 @@ def read_handle(directory: Path) -> Handle | None:
         raise LaunchError(
             f"{path} is not a handle", found=error, remedy="make sure no job runs, then delete it"
         ) from error
-    if written.directory:
+    if written.directory and not (directory / RESULT).exists():
         with suppress(OSError):  # a directory that is gone was moved here
             if not Path(written.directory).samefile(directory):
                 return None

@@ -68,6 +68,9 @@ def test_a_copy_of_the_directory_has_no_job_and_a_moved_one_keeps_its_own(local:
         own = local.submit(SLEEP, copy, copy / "job.log")
         local.cancel(own, 120.0)
         assert local.poll(handle) is JobStatus.RUNNING
+        ended = shutil.copytree(first, tmp_path / "ended")
+        (ended / "result.json").write_text("{}")
+        assert local.find(ended) == handle  # its job has ended: a finished run is not submitted again
         first.rename(moved)
         assert local.find(moved) == handle
     finally:
