@@ -169,14 +169,14 @@ def _outside(recipe: Recipe, against: str, ctx: Context) -> str:
     return other.digest if other else ""
 
 
-def path(ctx: Context, recipe: Recipe) -> Path:
-    """Where the page of the asset lies for people."""
-    return ctx.workspace.reports / page_name(recipe)
+def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
+    """The page of the comparison of a checkpoint, by its digest."""
+    return ctx.workspace.reports / page_name(recipe, checkpoint)
 
 
-def page_name(recipe: Recipe) -> str:
-    """The file of the page, beside those of the results and of the evaluation."""
-    return f"{recipe.name}-comparison.html"
+def page_name(recipe: Recipe, checkpoint: str) -> str:
+    """The file of the page, next to those of the results and of the evaluation."""
+    return f"{recipe.name}-checkpoint-{checkpoint[:12]}-comparison.html"
 
 
 def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
@@ -190,15 +190,20 @@ def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
     write_bytes(target, page(made, a, b, found).encode())
 
 
+def _named(name: str, model: Mapping[str, Any]) -> str:
+    """A model for people: which checkpoint, and its step where that is known."""
+    step = f", step {model['step']:,}" if "step" in model else ""
+    return f"{name} (checkpoint {model['checkpoint'][:12]}{step})"
+
+
 def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import comparison_figure
 
     if not made.stats["lines"]:
         return {"lines": "nothing was compared: there is no champion yet"}
-    target = path(ctx, recipe)
-    step = made.stats["models"]["a"].get("step")
-    show(ctx, made, recipe.name if step is None else f"{recipe.name}, step {step:,}", recipe.evaluation.against, target)
-
+    target = path(ctx, recipe, made.stats["models"]["a"]["checkpoint"])
+    show(ctx, made, _named(recipe.name, made.stats["models"]["a"]), _named(recipe.evaluation.against,
+         made.stats["models"]["b"]), target)  # fmt: skip
     lines = in_order(made.stats)
     header = ["measure", "slice", "items", "a", "b", "a - b", "finding"]
     cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]

@@ -26,7 +26,7 @@ from plinth.training import config
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.validation import probe_curves
 
-ASSET, VERSION, FILE = "evaluation_page", "1", "evaluation.html"
+ASSET, VERSION, FILE = "evaluation_page", "2", "evaluation.html"
 
 #: Stages whose results stand on the page: by the pattern of the asset's name, its section.
 MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, sections.Stats], Section]], ...] = (
@@ -61,14 +61,14 @@ def stages(recipe: Recipe) -> list[Stage]:
     ]
 
 
-def path(ctx: Context, recipe: Recipe) -> Path:
-    """Where the page lies for people."""
-    return ctx.workspace.reports / f"{recipe.name}-evaluation.html"
+def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
+    """The file of the page of a checkpoint, by its digest."""
+    return ctx.workspace.reports / f"{recipe.name}-checkpoint-{checkpoint[:12]}-evaluation.html"
 
 
 def show(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
     """Write the page where people find it; returns its path."""
-    target = path(ctx, recipe)
+    target = path(ctx, recipe, made.stats["checkpoint"])
     write_bytes(target, ctx.store.read_bytes(made.parts[0].blob))
     return target
 
@@ -81,7 +81,7 @@ def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, sections.Sta
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     from plinth.report.evaluation.page import page
 
-    steps = inputs["run"].stats["steps"]
+    steps, checkpoint = inputs["run"].stats["steps"], inputs["evaluation"].inputs["checkpoint"]
     run = config.load(ctx.workspace.runs / inputs["run"].stats["run_id"] / "config.json")
     looks = timeline(run.directory.events).of("evaluated")
     worth = {name: probe_curves.value(own) for name, own in probe_curves.curves(looks).items()}
@@ -94,15 +94,15 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     shown = [sections.with_worth(one, worth) if one.key == "probes" else one for one in found]
     text = page(
         EvaluationData(
-            title=f"{recipe.name}: evaluation of the checkpoint after step {steps:,}",
+            title=f"{recipe.name}: evaluation of checkpoint {checkpoint[:12]}, step {steps:,}",
             subtitle=recipe.description,
             headline=_headline(inputs),
             sections=(*shown, *_curves(looks, worth)),
-            next=_next(recipe, bool(beside and beside.stats["lines"])),
+            next=_next(recipe, checkpoint if beside and beside.stats["lines"] else ""),
         )
     )
     part = Part(name=FILE, blob=ctx.store.put_bytes(text.encode()))
-    stats = {"sections": [section.key for section in found]}
+    stats = {"sections": [section.key for section in found], "checkpoint": checkpoint}
     return manifest(ASSET, Step(name=ASSET, version=VERSION), dict(inputs), [part], stats)
 
 
@@ -138,9 +138,10 @@ def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float |
     return StepCurve(name=name, steps=steps, values=values, noise=noise)
 
 
-def _next(recipe: Recipe, compared: bool) -> tuple[Next, ...]:
-    against = f"every slice, item and span beside {recipe.evaluation.against}"
-    pages = (Next(what=against, link=comparison.page_name(recipe)),) if compared else ()
+def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
+    """Commands, and the page of the comparison of the checkpoint `compared`, if there is one."""
+    against = f"every slice, item and span compared with {recipe.evaluation.against}"
+    pages = (Next(what=against, link=comparison.page_name(recipe, compared)),) if compared else ()
     return (
         *pages,
         Next(what="slices, worst documents, spans where two models differ", command="plinth evaluation"),

@@ -14,7 +14,7 @@ queueing      whose a Dagster run is and how urgent: its tags
 run_launcher  Dagster's launcher, which finds runs whose process has ended
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last
-results_page  the page of results
+results/      results pages, one per candidate
 workspace_index/  the index of all pages: state, runs, links
 page_server   the pages over HTTP, for links from Dagster and MLflow
 gamedays/     game days of MLflow, and the table of all

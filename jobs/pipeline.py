@@ -24,7 +24,7 @@ from assets.framework.build import REQUESTED_BY
 from assets.framework.resources import Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide
-from jobs import definitions, policies, queueing, results_page, workspace_index
+from jobs import definitions, policies, queueing, results, workspace_index
 from jobs.instance import open_instance
 from jobs.last_recipe import remember
 from jobs.recipes import load
@@ -98,7 +98,7 @@ def run(
             _execute(space, recipe, making, compute)
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
         release = _release(space, recipe, compute) if released else {}
-        page = results_page.write(ctx, recipe) if released or len(chosen) == len(catalog) else None
+        page = results.write(ctx, recipe) if released or len(chosen) == len(catalog) else None
         if not compute.share:
             workspace_index.refresh(space, say)
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)

@@ -64,7 +64,7 @@ def _banner(tags: Mapping[str, str]) -> Iterable[str]:
         yield ""
     if tags.get("trial"):
         yield f"> **Canary, at the last look:** {_short(tags['trial'], TRIAL)}"
-        yield f"> Plot: `{plain(tags.get('recipe', ''))}-canary.html` among the artifacts of the source run."
+        yield f"> Plot: `{plain(tags.get('trial.page', ''))}` among the artifacts of the source run."
         yield ""
 
 

@@ -35,7 +35,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "pages": ("status", "Write the index of all pages: state, runs, links."),
             "down": ("run", "Stop the servers that Plinth has started."),
             "status": ("status", "List every asset: up to date, stale or not made."),
-            "report": ("status", "Write the page of results."),
+            "report": ("status", "Write the results page of a candidate."),
         },
     ),
     "corpus": (

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from jobs import results
 from jobs.last_recipe import recall
 from jobs.recipes import load
 from jobs.workspace_index import pages, run_lines, states
@@ -55,20 +56,24 @@ def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) ->
         tiles=tuple(states.tiles(ctx, recipe)),
         runs=tuple(run_lines.line(ctx, ctx.workspace.runs / run / "config.json") for run in runs[:RUNS_SHOWN]),
         older_runs=max(0, len(runs) - RUNS_SHOWN),
-        groups=tuple(pages.groups(ctx, recipe)),
+        groups=tuple(pages.groups(ctx)),
     )
     write_bytes(path(ctx.workspace), page(data).encode())
     return path(ctx.workspace)
 
 
 def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:
-    """Write the index with the recipe that the workspace ran last; one that cannot be written is a warning."""
+    """Write the index with the recipe that the workspace ran last, after pages of candidates that were moved; what
+    cannot be written is a warning."""
     try:
         recipe = load(recall(workspace.root))
     except PlinthError:
         recipe = None
+    ctx = Context(workspace)
     try:
-        write(Context(workspace), recipe, watch)
+        if recipe is not None:
+            results.renew(ctx, recipe)
+        write(ctx, recipe, watch)
     except PlinthError as error:
         warn(f"the index of pages was not written: {error}")
 

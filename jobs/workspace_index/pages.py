@@ -9,17 +9,17 @@ from html import unescape
 from pathlib import Path
 
 from assets.framework.expectations import docs_index
+from jobs.results.subject import FILE as RESULTS
 from plinth.compute.context import Context
-from plinth.recipe.recipe import Recipe
 from plinth.report.workspace_index import PageGroup, PageLine
 
 INDEX = "index.html"
 #: Kinds of pages: name, pattern of the file's name, and the command that writes one. What fits none is listed last.
 KINDS: tuple[tuple[str, str, str], ...] = (
-    ("Results", "", "plinth report"),
+    ("Results", RESULTS.pattern, "plinth report"),
     ("Evaluation", r".+-evaluation\.html", "plinth run --select evaluation_page"),
     ("Comparisons", r"comparison-.+\.html|.+-comparison\.html", "plinth compare A B"),
-    ("Canary", r".+-canary\.html", "plinth canary"),
+    ("Canary", r".+-canary-\d+(-champion-\d+)?\.html", "plinth canary"),
     ("Experiments", r"experiment-.+\.html", "plinth experiment run FILE"),
     ("Reviews", r"review-\d{4}-W?\d\d\.html", "plinth retrospective"),
     ("Incidents", r"incident-\d+\.html", "plinth incident show --page"),
@@ -31,30 +31,34 @@ OTHER = "Other pages"
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 
 
-def groups(ctx: Context, recipe: Recipe | None) -> Iterator[PageGroup]:
+def groups(ctx: Context) -> Iterator[PageGroup]:
     """Pages beside the index by kind, newest first; pages of runs are linked from their lines too."""
-    by_kind: dict[str, list[tuple[float, PageLine]]] = {}
+    by_kind: dict[str, list[tuple[tuple[int, float], PageLine]]] = {}
     for path in sorted(ctx.workspace.reports.glob("*.html")):
         if path.name != INDEX:
             line = PageLine(title=_title(path), href=path.name, written=utc(path.stat().st_mtime))
-            by_kind.setdefault(_kind(ctx, path, recipe), []).append((-path.stat().st_mtime, line))
+            by_kind.setdefault(_kind(ctx, path), []).append((_order(path), line))
     docs = docs_index(ctx.workspace)
     if docs.exists():
         href = Path("..", docs.relative_to(ctx.workspace.root)).as_posix()
         line = PageLine(title="Every check of every stage (Data Docs)", href=href, written=utc(docs.stat().st_mtime))
-        by_kind.setdefault("Results", []).append((0.0, line))
+        by_kind.setdefault("Results", []).append(((1, 0.0), line))
     for name, _, command in (*KINDS, (OTHER, "", "")):
         pages = tuple(line for _, line in sorted(by_kind.get(name, ()), key=lambda each: each[0]))
         if pages or command:
             yield PageGroup(name=name, command=command, pages=pages)
 
 
-def _kind(ctx: Context, path: Path, recipe: Recipe | None) -> str:
+def _kind(ctx: Context, path: Path) -> str:
     if (ctx.workspace.runs / path.stem / "config.json").exists():
         return "Runs"
-    if recipe is not None and path.stem == recipe.name:
-        return "Results"
     return next((name for name, pattern, _ in KINDS if re.fullmatch(pattern, path.name)), OTHER)
+
+
+def _order(path: Path) -> tuple[int, float]:
+    """Newest first: candidates by their number, for a page is written again when its release state changes."""
+    found = RESULTS.fullmatch(path.name)
+    return -int(found["version"] or 0) if found else 0, -path.stat().st_mtime
 
 
 def _title(path: Path) -> str:

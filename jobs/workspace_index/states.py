@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jobs.results.subject import candidate_name, file_name
 from jobs.workspace_index import operation_states
 from jobs.workspace_index.links import beside, some
 from plinth.compute.context import Context
@@ -67,7 +68,6 @@ def _assets(ctx: Context, recipe: Recipe) -> StateTile:
         value=f"{fresh} of {len(catalog)} up to date",
         note=some(stale),
         standing="good" if not stale else "attention",
-        href=beside(ctx, f"{recipe.name}.html"),
     )
 
 
@@ -85,7 +85,7 @@ def _release(ctx: Context, recipe: Recipe) -> StateTile:
         value=f"{name} version {now.champion}",
         note=f"champion since {last.at[:16]}, by {last.by}",
         standing="good",
-        href=beside(ctx, f"{recipe.name}.html"),
+        href=beside(ctx, file_name(recipe, candidate_name(str(last.candidate_version)))),
     )
 
 
@@ -102,12 +102,13 @@ def _candidates(ctx: Context, recipe: Recipe) -> StateTile:
 
 def _canary(ctx: Context, recipe: Recipe) -> StateTile:
     from registry import api
+    from registry.canary import page_name
 
     found = api.canary_status(ctx, recipe)
     if found is None:
         return StateTile(label="Canary", value="none on trial")
     standing: Standing = "bad" if found.trial.decision == "return" else "attention"
-    href = beside(ctx, f"{recipe.name}-canary.html")
+    href = beside(ctx, page_name(found))
     return StateTile(
         label="Canary", value=f"version {found.canary} on trial", note=found.next, standing=standing, href=href
     )

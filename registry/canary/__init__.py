@@ -14,6 +14,16 @@ Does not belong here: how a version is moved (`registry.promotion`).
 
 from registry.canary.judgement import PairedStream, StreamTrial, Trial, judge
 from registry.canary.observation import CanaryStatus, observe
-from registry.canary.tick import CanaryTick, tick
+from registry.canary.tick import CanaryTick, page_name, tick
 
-__all__ = ["CanaryStatus", "CanaryTick", "PairedStream", "StreamTrial", "Trial", "judge", "observe", "tick"]
+__all__ = [
+    "CanaryStatus",
+    "CanaryTick",
+    "PairedStream",
+    "StreamTrial",
+    "Trial",
+    "judge",
+    "observe",
+    "page_name",
+    "tick",
+]

@@ -45,7 +45,7 @@ def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | Non
     if found is None:
         return None
     status, data = found.status, shown(found)
-    path, content = ctx.workspace.reports / f"{recipe.name}-canary.html", page(data).encode()
+    path, content = ctx.workspace.reports / page_name(status), page(data).encode()
     fresh = not path.exists() or path.read_bytes() != content
     write_bytes(path, content)
     returned = None
@@ -58,11 +58,18 @@ def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | Non
     return CanaryTick(status, data, path, returned, automatic and status.trial.decision == "promote")
 
 
+def page_name(status: CanaryStatus) -> str:
+    """The file of the page of one trial: the canary's version and the champion that it is compared with."""
+    against = f"-champion-{status.champion}" if status.champion else ""
+    return f"{status.release}-canary-{status.canary}{against}.html"
+
+
 def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None:
     """The state of the trial on the canary's version in MLflow, and the page among the artifacts of its run."""
-    tag = f"{status.next}. {status.trial.reason}"[:LONGEST_TAG]
+    tags = {"trial": f"{status.next}. {status.trial.reason}"[:LONGEST_TAG], "trial.page": path.name}
     held = client.get_model_version(status.release, status.canary)
-    client.set_model_version_tag(status.release, status.canary, "trial", tag)
-    describe(client, held, {**held.tags, "trial": tag})
+    for key, value in tags.items():
+        client.set_model_version_tag(status.release, status.canary, key, value)
+    describe(client, held, {**held.tags, **tags})
     if run := held.tags.get("run"):
         timeline.keep(client, recipe.name, run, [path])

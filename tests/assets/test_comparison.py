@@ -73,11 +73,11 @@ def test_the_pages_lead_to_the_comparison(ctx: Context) -> None:
     )
     for recipe, there in ((plain, False), (against, True)):
         (asked,) = evaluation_page.stages(recipe)
-        links = [one.link for one in evaluation_page._next(recipe, there) if one.link]
+        links = [one.link for one in evaluation_page._next(recipe, "ab" * 32 if there else "") if one.link]
         assert ("comparison" in asked.deps) == there
-        assert links == ["tiny-comparison.html"] * there
-    assert comparison.path(ctx, against) == ctx.workspace.reports / "tiny-comparison.html"
-    assert safe_link("tiny-comparison.html")
+        assert links == ["tiny-checkpoint-abababababab-comparison.html"] * there
+    assert comparison.path(ctx, against, "ab" * 32) == ctx.workspace.reports / links[0]
+    assert safe_link(links[0])
 
 
 def test_before_the_first_release_there_is_nothing_to_compare_with(ctx: Context) -> None:

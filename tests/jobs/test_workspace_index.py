@@ -122,8 +122,11 @@ def test_a_run_that_cannot_be_read_has_a_line(ctx: Context) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("tiny.html", "Results"), ("tiny-evaluation.html", "Evaluation"), ("comparison-ab12.html", "Comparisons"),
-     ("tiny-comparison.html", "Comparisons"), ("tiny-canary.html", "Canary"), ("experiment-f.html", "Experiments"),
+    [("tiny-candidate-2.html", "Results"), ("tiny-checkpoint-0123456789ab.html", "Results"),
+     ("tiny-corpus-0123456789ab.html", "Results"), ("tiny.html", "Other pages"),
+     ("tiny-checkpoint-0123456789ab-evaluation.html", "Evaluation"), ("comparison-ab12.html", "Comparisons"),
+     ("tiny-checkpoint-0123456789ab-comparison.html", "Comparisons"), ("tiny-canary-2-champion-1.html", "Canary"),
+     ("experiment-f.html", "Experiments"),
      ("incident-2.html", "Incidents"), ("gameday-full-disk.html", "Game days"),
      ("impact-1.html", "Impact"), ("r1.html", "Runs"), ("whatever.html", "Other pages")],
 )  # fmt: skip
@@ -132,8 +135,15 @@ def test_pages_are_listed_by_kind_with_their_own_title(ctx: Context, name: str, 
     (ctx.workspace.runs / "r1" / "config.json").write_text("{}")
     (ctx.workspace.reports / name).write_text("<title>\n What &amp; why </title>")
     (ctx.workspace.reports / "index.html").write_text("<title>itself</title>")
-    found = {group.name: [(line.title, line.href) for line in group.pages] for group in pages.groups(ctx, load(RECIPE))}
+    found = {group.name: [(line.title, line.href) for line in group.pages] for group in pages.groups(ctx)}
     assert {group: lines for group, lines in found.items() if lines} == {kind: [("What & why", name)]}
+
+
+def test_every_candidate_is_linked_newest_first(ctx: Context) -> None:
+    for version in (10, 9, 2):  # whichever page was written again last
+        (ctx.workspace.reports / f"tiny-candidate-{version}.html").write_text("x")
+    (found,) = [group.pages for group in pages.groups(ctx) if group.name == "Results"]
+    assert [line.href for line in found] == [f"tiny-candidate-{version}.html" for version in (10, 9, 2)]
 
 
 def test_what_is_published_changes_what_was_seen_and_the_index_does_not(ctx: Context) -> None:

@@ -13,5 +13,5 @@ cost     `plinth cost`: what was spent, and limits
 run      `plinth run` and `plinth up`: the commands that start work
 retention  `plinth gc`: storage by age, and the deletion of what nothing needs
 backup   `plinth backup`: back up, restore, drill
-status   `plinth status` and `plinth report`: the state of every asset, and the page of results
+status   `plinth status` and `plinth report`: the state of every asset, and results pages
 """

@@ -1,4 +1,4 @@
-"""`plinth status`, `plinth report` and `plinth pages`: the state of every asset, the page of results, and the index."""
+"""`plinth status`, `plinth report` and `plinth pages`: the state of every asset, results pages, the index of pages."""
 
 from __future__ import annotations
 
@@ -116,16 +116,20 @@ def _line(
     return name, output.coloured(state, COLOURS[state]), count or None, size, digest[:12] if digest else None
 
 
-@click.command(epilog=examples("plinth report", "plinth report --json"))
+@click.command(epilog=examples("plinth report", "plinth report --candidate 2", "plinth report --json"))
 @shared
 @recipe_option
+@click.option("--candidate", metavar="VERSION", help="Version of a candidate (default: what was made last).")
 @json_option
-def report(settings: Settings, as_json: bool) -> None:
-    """Write the page of results: funnel, mixture, loss, bits per byte, gates and release in one HTML file."""
-    from jobs import results_page
+def report(settings: Settings, candidate: str | None, as_json: bool) -> None:
+    """Write the results page of one candidate: funnel, mixture, loss, bits per byte, gates and release.
+
+    Before the first candidate, the page is about the newest checkpoint or corpus. Each has a page of its own.
+    """
+    from jobs import results
     from jobs.cli import output
 
-    page = results_page.write(settings.context(), settings.load_recipe())
+    page = results.write(settings.context(), settings.load_recipe(), candidate)
     if as_json:
         output.emit_json({"page": str(page)})
     else:
@@ -140,7 +144,7 @@ def pages(settings: Settings, as_json: bool) -> None:
 
     `plinth run` writes it too, and `plinth up` keeps it up to date and serves it. It opens without a server.
     """
-    from jobs import workspace_index
+    from jobs import results, workspace_index
     from jobs.cli import output
     from plinth.errors import PlinthError
 
@@ -149,6 +153,8 @@ def pages(settings: Settings, as_json: bool) -> None:
         recipe = settings.load_recipe()
     except PlinthError as error:
         output.line(f"without the recipe: {error.what}", err=True)
+    if recipe is not None:
+        results.renew(ctx, recipe)
     written = workspace_index.write(ctx, recipe)
     if as_json:
         output.emit_json({"page": str(written)})

@@ -42,11 +42,11 @@ class GateOutcome(Frozen):
 
 
 class ReleaseCard(Frozen):
-    """The registered model: its stage and its approvals."""
+    """What became of a candidate: its version of the release, the place of that now, and its approvals."""
 
     name: str
-    version: str
-    alias: str = Field("", description="Such as `champion`; empty when nothing points at it.")
+    version: str = Field(description="Empty where the candidate was never released.")
+    alias: str = Field("", description="Such as `champion` or `rolled back`; empty where it was never released.")
     approved_by: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
 
@@ -60,7 +60,7 @@ class Ancestor(Frozen):
 
 
 class Next(Frozen):
-    """Where to look next: a command to type, or a link."""
+    """A next step: a command to type, or a page to open."""
 
     what: str
     command: str = ""
@@ -72,6 +72,7 @@ class ReportData(Frozen):
 
     title: str
     subtitle: str = ""
+    written: str = Field("", description="When the page was written, for what may change afterwards.")
     headline: tuple[Fact, ...] = ()
     release: ReleaseCard | None = None
     gates: tuple[GateOutcome, ...] = ()

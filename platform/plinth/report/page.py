@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 REASONS_SHOWN = 12
-LINK_SCHEMES = ("http://", "https://", "file://")
-_BESIDE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.html")
+LINK_SCHEMES = ("http://", "https://")  # a served page cannot open `file://`
+#: A page next to this one, or the Data Docs of the workspace.
+_BESIDE = re.compile(r"(\.\./gx/([a-z_]+/)+)?[A-Za-z0-9][A-Za-z0-9_.-]*\.html")
 
 
 def page(data: ReportData) -> str:

@@ -40,7 +40,7 @@ class TrialData(Frozen):
 
 def page(data: TrialData) -> str:
     """The page as HTML. The same data gives the same bytes."""
-    title = f"Trial of {data.release} version {data.canary}"
+    title = f"{data.release}: canary version {data.canary}, champion version {data.champion}"
     drawn = any(one.points for one in data.streams)
     plot = svg(figure, data.streams, title=title) if drawn else ""
     return template("trial_page.html.j2").render(data=data, title=title, plot=plot, most=MOST_PANELS)

@@ -102,14 +102,15 @@ def test_2_percent_worse_on_one_slice_is_given_back_at_the_first_look(
     assert "held-out text: bucket code: worse than the margin after 400; beyond the margin +" in last.reason
     (event,) = result.asset_events
     assert event.metadata["evidence"].value.startswith("![plot](data:image/png")
-    page = (ctx.workspace.reports / f"{first.recipe.name}-canary.html").read_text()
+    name = f"{first.recipe.release.name}-canary-2-champion-1.html"
+    page = (ctx.workspace.reports / name).read_text()
     assert "it is given back" in page
     held = mlflow.get_model_version(first.recipe.release.name, "2")
     assert held.tags["trial"].startswith("it is given back. held-out text: ")
     assert "> **Canary, at the last look:** it is given back. held-out text: " in held.description
     (run,) = mlflow.search_runs([mlflow.get_experiment_by_name(first.recipe.name).experiment_id],
                                 filter_string=f"tags.mlflow.runName = '{second.run.id}'")  # fmt: skip
-    kept = mlflow.download_artifacts(run.info.run_id, f"{first.recipe.name}-canary.html", str(tmp_path))
+    kept = mlflow.download_artifacts(run.info.run_id, name, str(tmp_path))
     assert Path(kept).read_text() == page
     feed(first.recipe, ctx.workspace.root)(dg.build_sensor_context())
     assert [one for one in alerts(ctx) if "returned" in one and "bucket code: worse than the margin" in one]

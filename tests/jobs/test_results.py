@@ -1,0 +1,152 @@
+"""A results page is of one subject: what it shows, its title and its file are of one candidate, whatever came later."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from jobs import results
+from jobs.results import page, subject
+from plinth.compute.context import Context
+from plinth.errors import MissingError
+from plinth.recipe.load import load
+from plinth.records import Manifest
+from plinth.storage.workspace import Workspace
+from registry import api
+from registry.releases import ReleaseRecord
+from tests.jobs.conftest import RECIPE
+
+
+class Line(NamedTuple):
+    """What one training came to."""
+
+    funnel: Manifest
+    checkpoint: Manifest
+    evaluation: Manifest
+    candidate: Manifest
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "workspace").ensure())
+
+
+def publish(ctx: Context, asset: str, stats: dict[str, Any], **inputs: Manifest) -> Manifest:
+    digests = {name: made.digest for name, made in inputs.items()}
+    made = Manifest(asset=asset, step=asset, version="1", params={}, inputs=digests, parts=(), stats=stats)
+    ctx.refs.publish(made, f"key of {made.digest}")
+    return made
+
+
+def line(ctx: Context, number: int, *, registered: bool = True) -> Line:
+    """A corpus, run, evaluation and, perhaps, candidate whose numbers are all `number`."""
+    mixture = publish(ctx, "mixture", {"number": number})
+    stages = [{"stage": "documents", "documents_in": number}]
+    total = {"stages": stages, "trained": {"documents": number, "tokens": number}}
+    funnel = publish(ctx, "funnel", {"total": total}, mixture=mixture)
+    run = publish(ctx, "run", {"run_id": f"run-{number}", "tokens": number}, mixture=mixture)
+    checkpoint = publish(ctx, "checkpoint", {"number": number}, run=run)
+    overall = {"model": float(number), "gzip": 2.0, "trigram": 3.0, "low": float(number), "high": float(number)}
+    evaluation = publish(ctx, "evaluation", {"overall": overall}, checkpoint=checkpoint)
+    stats = {"model": "tiny-candidate", "version": str(number)}
+    if registered:
+        candidate = publish(ctx, "candidate", stats, checkpoint=checkpoint, evaluation=evaluation)
+    return Line(funnel, checkpoint, evaluation, candidate if registered else checkpoint)
+
+
+def record(number: int, made: Line, action: str, version: str, previous: str | None, at: str) -> ReleaseRecord:
+    digests = {"candidate": "k", "checkpoint": made.checkpoint.digest}
+    return ReleaseRecord(
+        number=number, prior=None, action=action, goal="champion", model="tiny", version=version, previous=previous,
+        candidate=digests, candidate_version=made.candidate.stats["version"], by="ada", reason="good", at=at,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_a_page_shows_one_candidate_and_nothing_of_a_later_one(ctx: Context) -> None:
+    recipe = load(RECIPE)
+    first, second = line(ctx, 1), line(ctx, 2)
+    shown = subject.newest(ctx, recipe)
+    assert (shown.name, shown.title, shown.version) == ("candidate-2", "candidate 2", "2")
+    earlier = subject.of_candidate(ctx, recipe, "1")
+    for one, made in ((earlier, first), (shown, second)):
+        assert (one.funnel, one.checkpoint, one.evaluation) == (made.funnel, made.checkpoint, made.evaluation)
+    values = [[fact.value for fact in page._headline(one)] for one in (earlier, shown)]
+    assert values == [["1"] * 4 + ["1.000"], ["2"] * 4 + ["2.000"]]
+    assert {page.path(ctx, recipe, one.name).name for one in (earlier, shown)} == {
+        "tiny-candidate-1.html", "tiny-candidate-2.html"
+    }  # fmt: skip
+    with pytest.raises(MissingError, match="candidate 3"):
+        subject.of_candidate(ctx, recipe, "3")
+
+
+def test_a_checkpoint_without_a_candidate_is_not_shown_with_another_ones_release(ctx: Context) -> None:
+    recipe = load(RECIPE)
+    line(ctx, 1)
+    newer = line(ctx, 2, registered=False)
+    shown = subject.newest(ctx, recipe)
+    assert shown.title == f"checkpoint {newer.checkpoint.digest[:12]}"
+    assert (shown.funnel, shown.evaluation) == (newer.funnel, newer.evaluation)
+    assert (page._release(ctx, recipe, shown), page._gates(ctx, recipe, shown)) == (None, ())
+    assert subject.FILE.fullmatch(subject.file_name(recipe, shown.name))
+
+
+def test_a_corpus_has_a_page_of_its_own(ctx: Context) -> None:
+    with pytest.raises(MissingError, match="funnel"):
+        subject.newest(ctx, load(RECIPE))
+    mixture = publish(ctx, "mixture", {})
+    funnel = publish(ctx, "funnel", {}, mixture=mixture)
+    shown = subject.newest(ctx, load(RECIPE))
+    assert (shown.name, shown.mixture, shown.run) == (f"corpus-{funnel.digest[:12]}", mixture, None)
+    assert subject.FILE.fullmatch(subject.file_name(load(RECIPE), shown.name))
+
+
+def test_the_release_on_a_page_is_what_became_of_its_candidate(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two candidates and a rollback: each page names the place of its own version, and the champion as such."""
+    recipe = load(RECIPE)
+    first, second, third = line(ctx, 1), line(ctx, 2), line(ctx, 3)
+    history = [
+        record(1, first, "champion", "1", None, "2026-01-01T10:00:00+00:00"),
+        record(2, second, "champion", "2", "1", "2026-01-02T10:00:00+00:00"),
+    ]
+    monkeypatch.setattr(api, "history", lambda *_: tuple(history))
+
+    def shown() -> list[tuple[str, str, str]]:
+        found = []
+        for version in "123":
+            card = page._release(ctx, recipe, subject.of_candidate(ctx, recipe, version))
+            assert card is not None
+            facts = {fact.label: fact.value for fact in card.facts}
+            found.append((card.version, card.alias, facts.get("champion when this page was written", "")))
+        return found
+
+    assert shown() == [
+        ("1", "previous", "version 2, candidate 2"), ("2", "champion", ""), ("", "", "version 2, candidate 2")
+    ]  # fmt: skip
+    history.append(record(3, first, "rollback", "1", "2", "2026-01-03T10:00:00+00:00"))
+    assert shown() == [
+        ("1", "champion", ""), ("2", "rolled back", "version 1, candidate 1"), ("", "", "version 1, candidate 1")
+    ]  # fmt: skip
+    assert third.checkpoint.digest != first.checkpoint.digest
+
+
+def test_pages_are_renewed_when_a_release_record_moves_their_candidate(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, written = load(RECIPE), list[str]()
+    first, second = line(ctx, 1), line(ctx, 2)
+    history = [record(1, first, "champion", "1", None, "2026-01-01T10:00:00+00:00")]
+    monkeypatch.setattr(api, "history", lambda *_: tuple(history))
+    monkeypatch.setattr(page, "write", lambda _, __, version: written.append(version))
+    assert results.renew(ctx, recipe) == ()  # no page was written so far
+    for version in "12":
+        target = page.path(ctx, recipe, f"candidate-{version}")
+        target.write_text("x")
+        os.utime(target, (1_767_348_000, 1_767_348_000))  # 2026-01-02 10:00 UTC
+    results.renew(ctx, recipe)
+    assert written == []
+    history.append(record(2, second, "champion", "2", "1", "2026-01-03T10:00:00+00:00"))
+    results.renew(ctx, recipe)
+    assert written == ["1", "2"]
