@@ -82,7 +82,7 @@ def predicate_type(kind: str) -> str:
 
 def attest(
     ctx: Context,
-    recipe: Recipe,
+    recipe: Recipe | str,
     kind: str,
     asset: str,
     checkpoint: str,
@@ -92,6 +92,9 @@ def attest(
 ) -> Attestation:
     """Sign a statement, unless the same one is there already.
 
+    Args:
+        recipe: or its fingerprint.
+
     Raises:
         SignatureError: this machine has no key of the role that may state it.
     """
@@ -99,7 +102,7 @@ def attest(
         kind=kind,
         asset=asset,
         checkpoint=checkpoint,
-        recipe=fingerprint.digest(recipe),
+        recipe=recipe if isinstance(recipe, str) else fingerprint.digest(recipe),
         code=code_version()["sha256"],
         materials=dict(materials),
         facts=dict(facts or {}),

@@ -21,6 +21,7 @@ from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import RELEASE
 from registry import candidate, policy, released, releases, signing, taint, waivers
 from registry.candidate import Candidate
+from registry.exports import forms
 from registry.exports.sealed import ExportClaim
 from registry.login import log
 from registry.papers import provider, signed
@@ -89,13 +90,16 @@ def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
             raise GateError(f"{name}/{version} is tainted", found="; ".join(marks), remedy="do not use this export")
 
 
-def add_papers(ctx: Context, found: ReleasedModel, directory: Path) -> ExportClaim:
+def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -> ExportClaim:
     """Write papers and evidence into a directory that is about to be sealed; returns what the seal states.
+
+    Args:
+        form: the evaluator's statement about it leaves too.
 
     Raises:
         GateError: the policy asks for papers that compliance signed, and these are not.
     """
-    evidence, made = dict(_statements(ctx, found)), papers_of(ctx, found)
+    evidence, made = dict(_statements(ctx, found, form)), papers_of(ctx, found)
     for name, content in made.files.items():
         _write(directory / name, content)
     if statement := signed.for_export(ctx, found.record.model, made):
@@ -131,7 +135,7 @@ def _pretty(envelope: Mapping[str, Any]) -> bytes:
     return json.dumps(envelope, indent=1, sort_keys=True).encode()
 
 
-def _statements(ctx: Context, found: ReleasedModel) -> Iterator[tuple[str, tuple[str, bytes]]]:
+def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple[str, tuple[str, bytes]]]:
     """Role and bytes of every signed statement about a release, by its name in the export."""
     trust, own = Trust.of(ctx.workspace), found.candidate
     beside = own.directory.name
@@ -145,7 +149,7 @@ def _statements(ctx: Context, found: ReleasedModel) -> Iterator[tuple[str, tuple
         files[f"{EVIDENCE}/logins/{path.name}"] = path
     for path in waivers.paths(ctx, found.record.model, own.key):
         files[f"{EVIDENCE}/waivers/{path.name}"] = path
-    for path in statements_about(ctx, own.checkpoint):
+    for path in (*statements_about(ctx, own.checkpoint), forms.statement_of(ctx, own.checkpoint, form)):
         files[f"{EVIDENCE}/attestations/{path.name}"] = path
     governed = (one for one in policy.history(ctx, found.record.model) if one.digest == found.record.policy)
     for one in governed:

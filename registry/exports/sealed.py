@@ -89,7 +89,7 @@ def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
     for path in directory.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o444)
     try:
-        names = sorted(standalone_verify.files_of(directory))
+        names = sorted(set(standalone_verify.files_of(directory)) - {MODEL_SIGNATURE})  # it is signed anew
     except RefusedExport as error:
         raise SignatureError(f"{directory} cannot be exported", found=error) from error
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -13,6 +13,7 @@ from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER, ROLES, ROOT, TRAINER
 from plinth.trust.pin import Trust
+from plinth.trust.standalone_verify import FORMS
 from plinth.trust.standalone_verify import ROLES as ROLE_OF
 from registry import approval, attestations, candidate, signing
 from registry.candidate import Candidate
@@ -50,8 +51,9 @@ def subject_of(
 
 
 def statements_about(ctx: Context, checkpoint: str) -> list[Path]:
-    """Statements of what was found out about a checkpoint."""
-    return sorted(attestations.folder_of(ctx, checkpoint).glob("*.json"))
+    """Statements of what was found out about a checkpoint; those about forms of it are of one export each."""
+    found = sorted(attestations.folder_of(ctx, checkpoint).glob("*.json"))
+    return [path for path in found if not path.name.startswith(f"{FORMS.rstrip('/')}.")]
 
 
 def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | None) -> str:

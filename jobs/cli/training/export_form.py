@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +40,7 @@ class FormExport:
         made = forms.write(self.form, self._plain, folder)
         return plain._replace(files=made.files, bytes=made.bytes, dtype=self.form)
 
-    def judged(self, settings: Settings, ctx: Context, release: str, checkpoint: str, folder: Path) -> FormClaim:
+    def judged(self, settings: Settings, ctx: Context, release: str, folder: Path) -> FormClaim:
         """Measure the form against its release, as both stand in files, and ask the gates of exports.
 
         Raises:
@@ -52,9 +51,9 @@ class FormExport:
         from registry.exports import forms as judging
 
         forms.restore(self.form, self._plain, folder, self._back)
-        compared = _compared(settings, ctx, self.form, ctx.refs.load(checkpoint), self._back)
-        files = {path.name: _sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
-        return judging.judge(ctx, settings.load_recipe(), release, self.form, compared, files)
+        source = judging.source_of(ctx, self._source)
+        compared = _compared(settings, ctx, self.form, ctx.refs.load(source.checkpoint), self._back)
+        return judging.judge(ctx, source, release, self.form, compared, folder)
 
 
 @contextmanager
@@ -97,8 +96,3 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
 
 def _quietly(line: str) -> None:
     """What a stage says while it measures is not part of the answer."""
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -141,20 +141,25 @@ def _release(
 ) -> tuple[Exported, ExportClaim]:
     from jobs.cli.training.export_form import form_export
     from plinth.model.hugging_face import TOKENIZER
-    from registry.exports import released
+    from registry.exports import forms, released
 
     found = released.find(ctx, target)
     source = found.candidate.directory
     if layout.form == "hf":
-        write = _as_it_is(source, source / TOKENIZER, layout)
-        return _sealed(ctx, folder, write, lambda staged: released.add_papers(ctx, found, staged))
-    with form_export(ctx, layout.form, source, source / TOKENIZER) as form:
+        form = f"hf-{layout.dtype}"
 
-        def add(staged: Path) -> ExportClaim:
-            judged = form.judged(settings, ctx, found.record.model, found.candidate.checkpoint, staged)
-            return released.add_papers(ctx, found, staged).model_copy(update={"form": judged})
+        def state(staged: Path) -> ExportClaim:
+            forms.state_plain(ctx, forms.source_of(ctx, source), form, staged)
+            return released.add_papers(ctx, found, form, staged)
 
-        return _sealed(ctx, folder, form.write, add)
+        return _sealed(ctx, folder, _as_it_is(source, source / TOKENIZER, layout), state)
+    with form_export(ctx, layout.form, source, source / TOKENIZER) as made:
+
+        def judge(staged: Path) -> ExportClaim:
+            judged = made.judged(settings, ctx, found.record.model, staged)
+            return released.add_papers(ctx, found, layout.form, staged).model_copy(update={"form": judged})
+
+        return _sealed(ctx, folder, made.write, judge)
 
 
 def _as_it_is(source: Path, tokenizer: Path, layout: ExportLayout) -> Writer:
@@ -206,8 +211,10 @@ def _sealed(
     import tempfile
 
     from plinth.storage.atomic import named_failures, sync_directory
+    from plinth.trust.pin import ROOT_FILE
     from plinth.trust.standalone_verify import EXPORT
     from registry.exports import sealed
+    from registry.papers.facts import UNRELEASED
 
     with named_failures(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -216,6 +223,8 @@ def _sealed(
             made = write(staged)
             claim = add(staged)
             sealed.seal(ctx, staged, claim)
+            root = ctx.workspace.trust_folder / ROOT_FILE
+            sealed.verify(staged, root, unreleased=claim.status == UNRELEASED)  # as whoever gets it will
             digest = hashlib.sha256((staged / EXPORT).read_bytes()).hexdigest()
             about = {"name": claim.name, "status": claim.status, "subject": claim.checkpoint}
             sealed.record(ctx, **about, to=str(folder.absolute()), sealed=digest)

@@ -12,7 +12,7 @@ written on any machine; the folder appears whole or not at all.
 
 from __future__ import annotations
 
-import os
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from plinth.errors import WorkspaceError
+from plinth.errors import IntegrityError, WorkspaceError
 from plinth.model.decoder import Decoder
-from plinth.model.folder import SavedWeights, described_model, read_config
+from plinth.model.folder import SavedWeights, described_model, read_config, read_text
 from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, WEIGHTS, config_text, hf_config, hf_name, plain_factor
 from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, sync_directory
@@ -81,18 +81,54 @@ def export_model(
         )
     config = read_config(source)
     model = described_model(config, source)
-    tensors = [
-        _Tensor(hf_name(name), tuple(parameter.shape), plain_factor(model.config, name))
-        for name, parameter in model.named_parameters()
-    ]
+    tensors = _tensors(model)
     with SavedWeights(source) as saved:
         saved.require(model)
         kept = saved.rows(tensors[0].name)[:0].dtype if dtype == "saved" else getattr(torch, dtype)
         with _appearing(folder) as staged:
             files = _write_weights(staged, saved, tensors, kept, file_bytes)
-            _write_texts(staged, tokenizer, model, config, _name(kept))
+            for name, text in _texts(tokenizer.read_bytes().decode(), model, config, _name(kept)).items():
+                tensor_file.write_chunks(staged / name, [memoryview(text.encode())])
     elements = sum(one.elements for one in tensors)
     return Exported(files, len(tensors), elements, elements * kept.itemsize, _name(kept))
+
+
+def require_same(source: Path, known: Mapping[str, str], folder: Path, written: Mapping[str, str]) -> None:
+    """Compare an export with the model folder that it was made from: every tensor, and every other file.
+
+    Args:
+        known: SHA-256 of the files of `source`, as its trainer signed them; hashed as they are read.
+        written: SHA-256 of the files of `folder`; hashed as they are read.
+
+    Raises:
+        IntegrityError: names what differs, is missing or was added.
+        CheckpointError: a file of the source is broken, or has another digest.
+    """
+    config = read_config(source, known)
+    model = described_model(config, source)
+    with SavedWeights(source, known) as saved, SavedWeights(folder, written) as found:
+        found.require(model)
+        tensors = _tensors(model)
+        dtype = found.tensor(tensors[0].name).dtype
+        wrong = sorted(set(found) ^ {one.name for one in tensors})
+        wrong += [one.name for one in tensors if not _same_bytes(found.tensor(one.name), _blocks(saved, one, dtype))]
+        weights = found.files
+    texts = _texts(read_text(source, TOKENIZER, known), model, config, _name(dtype))
+    expected = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in texts.items()}
+    others = {name: own for name, own in written.items() if name not in weights}
+    wrong += sorted(name for name in others.keys() | expected.keys() if others.get(name) != expected.get(name))
+    if wrong:
+        raise IntegrityError(f"{folder} is not the model in {source}", found=", ".join(wrong), remedy="export again")
+
+
+def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
+    """True if a tensor has the bytes of these blocks, one after another."""
+    own, at = tensor.contiguous().view(-1).view(torch.uint8).numpy().data, 0
+    for block in blocks:
+        if own[at : at + block.nbytes] != block:
+            return False
+        at += block.nbytes
+    return at == own.nbytes
 
 
 @contextmanager
@@ -110,6 +146,14 @@ def _appearing(folder: Path) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(staged, ignore_errors=True)
             raise
+
+
+def _tensors(model: Decoder) -> list[_Tensor]:
+    """The parameters of a model in its order."""
+    return [
+        _Tensor(hf_name(name), tuple(parameter.shape), plain_factor(model.config, name))
+        for name, parameter in model.named_parameters()
+    ]
 
 
 def _write_weights(
@@ -132,7 +176,8 @@ def _write_weights(
     if count > 1:
         where = {one.name: name for name, group in zip(names, groups, strict=True) for one in group}
         total = sum(one.elements for one in tensors) * dtype.itemsize
-        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+        index = config_text({"metadata": {"total_size": total}, "weight_map": where})
+        tensor_file.write_chunks(folder / INDEX, [memoryview(index.encode())])
     return names
 
 
@@ -157,16 +202,13 @@ def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[m
         yield block.to(dtype).contiguous().view(-1).view(torch.uint8).numpy().data
 
 
-def _write_texts(folder: Path, tokenizer: Path, model: Decoder, config: Mapping[str, Any], dtype: str) -> None:
-    """Everything but tensors. `config` is that of the source."""
+def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str) -> dict[str, str]:
+    """Every file but tensors, by name. `config` is that of the source."""
     from tokenizers import Tokenizer
 
     plain = model.config.model_copy(update={"mup": None})
     length, end = config["max_position_embeddings"], config["eos_token_id"]
-    _write_json(folder / CONFIG, hf_config(plain, model.vocab_size, length, dtype, end))
-    _write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
-    tensor_file.write_chunks(folder / TOKENIZER, [memoryview(tokenizer.read_bytes())])
-    token = Tokenizer.from_file(str(tokenizer)).id_to_token(end)
+    token = Tokenizer.from_str(tokenizer).id_to_token(end)
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
@@ -175,12 +217,12 @@ def _write_texts(folder: Path, tokenizer: Path, model: Decoder, config: Mapping[
         "eos_token": token,
         "pad_token": token,
     }
-    _write_json(folder / "tokenizer_config.json", described)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    tensor_file.write_chunks(path, [memoryview(config_text(value).encode())])
-    os.chmod(path, 0o644)
+    return {
+        CONFIG: config_text(hf_config(plain, model.vocab_size, length, dtype, end)),
+        "generation_config.json": config_text({"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}),
+        TOKENIZER: tokenizer,
+        "tokenizer_config.json": config_text(described),
+    }
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -65,6 +65,11 @@ class SavedWeights:
         """Published names, in the order of the files."""
         return iter(self._file)
 
+    @property
+    def files(self) -> set[str]:
+        """Names of the files that hold the tensors, and of their index."""
+        return {*self._files(None), *([INDEX] if (self.folder / INDEX).exists() else [])}
+
     def _open(self, name: str) -> Any:
         if self._digests is not None:
             return checked_files.CheckedTensors(checked_files.read(self.folder, name, self._digests))

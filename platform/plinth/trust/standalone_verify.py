@@ -2,11 +2,15 @@
 """Verify an exported model against a pinned root of trust: python3 standalone_verify.py DIRECTORY --root root.json
 
 One file for whoever serves a model: copy it. It needs Python 3.11 and `cryptography`, no network, no workspace, nothing
-else of Plinth; with `blake3` it is faster. Exit status 0 when every file is as a promoter signed it, 1 when not, with
-the reason on standard error. Text and tokens, which compliance signs, are no model: only --data proves them.
+else of Plinth; with `blake3` it is faster. Exit status 0 when the export is proved, 1 when not, with the reason on
+standard error. Text and tokens, which compliance signs, are no model: only --data proves them.
 
     EXPORT.json    DSSE envelope of an in-toto statement: digests of every other file, release, policy, root
     evidence/      DSSE envelopes, each signed by the role that may state it
+    model.sig      OpenSSF model signature of the same files
+
+No single key makes a release true. The trainer states the checkpoint and its files, the evaluator that these files hold
+that checkpoint, the owner of the policy what a release needs, approvers their decision, the promoter the release.
 """
 
 from __future__ import annotations
@@ -17,12 +21,13 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
@@ -33,17 +38,21 @@ try:
     from blake3 import blake3
 except ImportError:  # then SHA-256 is compared, which is signed as well
     blake3 = None  # type: ignore[assignment,misc]
-EXPORT, RELEASE = "EXPORT.json", "evidence/release.json"
+EXPORT, RELEASE, MODEL_SIGNATURE = "EXPORT.json", "evidence/release.json", "model.sig"
 ROOT_TYPE, EXPORT_TYPE, RELEASE_TYPE = "urn:plinth:root:v1", "urn:plinth:export:v1", "urn:plinth:release:v1"
 PAYLOAD_TYPE, STATEMENT_TYPE = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
 PAPERS_TYPE, DATA = "urn:plinth:papers:v1", "data"
+SLSA_TYPE, VERDICT_TYPE = "https://slsa.dev/provenance/v1", "https://slsa.dev/verification_summary/v1"
+APPROVAL_TYPE, LOGIN_TYPE = "urn:plinth:approval:v1", "urn:plinth:log:logins:v1"
+EVIDENCE_TYPE, POLICY_TYPE = "urn:plinth:evidence:v1", "urn:plinth:gate-policy:v1"
+MEASUREMENT_TYPE, FORMS = "urn:plinth:attestation:measurement:v1", "forms/"
 _time = datetime.fromisoformat  # without a zone, comparing it is a TypeError
 #: Who may state what. A statement of another type is signed by the role that the export names for it.
 ROLES = {
     RELEASE_TYPE: "promoter", "urn:plinth:release-head:v1": "promoter", "urn:plinth:log:providers:v1": "compliance",
-    "https://slsa.dev/verification_summary/v1": "promoter", "https://slsa.dev/provenance/v1": "trainer",
-    "urn:plinth:gate-policy:v1": "policy", "urn:plinth:gate-waiver:v1": "policy", "urn:plinth:approval:v1": "approver",
-    "urn:plinth:evidence:v1": "trainer", "urn:plinth:attestation:licences:v1": "compliance", PAPERS_TYPE: "compliance",
+    VERDICT_TYPE: "promoter", SLSA_TYPE: "trainer", POLICY_TYPE: "policy", "urn:plinth:gate-waiver:v1": "policy",
+    APPROVAL_TYPE: "approver", LOGIN_TYPE: "approver", EVIDENCE_TYPE: "trainer", PAPERS_TYPE: "compliance",
+    "urn:plinth:attestation:licences:v1": "compliance", "urn:plinth:attestation:personal_data:v1": "compliance",
     **{f"urn:plinth:attestation:{kind}:v1": "evaluator" for kind in ("measurement", "contamination", "resume")},
     **{f"urn:plinth:attestation:{kind}:v1": "trainer" for kind in ("stability", "cost")},
 }  # fmt: skip
@@ -51,6 +60,16 @@ ROLES = {
 
 class RefusedExport(Exception):
     """This directory, or the root, must not be trusted; says why."""
+
+
+class Said(NamedTuple):
+    """A verified statement of the evidence, who signed it as what, and the digests that it is about."""
+
+    kind: str
+    predicate: dict[str, Any]
+    role: str
+    signers: list[str]
+    about: dict[str, str]
 
 
 def verify(
@@ -75,13 +94,18 @@ def verify(
     files = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
     _require(set(stated["evidence"]) <= set(files), "evidence that is not there")
     stated["papers"] = {name: files[name] for name in files if name == "README.md" or name.startswith("papers/")}
-    evidence = {name: _evidence(directory, name, of, root, stated) for name, of in sorted(stated["evidence"].items())}
-    _require(role != "promoter" or RELEASE in evidence, "a release without its record")
+    said = {name: _evidence(directory, name, of, root, stated) for name, of in sorted(stated["evidence"].items())}
+    if role != "compliance":
+        _require_model_signature(directory, root, role, files, stated["at"])
+    if role == "promoter":
+        _require(RELEASE in said, "a release without its record")
+        _require_chain(list(said.values()), said[RELEASE].predicate, stated, files)
     return {
         "name": stated["name"], "status": stated["status"], "number": stated["number"], "policy": stated["policy"],
         "checkpoint": stated["checkpoint"], "release": files.get(RELEASE), "at": stated["at"],
         "root": f"{'demo root' if root['demo'] else 'root'} {root['name']} version {root['version']}",
-        "signed_by": signers, "role": role, "files": len(files), "digests": files, "evidence": evidence,
+        "signed_by": signers, "role": role, "files": len(files), "digests": files,
+        "evidence": {name: f"{one.role}: {', '.join(one.signers)}" for name, one in said.items()},
     }  # fmt: skip
 
 
@@ -119,43 +143,131 @@ def _same_files(directory: Path, files: dict[str, dict[str, str]], found: set[st
             _require(same, f"{name} has changed")
 
 
-def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], stated: dict[str, Any]) -> str:
-    """Role and owners of a statement of the evidence, which must be of this checkpoint."""
+def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], stated: dict[str, Any]) -> Said:
+    """A statement of the evidence, which must be of this checkpoint."""
     found = _statement(sealed := json.loads((directory / name).read_bytes()))
     role = ROLES.get(found["predicateType"], role)
     signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
-    about = [one["digest"]["sha256"] for one in found["subject"] if one["name"] == "checkpoint"]
-    _require(about in ([], [stated["checkpoint"]]), f"{name} is about another checkpoint")
-    said = {one["name"]: one["digest"]["sha256"] for one in found["subject"] if one["name"] != "checkpoint"}
-    _require(found["predicateType"] != PAPERS_TYPE or said == stated["papers"], f"{name} is about other papers")
+    about = {one["name"]: one["digest"]["sha256"] for one in found["subject"]}
+    _require(len(about) == len(found["subject"]), f"{name} names a subject twice")
+    _require(about.get("checkpoint") in (None, stated["checkpoint"]), f"{name} is about another checkpoint")
+    papers = {own: digest for own, digest in about.items() if own != "checkpoint"}
+    _require(found["predicateType"] != PAPERS_TYPE or papers == stated["papers"], f"{name} is about other papers")
     if name == RELEASE:
         record, (model, _, version) = found["predicate"], stated["name"].rpartition("/")
         _require(found["predicateType"] == RELEASE_TYPE, f"{name} is no release record")
         told = (record["model"], record["version"], record["number"], record["candidate"]["checkpoint"])
         _require(told == (model, version, stated["number"], stated["checkpoint"]), f"{name} is of another release")
-    return f"{role}: {', '.join(signers)}"
+    return Said(found["predicateType"], found["predicate"], role, signers, about)
+
+
+def _require_chain(
+    said: list[Said], record: dict[str, Any], stated: dict[str, Any], files: dict[str, str]
+) -> None:
+    """Every link from the trainer's checkpoint to these files and to the release; each names the one before."""
+    about, governs = record["candidate"], record.get("policy", "")
+
+    def link(what: str, holds: Callable[[Said], object], kind: str) -> Said:
+        found = [one for one in said if one.kind == kind and holds(one)]
+        _require(bool(found), f"{what}; export the release again")
+        return found[0]
+
+    def trains(one: Said) -> bool:
+        made = one.predicate["buildDefinition"]["internalParameters"]["checkpoint"]
+        return bool(made["digest"] == about["checkpoint"])
+
+    def passes(one: Said) -> bool:
+        policy, result = one.predicate["policy"]["digest"]["sha256"], one.predicate["verificationResult"]
+        return (one.about, policy, result) == (about, governs, "PASSED")
+
+    trained = link("no trainer stated this checkpoint", trains, SLSA_TYPE)
+    facts = link("no trainer stated this candidate", lambda one: one.about == about, EVIDENCE_TYPE).predicate["facts"]
+    measured = {"checkpoint": about["checkpoint"], "evaluation": about["evaluation"]}
+    link("no evaluator measured this candidate", lambda one: one.about == measured, MEASUREMENT_TYPE)
+    own = {name: digest for name, digest in files.items() if _is_model(name)}
+
+    def converts(one: Said) -> bool:
+        made, form = one.predicate["facts"], one.predicate["asset"].startswith(FORMS)
+        source = made.get("source") if one.about.get("checkpoint") == about["checkpoint"] else None
+        return bool(form and source and source.items() <= trained.about.items() and made["files"] == own)
+
+    link("no evaluator stated that these files hold this checkpoint", converts, MEASUREMENT_TYPE)
+    under = {record["model"]: governs}
+    policy = link("no policy governs this release", lambda one: one.about == under, POLICY_TYPE).predicate["policy"]
+    _require(stated["policy"] == governs, f"{EXPORT} names another policy than the release record")
+    link("no verdict passed this candidate", passes, VERDICT_TYPE)
+    _require(policy.get("papers") != "signed" or any(one.kind == PAPERS_TYPE for one in said), "papers are not signed")
+    asked, people = policy["approvals"], _approvers(said, policy["approvals"], about, governs)
+    people -= {facts["requested_by"]} if asked["two_person"] else set()
+    needed = max(asked["people"], 2) if asked["two_person"] else asked["people"]
+    _require(len(people) >= needed, f"{len(people)} of {needed} approvals of this candidate; export the release again")
+
+
+def _approvers(said: list[Said], asked: dict[str, Any], about: dict[str, str], governs: str) -> set[str]:
+    """People who approved a candidate as the policy accepts it: signed, or in a tag that a named server saw."""
+    said = [one for one in said if one.about == about]
+    given = [one for one in said if one.kind == APPROVAL_TYPE and "statement" in asked["accepted"]]
+    decided = [(by, one.predicate) for one in given if (by := one.predicate["by"]) in one.signers]
+    seen = [one for one in said if one.kind == LOGIN_TYPE and set(one.signers) & set(asked.get("proxies", ()))]
+    tags = {
+        (own["person"], own["tag"]): {"decision": own["value"].strip().lower(), "policy": own["policy"]}
+        for one in sorted(seen, key=lambda each: int(each.predicate["number"]))
+        if re.fullmatch(r"approval(\.\d+)?", (own := one.predicate["body"])["tag"]) and "tag" in asked["accepted"]
+    }
+    decided += [(person, own) for (person, _), own in tags.items()]
+    people = {by for by, own in decided if (own["decision"], own["policy"]) == ("approved", governs)}
+    return people & set(asked["approvers"]) if asked["approvers"] else people
+
+
+def _is_model(name: str) -> bool:
+    """True if a file is part of what is loaded: no paper, evidence or signature."""
+    return name not in ("README.md", MODEL_SIGNATURE) and not name.startswith(("papers/", "evidence/"))
+
+
+def _require_model_signature(directory: Path, root: dict[str, Any], role: str, files: dict[str, str], at: str) -> None:
+    """The model signature, which other tools read, is over the same files and of the same role."""
+    sealed = json.loads((directory / MODEL_SIGNATURE).read_bytes())["dsseEnvelope"]
+    payload = base64.b64decode(sealed["payload"])
+    found = {one["name"]: one["digest"] for one in json.loads(payload)["predicate"]["resources"]}
+    expected = {name: digest for name, digest in files.items() if name != MODEL_SIGNATURE}
+    _require(found == expected, f"{MODEL_SIGNATURE} is of other files")
+    known = [root["keys"][key_id] for key_id in root["roles"][role]["keys"]]
+    signatures = [base64.b64decode(one["sig"]) for one in sealed["signatures"]]
+    holds = any(_holds(key, one, payload) for key in known for one in signatures if not _revoked(key, at))
+    _require(holds, f"{MODEL_SIGNATURE} is not signed as {role}")
 
 
 def _signers(sealed: dict[str, Any], root: dict[str, Any], role: str, where: str, at: str | None = None) -> list[str]:
     """Owners of the role's keys that signed an envelope: every signature must hold, and a threshold of keys."""
-    payload, kind = base64.b64decode(sealed["payload"]), PAYLOAD_TYPE.encode()
-    signed = b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
-    known, owners = root["roles"][role], dict[str, str]()
+    payload, known, owners = base64.b64decode(sealed["payload"]), root["roles"][role], dict[str, str]()
     for one in (each for each in sealed["signatures"] if where == EXPORT or each["keyid"] in known["keys"]):
         _require(one["keyid"] in known["keys"], f"{where} is not signed as {role}")
         key = root["keys"][one["keyid"]]
-        revoked = key["revoked_from"] is not None and (at is None or _time(at) >= _time(key["revoked_from"]))
-        _require(not revoked, f"{where} is signed with a key of {key['owner']} that was revoked")
-        try:
-            public: Any = load_pem_public_key(key["public"].encode())
-            _require(isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1), "no P-256 key")
-            public.verify(base64.b64decode(one["sig"]), signed, ECDSA(SHA256()))
-        except (InvalidSignature, UnsupportedAlgorithm) as error:
-            raise RefusedExport(f"the signature of {where} does not hold") from error
+        _require(not _revoked(key, at), f"{where} is signed with a key of {key['owner']} that was revoked")
+        holds = _holds(key, base64.b64decode(one["sig"]), payload)
+        _require(holds, f"the signature of {where} does not hold")
         owners[key["public"]] = key["owner"]
     needed = max(int(known["threshold"]), 1)
     _require(len(owners) >= needed, f"{where} has {len(owners)} signatures as {role}, {needed} are needed")
     return sorted(set(owners.values()))
+
+
+def _revoked(key: dict[str, Any], at: str | None) -> bool:
+    since = key["revoked_from"]
+    return since is not None and (at is None or _time(at) >= _time(since))
+
+
+def _holds(key: dict[str, Any], signature: bytes, payload: bytes) -> bool:
+    """True if a key signed the payload of an envelope."""
+    kind = PAYLOAD_TYPE.encode()
+    signed = b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+    try:
+        public: Any = load_pem_public_key(key["public"].encode())
+        _require(isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1), "no P-256 key")
+        public.verify(signature, signed, ECDSA(SHA256()))
+    except (InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 def _statement(sealed: dict[str, Any], kind: str | None = None) -> dict[str, Any]:

@@ -13,18 +13,28 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
+from plinth.provenance.statements import SLSA_PREDICATE
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment
-from plinth.trust.authority import APPROVER, PROMOTER
+from plinth.trust.authority import APPROVER, EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.pin import Trust
-from registry import approval, releases
+from plinth.trust.standalone_verify import MEASUREMENT_TYPE as MEASUREMENT
+from plinth.trust.standalone_verify import digest_of
+from registry import approval, policy, releases, verdict
+from registry.candidate import EVIDENCE_PREDICATE
 from registry.exports.sealed import ExportClaim, seal
+from registry.gates.settings import ApprovalPolicy
 
 CHECKPOINT = "c" * 64
+#: What the export is of, and the digest of the policy that let it be released.
+ABOUT, POLICY = {"candidate": "a" * 64, "checkpoint": CHECKPOINT, "evaluation": "e" * 64}, "b" * 64
 RECORD = {
-    "number": 7, "model": "demo", "version": "2", "candidate": {"checkpoint": CHECKPOINT}, "action": "champion",
+    "number": 7, "model": "demo", "version": "2", "candidate": ABOUT, "action": "champion", "policy": POLICY,
     "at": "2026-11-01T10:00:00+00:00",
 }  # fmt: skip
+#: The files of the checkpoint as its trainer stated them.
+SOURCE = {"model.safetensors": "5" * 64, "config.json": "6" * 64}
+MODEL_FILES = ("config.json", "model.safetensors")
 
 
 @dataclass
@@ -48,21 +58,46 @@ class SealedFolder:
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        for name, envelope in self.evidence().items():
+        return self.seal(directory, claim)
+
+    def seal(self, directory: Path, claim: ExportClaim) -> Path:
+        """Have everybody state the files that a folder has now, and seal it."""
+        for name, envelope in self.evidence(directory).items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(json.dumps(envelope, indent=1, sort_keys=True))
         seal(self.ctx, directory, claim)
         return directory
 
-    def evidence(self, **changes: Any) -> dict[str, dict[str, Any]]:
-        trust = Trust.of(self.ctx.workspace)
-        about = {"checkpoint": CHECKPOINT}
-        released = dsse.statement(releases.PREDICATE, about, RECORD | changes)
-        decided = dsse.statement(approval.PREDICATE, about, {"decision": "approved", "at": RECORD["at"]})
-        return {
-            "evidence/release.json": dsse.seal(released, trust.signer(PROMOTER)),
-            "evidence/approvals/anna.json": dsse.seal(decided, trust.signer(APPROVER, "anna@example.org")),
+    def evidence(self, directory: Path, **changes: Any) -> dict[str, dict[str, Any]]:
+        """The chain of an export, link by link; `changes` are of the release record."""
+        at, about = RECORD["at"], {"checkpoint": CHECKPOINT}
+        made = {"buildDefinition": {"internalParameters": {"checkpoint": {"digest": CHECKPOINT}}}}
+        files = {name: digest_of(directory / name) for name in MODEL_FILES}
+        measured = {"asset": "evaluation", "facts": {}, "at": at}
+        form = {"asset": "forms/hf-saved", "facts": {"files": files, "source": SOURCE}, "at": at}
+        asked = {"approvals": ApprovalPolicy().model_dump(mode="json")}
+        decided = {"decision": "approved", "by": "anna@example.org", "policy": POLICY, "at": at}
+        passed = {"policy": {"digest": {"sha256": POLICY}}, "verificationResult": "PASSED"}
+        stated = {
+            "release.json": (releases.PREDICATE, about, RECORD | changes, PROMOTER),
+            "provenance.slsa.json": (SLSA_PREDICATE, SOURCE, made, TRAINER),
+            "evidence.json": (EVIDENCE_PREDICATE, ABOUT, {"facts": {"requested_by": None}}, TRAINER),
+            "attestations/evaluation.json": (MEASUREMENT, _without(ABOUT, "candidate"), measured, EVALUATOR),
+            "attestations/forms.hf-saved.json": (MEASUREMENT, about, form, EVALUATOR),
+            "policy.json": (policy.PREDICATE, {"demo": POLICY}, {"policy": asked, "at": at}, "policy"),
+            "verdict.json": (verdict.PREDICATE, ABOUT, passed, PROMOTER),
+            "approvals/anna.json": (approval.PREDICATE, ABOUT, decided, APPROVER),
         }
+        trust = Trust.of(self.ctx.workspace)
+        owner = {APPROVER: "anna@example.org"}
+        return {
+            f"evidence/{name}": dsse.seal(dsse.statement(kind, of, said), trust.signer(role, owner.get(role)))
+            for name, (kind, of, said, role) in stated.items()
+        }
+
+
+def _without(about: dict[str, str], name: str) -> dict[str, str]:
+    return {each: digest for each, digest in about.items() if each != name}
 
 
 CLAIM = ExportClaim(
@@ -70,9 +105,15 @@ CLAIM = ExportClaim(
     status="released",
     checkpoint=CHECKPOINT,
     number=7,
+    policy=POLICY,
     released_at=str(RECORD["at"]),
-    evidence={"evidence/release.json": "promoter", "evidence/approvals/anna.json": "approver"},
-)
+    evidence={
+        "evidence/release.json": PROMOTER, "evidence/approvals/anna.json": APPROVER,
+        "evidence/provenance.slsa.json": TRAINER, "evidence/evidence.json": TRAINER,
+        "evidence/attestations/evaluation.json": EVALUATOR, "evidence/attestations/forms.hf-saved.json": EVALUATOR,
+        "evidence/policy.json": "policy", "evidence/verdict.json": PROMOTER,
+    },
+)  # fmt: skip
 
 
 def make_root(folder: Path, patch: pytest.MonkeyPatch, name: str = "serving", demo: bool = False) -> Context:

@@ -17,10 +17,11 @@ from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
-from registry import approval, audit_log, policy, releases, taint
+from registry import approval, audit_log, policy, releases, taint, verdict
 from registry.candidate import Candidate
 from registry.exports.released import find, papers_of
 from registry.exports.sealed import verify
+from registry.gates.result import GateResult
 from registry.gates.settings import GatePolicy
 from registry.login import log
 from registry.papers import provider, signed
@@ -56,10 +57,11 @@ def release_in(ctx: Context) -> Context:
     """Two versions of one candidate, under a policy that asks for signed papers."""
     line = ModelLine(ctx, make_recipe("demo"))
     found = sign_candidate(ctx, line)
-    approval.sign(ctx, found, "anna@example.org", "better on every slice")
     log.write(ctx, found, "anna@example.org", "ada@example.org", "approval.reason", "read it", "")
     unbounded = {"max_bits_per_byte": "a tiny model has no bound"}
     governs = policy.sign(ctx, GatePolicy(release="demo", papers="signed", without=unbounded))
+    approval.sign(ctx, found, "anna@example.org", "better on every slice", policy=governs.digest)
+    verdict.write(ctx, found, governs, [GateResult(name="slices", passed=True, reason="good")], [])
     attest(ctx, found.checkpoint)
     provider.sign(ctx, ProviderStatement(release="demo", provider="Example GmbH", placed_on_the_market=MARKET))
     move(ctx, found, "champion", "1", None)
@@ -107,7 +109,8 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
                      "attestations/probes.json": "evaluator", "attestations/evaluation.json": "evaluator",
                      "attestations/resume.json": "evaluator", "attestations/contamination.json": "evaluator",
                      "attestations/licences.json": "compliance", "attestations/stability.json": "trainer",
-                     "attestations/cost.json": "trainer", "policy.json": "policy",
+                     "attestations/cost.json": "trainer", "policy.json": "policy", "verdict.json": "promoter",
+                     "attestations/forms.hf-saved.json": "evaluator",
                      "papers.json": "compliance", "provider.json": "compliance"}  # fmt: skip
     assert proved["policy"] == record["policy"] != ""
     statuses, printed = alone(root, to)
@@ -262,6 +265,25 @@ def test_without_the_promoters_key_nothing_leaves(
     shutil.rmtree(own_trust / "keys" / "promoter")
     assert export(released, "demo/2", tmp_path / "out") == 8
     assert not list(tmp_path.glob("*out*"))
+
+
+def test_the_evaluator_states_what_leaves_once(
+    released: Context, tmp_path: Path, own_trust: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its key is needed where nobody has stated these very files; later exports of the same files do without."""
+    keys = (own_trust / "keys" / "evaluator").rename(tmp_path / "elsewhere")
+    assert export(released, "demo/2", tmp_path / "out") == 8
+    refusal = capfd.readouterr().err
+    assert "nobody stated that the files of hf-saved hold checkpoint" in refusal
+    assert "run the same command where the evaluator's key is" in refusal
+    keys.rename(own_trust / "keys" / "evaluator")
+    (own_trust / "keys" / "promoter").rename(tmp_path / "promoter")
+    assert export(released, "demo/2", tmp_path / "out") == 8
+    (tmp_path / "promoter").rename(own_trust / "keys" / "promoter")
+    shutil.rmtree(own_trust / "keys" / "evaluator")
+    assert export(released, "demo/2", tmp_path / "out") == 0
+    assert export(released, "demo/2", tmp_path / "other", "--dtype", "bfloat16") == 8
+    assert "hf-bfloat16" in capfd.readouterr().err
 
 
 def digest_of(path: Path) -> str:
