@@ -48,7 +48,7 @@ def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutte
         find = cut_row_groups
     if find is None:
         return None
-    return Cutter(name=f"{find.__name__}/1/{piece_bytes}", find=partial(_large_only, find, piece_bytes))
+    return Cutter(name=f"{find.__name__}/2/{piece_bytes}", find=partial(_large_only, find, piece_bytes))
 
 
 def cut_lines(stream: Hashing, piece_bytes: int) -> None:
@@ -82,7 +82,7 @@ def cut_records(stream: Hashing, piece_bytes: int) -> None:
     """Before the first WARC record that begins a piece's length after the last cut."""
     held, start, last = b"", 0, 0  # unread bytes; where the record that they begin with starts
     while True:
-        while (end := held.find(b"\r\n\r\n")) < 0:
+        while (end := held.find(2 * _line_end(held))) < 0:
             data = stream.read(READ_BYTES)
             if not data or len(held) > MAX_HEADER_BYTES:
                 return
@@ -90,7 +90,7 @@ def cut_records(stream: Hashing, piece_bytes: int) -> None:
         length = _content_length(held[:end])
         if length is None:
             return
-        size = end + 4 + length + 4
+        size = end + length + 4 * len(_line_end(held))
         while len(held) < size:
             size, start = size - len(held), start + len(held)
             held = stream.read(READ_BYTES)
@@ -146,11 +146,17 @@ def _large_only(find: Callable[[Hashing, int], None], piece_bytes: int, stream: 
         find(stream, piece_bytes)
 
 
+def _line_end(header: bytes) -> bytes:
+    """What ends the lines of a WARC header, by its first one; draft versions have bare line feeds."""
+    first = header.find(b"\n")
+    return b"\r\n" if header[first - 1 : first] == b"\r" else b"\n"
+
+
 def _content_length(header: bytes) -> int | None:
     """The length that a WARC header promises, or None when it is not one."""
     if not header.startswith(b"WARC/"):
         return None
-    for line in header.split(b"\r\n")[1:]:
+    for line in header.split(_line_end(header))[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length":
             value = value.strip()

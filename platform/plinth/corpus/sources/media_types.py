@@ -6,6 +6,7 @@ program; without a declaration the bytes decide alone.
 
 from __future__ import annotations
 
+import codecs
 import re
 
 HTML, XML = ("text/html", "application/xhtml+xml"), ("application/xml", "text/xml")
@@ -51,6 +52,8 @@ _SIGNATURE = re.compile(b"|".join(b"(%s)" % pattern for pattern, _ in _SIGNATURE
 #: Bytes that no text has (MIME Sniffing Standard, 3).
 _BINARY_BYTES = re.compile(rb"[\0-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+#: Compressed bytes of this length without a single control byte do not occur (the probability is 1e-10).
+_TEXT_BYTES = 200
 _TAGS = re.compile(
     rb"\s*<(?:!--|(?:!doctype\s+html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p)[\s>])", re.I
 )
@@ -66,6 +69,20 @@ def signature(head: bytes) -> str:
 def has_nul(head: bytes) -> bool:
     """Whether a file is binary by git's rule: NUL near its beginning, but for UTF-16 with a byte order mark."""
     return b"\0" in head[:HEAD_BYTES] and not head.startswith(_WIDE_MARKS)
+
+
+def is_text(body: bytes) -> bool:
+    """True if a body is text and not compressed: no control bytes, and UTF-8 or too long to lack them by chance."""
+    head = body[:HEAD_BYTES]
+    if head.startswith(_WIDE_MARKS):
+        return True
+    if _BINARY_BYTES.search(head):
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return len(head) >= _TEXT_BYTES
+    return True
 
 
 def page_type(declared: str, body: bytes) -> str:

@@ -1,8 +1,9 @@
-"""WARC (ISO 28500) and WET, plain or gzipped: one record per captured page, read by FastWARC.
+"""WARC (ISO 28500, and the drafts 0.17 and 0.18) and WET, compressed or not: one record per page, read by FastWARC.
 
-FastWARC ends silently at a truncated member, hands out short records and stops for good at a broken header.
-Here each gzip member is parsed on its own, lengths are compared with what the header promised, and after a
-broken record the stream is searched for the next one, so that damage costs what it hits and is counted.
+FastWARC ends silently at a truncated member, hands out short records, stops for good at a broken header, and passes
+over what is no record where lines end in bare line feeds (as in ClueWeb09). Here each gzip member is parsed on its own,
+lengths are compared with what the header promised, and after a broken record the stream is searched for the next one,
+so that damage costs what it hits and is counted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ ROBOTS = re.compile(r"https?://[^/?#]+/robots\.txt(?:[?#].*)?", re.I)
 MIME_END = re.compile("[;,]")
 MAX_RESYNCS = 1000
 WINDOW_BYTES = 4 * READ_BYTES
-MARK = b"\nWARC/1."
+MARK = re.compile(rb"\nWARC/[01]\.\d{1,2}\r?\n")
+MARK_BYTES = 13
+HEADER_END = re.compile(rb"\r?\n\r?\n")
+#: The first line of a record whose header has bare line feeds.
+BARE = re.compile(rb"\s*WARC/[01]\.\d{1,2}\n")
 
 
 def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
@@ -67,20 +72,39 @@ class _Window:
     def tell(self) -> int:
         return self._position
 
+    def bare_lines(self) -> bool:
+        """True if the header of the next record ends its lines with bare line feeds."""
+        head = self.read(READ_BYTES)
+        self._position -= len(head)
+        return BARE.match(head) is not None
+
+    def end_of(self, start: int, length: int | None) -> int | None:
+        """Where the record that begins at `start` ends by its length; None where that is not known."""
+        at = start - self._start
+        header = HEADER_END.search(self._kept, at) if at >= 0 and length is not None else None
+        return header and self._start + header.end() + (length or 0)
+
+    def lost(self, end: int | None, start: int) -> bool:
+        """True if there is more than line ends between the end of a record and the start of the next."""
+        if end is None or start <= end:
+            return False
+        return end < self._start or bool(self._kept[end - self._start : start - self._start].strip())
+
+    @property
+    def _start(self) -> int:
+        """Where the kept bytes start."""
+        return self._part.tell() - len(self._kept)
+
     def find_record(self, floor: int) -> bool:
         """Move to the first record that starts at or after `floor`; False when there is none."""
-        start = self._part.tell() - len(self._kept)
-        at = self._kept.find(MARK, max(0, floor - 1 - start))
-        while at < 0:
+        found = MARK.search(self._kept, max(0, floor - 1 - self._start))
+        while found is None:
             data = self._part.read(READ_BYTES)
             if not data:
                 return False
-            overlap = self._kept[-len(MARK) :]
-            found = (overlap + data).find(MARK)
             self._kept = (self._kept + data)[-WINDOW_BYTES:]
-            if found >= 0:
-                at = len(self._kept) - len(data) - len(overlap) + found
-        self._position = self._part.tell() - len(self._kept) + at + 1
+            found = MARK.search(self._kept, max(0, len(self._kept) - len(data) - MARK_BYTES))
+        self._position = self._start + found.start() + 1
         return True
 
 
@@ -101,28 +125,42 @@ class _Reader:
 
         window, floor = _Window(part), 0
         for _ in range(MAX_RESYNCS):
+            counted = False  # is what ends the iteration a part of a record that is a reject already?
             try:
-                for record in ArchiveIterator(cast(BinaryIO, window), stream_detect=False, parse_http=True):
+                quirks, end = window.bare_lines(), None
+                for record in ArchiveIterator(
+                    cast(BinaryIO, window), stream_detect=False, parse_http=False, quirks_mode=quirks
+                ):
+                    if quirks and window.lost(end, record.stream_pos):
+                        yield self._passed_over()
                     self.number += 1
                     length = _length(record)
                     floor = max(floor, record.stream_pos + (length or 0))
+                    end, counted = window.end_of(record.stream_pos, length), length is None
                     item = self._record(record, length)
                     if part.fault:
                         return  # the record was cut short by the damage, which is reported in its place
                     yield item
                     self.uri = self.file.name  # damage from here on is not this record's
+                if quirks and not part.fault and window.lost(end, window.tell()):
+                    yield self._passed_over()
                 return
             except BaseException as error:
                 if isinstance(error, PlinthError) or not _is_parse_failure(error):
                     raise
-                self.number, self.uri = self.number + 1, self.file.name
                 if part.fault:
+                    self.number, self.uri = self.number + 1, self.file.name
                     return
-                yield Reject(self.uri, self.where, "broken_record", str(error))
+                if not counted:
+                    yield self._passed_over(str(error))
             if not window.find_record(floor := floor + 1):
                 return
             floor = window.tell()
         yield Reject(self.file.name, self.where, "broken_record", f"more than {MAX_RESYNCS} broken records: gave up")
+
+    def _passed_over(self, detail: str = "bytes between two records that are no record") -> Reject:
+        self.number, self.uri = self.number + 1, self.file.name
+        return Reject(self.uri, self.where, "broken_record", detail)
 
     def _record(self, record: Any, length: int | None) -> RawRecord | Reject:
         kind = (record.headers.get("WARC-Type") or "no type").strip().lower()
@@ -135,6 +173,8 @@ class _Reader:
         if kind not in PAGES or length is None:
             reason = "segmented_record" if kind == "continuation" else "broken_record"
             return self._refuse(reason, f"WARC-Type {kind}, Content-Length {length}", 0)
+        if record.is_http:
+            record.parse_http(quirks_mode=True)  # bare line feeds end a line of HTTP, too (RFC 9112, 2.2)
         # Before its size: a film in a crawl is no page that is too large.
         if unwanted := _unwanted(record, uri):
             return self._refuse(*unwanted, length)

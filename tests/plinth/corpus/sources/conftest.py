@@ -53,13 +53,15 @@ def warc_record() -> MakeRecord:
         status: int = 200,
         kind: str = "response",
         headers: bytes = b"",
+        version: str = "WARC/1.1",
+        line: bytes = b"\r\n",
     ) -> bytes:
         http = b"HTTP/1.1 %d X\r\nContent-Type: %s\r\n%s\r\n" % (status, mime.encode(), headers) + body
         head = (
-            f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Target-URI: https://example.org/{name}\r\n"
+            f"{version}\r\nWARC-Type: {kind}\r\nWARC-Target-URI: https://example.org/{name}\r\n"
             f"WARC-Date: 2026-01-02T03:04:05Z\r\nWARC-Record-ID: <urn:uuid:{name}>\r\n"
             f"Content-Type: application/http; msgtype=response\r\nContent-Length: {length or len(http)}\r\n\r\n"
         )
-        return head.encode() + http + b"\r\n\r\n"
+        return head.encode().replace(b"\r\n", line) + http + 2 * line
 
     return build

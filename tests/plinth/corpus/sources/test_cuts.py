@@ -41,7 +41,8 @@ def large_file(kind: str, warc_record: MakeRecord) -> tuple[str, bytes]:
     if kind == "jsonl":
         rows = [{"text": noise(n, size).decode()} for n, size in enumerate(sizes)]
         return "x.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode()
-    records = [warc_record(str(n), noise(n, size)) for n, size in enumerate(sizes)]
+    line = b"\n" if kind == "warc.lf" else b"\r\n"
+    records = [warc_record(str(n), noise(n, size), line=line) for n, size in enumerate(sizes)]
     if kind == "warc.gz":
         return "x.warc.gz", b"".join(gzip.compress(record, 1) for record in records)
     return "x.warc", b"".join(records)
@@ -57,14 +58,14 @@ def contents(files: list[SourceFile], kind: str) -> list[tuple[str, Any]]:
     return [(item.uri, item.content if isinstance(item, RawRecord) else item.reason) for item in items]
 
 
-@pytest.mark.parametrize("kind", ["warc", "warc.gz", "jsonl"])
+@pytest.mark.parametrize("kind", ["warc", "warc.lf", "warc.gz", "jsonl"])
 @pytest.mark.parametrize("piece_bytes", [5000, PIECE, 60_000])
 def test_pieces_hold_the_records_of_the_whole_in_order(
     tmp_path: Path, warc_record: MakeRecord, kind: str, piece_bytes: int
 ) -> None:
     name, data = large_file(kind, warc_record)
     (tmp_path / name).write_bytes(data)
-    reader = kind.removesuffix(".gz")
+    reader = kind.partition(".")[0]
     whole = listed(tmp_path, reader, 10**9)
     file = listed(tmp_path, reader, piece_bytes)
     pieces = file.split()

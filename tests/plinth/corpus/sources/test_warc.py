@@ -9,6 +9,7 @@ import zlib
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from plinth.corpus.sources.record import EXCLUSIONS, RawRecord, Reject
@@ -231,6 +232,73 @@ def test_what_the_archiver_has_decoded_already_is_left_alone(read_file: Any, war
     assert item.content == b"<p>hi</p>"
 
 
+@pytest.mark.parametrize("coding", ["Transfer-Encoding: chunked", "Content-Encoding: br", "Content-Encoding: deflate"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1984\r\n" + "A novel.\r\n" * 900,  # long enough for a chunk of that size, which no line end follows
+        "1984\r\nA short novel.\r\n",
+        "0\r\nThe fool: a card of the tarot.\r\n",
+        "0\r\nTitle: a card\r\n\r\n",
+        "1\r\n2\r\n3\r\n4\r\n5\r\n6\r\n",
+        "5\r\nhello\r\n0\r\nworld\r\n",
+        "\r\n\r\nbeef\r\nis meat",
+        "naïve " * 40,
+    ],
+)
+def test_a_text_that_begins_like_a_coding_is_taken_as_it_stands(
+    read_file: Any, warc_record: Any, coding: str, text: str
+) -> None:
+    record = warc_record("a", text.encode(), mime="text/plain; charset=utf-8", headers=coding.encode() + b"\r\n")
+    (item,) = read_file("warc", "x.warc", record)
+    assert item.content == text
+
+
+@pytest.mark.parametrize("blank", [b"\r\n", b"\n", b"\r\n\r\n"])
+@pytest.mark.parametrize(
+    ("body", "header"),
+    [
+        (b"3\r\n<p>\r\n6\r\nhi</p>\r\n0\r\n\r\n", b"Transfer-Encoding: chunked"),
+        (gzip.compress(b"<p>hi</p>", mtime=0), b"Content-Encoding: gzip"),
+        (zlib.compress(b"<p>hi</p>"), b"Content-Encoding: deflate"),
+        (bytes(pa.compress(b"<p>hi</p>", codec="brotli", asbytes=True)), b"Content-Encoding: br"),
+        (bytes(pa.compress(b"<p>hi</p>", codec="zstd", asbytes=True)), b"Content-Encoding: zstd"),
+        (
+            b"%x;x=y\r\n%s\r\n0\r\nA: b\r\n\r\n" % (len(PACKED := gzip.compress(b"<p>hi</p>", mtime=0)), PACKED),
+            b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked",
+        ),
+    ],
+)
+def test_a_blank_line_before_an_encoded_body_is_skipped(
+    read_file: Any, warc_record: Any, blank: bytes, body: bytes, header: bytes
+) -> None:
+    (item,) = read_file("warc", "x.warc", warc_record("a", blank + body, headers=header + b"\r\n"))
+    assert item.content == HI
+
+
+@pytest.mark.parametrize("line", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("version", ["WARC/0.17", "WARC/0.18", "WARC/1.0", "WARC/1.1"])
+@pytest.mark.parametrize("pack", ["members", "one member", "plain"])
+def test_every_version_is_read_past_damage(
+    read_file: Any, warc_record: Any, version: str, line: bytes, pack: str
+) -> None:
+    """One reject for a record without a length, for bytes that are no record, and for a header that is cut."""
+    good = [warc_record(str(i), noise(90_000), version=version, line=line) for i in range(4)]
+    unsized = good[1].replace(b"Content-Length: ", b"Content-Length: x")
+    records = [good[0], unsized, good[2], b"garbage\r\n" * 50, good[3], good[0][:40]]
+    data = members(*records) if pack == "members" else b"".join(records)
+    data = gzip.compress(data) if pack == "one member" else data
+    found = outcome(read_file("warc", "x.warc" if pack == "plain" else "x.warc.gz", data))
+    assert found == ["0", "!broken_record", "2", "!broken_record", "3", "!broken_record"]
+
+
+def test_headers_of_http_with_bare_line_feeds(read_file: Any, warc_record: Any) -> None:
+    head = b" X\r\nContent-Type: text/html\r\n\r\n"
+    record = warc_record("a", HI).replace(head, head.replace(b"\r\n", b"\n") + b"\n\n\n")
+    (item,) = read_file("warc", "x.warc", record)
+    assert item.content == b"\n\n\n" + HI
+
+
 def bare_deflate(data: bytes) -> bytes:
     squeeze = zlib.compressobj(wbits=-15)
     return squeeze.compress(data) + squeeze.flush()
@@ -293,9 +361,13 @@ def test_zeros_between_members_are_padding(read_file: Any, warc_record: Any) -> 
     [
         (gzip.compress(noise(9000))[:-30], b"Content-Encoding: gzip", "truncated_gzip"),
         (b"\x1f\x8bnonsense", b"Content-Encoding: gzip", "broken_gzip"),
-        (b"ffffff\r\nfar less than that", b"Transfer-Encoding: chunked", "broken_record"),
-        (b"nonsense", b"Content-Encoding: br", "broken_record"),
-        (b"nonsense", b"Content-Encoding: deflate", "broken_record"),
+        (b"ffffff\r\n<p>far less than that", b"Transfer-Encoding: chunked", "broken_record"),
+        (b"ff\r\n\x1f\x8b\x08", b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked", "broken_record"),
+        (b"4\r\nthis\r\nff\r\nis cut", b"Transfer-Encoding: chunked", "broken_record"),
+        (b"3\r\n<p>\r\nno size\r\n", b"Transfer-Encoding: chunked", "broken_record"),
+        (b"non\x01sense", b"Content-Encoding: br", "broken_record"),
+        (b"non\x01sense", b"Content-Encoding: deflate", "broken_record"),
+        (b"\x1f\x9d\x90\x01\x02", b"Content-Encoding: compress", "broken_record"),
     ],
 )
 def test_a_body_that_cannot_be_decoded_is_a_reject(
