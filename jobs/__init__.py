@@ -15,6 +15,7 @@ run_launcher  Dagster's launcher, which finds runs whose process has ended
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last
 results/      results pages, one per candidate
+own_notes     notes in a workspace that count only where this user wrote them
 workspace_index/  the index of all pages: state, runs, links
 page_server   the pages over HTTP, for links from Dagster and MLflow
 gamedays/     game days of MLflow, and the table of all

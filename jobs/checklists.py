@@ -16,7 +16,7 @@ import dagster as dg
 from assets.framework.present import page_link, table
 from jobs.last_recipe import recall
 from plinth.compute.context import Context
-from plinth.errors import MissingError
+from plinth.errors import MissingError, RequestError
 from plinth.operation.checklists import catalog, review, settings
 from plinth.operation.checklists.check import CHECKLISTS, PURPOSES, CheckedLine, ChecklistName
 from plinth.operation.checklists.scope import CheckScope
@@ -88,7 +88,7 @@ def _scope(recipe: Recipe, workspace: Path) -> CheckScope:
     ctx = Context(Workspace(workspace))
     try:
         path = recall(workspace)
-    except MissingError:
+    except (MissingError, RequestError):
         path = None
     return CheckScope(ctx, recipe, path, settings.load(ctx.workspace))
 

@@ -51,7 +51,7 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
         PlinthError: a port is taken, or the recipe is wrong.
     """
     space = Workspace(workspace).ensure()
-    remember(space.root, recipe_path)
+    recipe_path = remember(space.root, recipe_path)
     _require_free(dagster_port, "Dagster pages", "--dagster-port")
     _require_free(pages_port, "pages of the workspace", "--pages-port")
     metrics_port = _free_from(METRICS_PORT)

@@ -70,6 +70,7 @@ class Settings:
 
         Raises:
             MissingError: neither exists; says so of the workspace, where that is what is not there.
+            RequestError: the one that the workspace names was not run by this user.
         """
         from jobs.last_recipe import recall
         from plinth.errors import MissingError

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from assets import experiment as wiring
 from assets.framework.stage import Stage
-from jobs import recipes
-from plinth.errors import MissingError, PlinthError
+from jobs import own_notes, recipes
+from plinth.errors import MissingError, PlinthError, RequestError
 from plinth.experiment import arms
 from plinth.experiment.arms import Arm
 from plinth.experiment.parameters import Experiment
-from plinth.storage.atomic import write_bytes
+from plinth.recipe.extends import files, named
+from plinth.recipe.yaml_lines import read
 
 FOLDER = Path(__file__).parent
 #: In the folder of an experiment: where its file lies.
@@ -53,28 +54,50 @@ def find(path: Path) -> Path:
 def remember(workspace: Path, experiment: Experiment, path: Path) -> None:
     """Note where the file of an experiment lies, so that `plinth up` shows its assets."""
     note = {"path": str(find(path).absolute())}
-    write_bytes(workspace / "experiments" / experiment.name / NOTE, json.dumps(note).encode())
+    own_notes.write(workspace, _note(experiment.name), json.dumps(note).encode())
 
 
 def noted(workspace: Path, name: str) -> Path:
-    """Where the file of an experiment lies that a workspace has run.
+    """Where the file of an experiment lies that this user has run in a workspace.
 
     Raises:
-        MissingError: it has run none of that name.
+        MissingError: none of that name has run.
+        RequestError: another user ran it, or its file or recipe is in the workspace, where others may have edited it.
     """
-    note = workspace / "experiments" / name / NOTE
-    if not note.is_file():
-        raise MissingError(f"this workspace has run no experiment {name}", expected=f"a file {note}")
-    return Path(json.loads(note.read_bytes())["path"])
+    again = "run it once more by its file: plinth experiment run FILE"
+    data = own_notes.read(workspace, _note(name), again)
+    if data is None:
+        raise MissingError(
+            f"this workspace has run no experiment {name}", expected=f"a file {workspace / _note(name)}"
+        )
+    path = Path(json.loads(data)["path"])
+    if path.is_file() and own_notes.passes(workspace, _files(path)):
+        raise RequestError(
+            f"experiment {name} is not loaded by its name",
+            found=f"a file in the workspace, which others may have edited: {path}, or its recipe",
+            remedy="keep the file and its recipe outside the workspace",
+        )
+    return path
 
 
 def remembered(workspace: Path) -> Iterator[Stage]:
-    """Stages of the experiments that a workspace has run; a file that is gone or wrong by now has none."""
-    for note in sorted((workspace / "experiments").glob(f"*/{NOTE}")):
+    """Stages of the experiments that this user has run in a workspace; a file that is gone or wrong by now has none."""
+    for name in sorted(note.parent.name for note in (workspace / "experiments").glob(f"*/{NOTE}")):
         try:
-            experiment, runs = load(Path(json.loads(note.read_bytes())["path"]))
+            experiment, runs = load(noted(workspace, name))
         except (PlinthError, ValueError, KeyError) as error:
-            warnings.warn(f"experiment {note.parent.name} is not shown: {error}", stacklevel=2)
+            warnings.warn(f"experiment {name} is not shown: {error}", stacklevel=2)
             continue
-        if experiment.name == note.parent.name:  # else the file was given another name since
+        if experiment.name == name:  # else the file was given another name since
             yield from wiring.of(experiment, runs)
+
+
+def _note(name: str) -> str:
+    return f"experiments/{name}/{NOTE}"
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    """The file of an experiment, its recipe, and the recipes that this one extends."""
+    recipe = read(path, path.name).data.get("recipe")
+    found = named(recipe, path.parent, recipes.FOLDER) if isinstance(recipe, str) else None
+    return (path, *(files(found, recipes.FOLDER) if found else ()))

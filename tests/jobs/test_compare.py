@@ -8,10 +8,11 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from assets import comparison
+from jobs.last_recipe import remember
 from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
-from tests.jobs.conftest import answer, plinth, variant
+from tests.jobs.conftest import RECIPE, answer, plinth, variant
 from tests.shared import copied
 
 
@@ -19,6 +20,7 @@ from tests.shared import copied
 @pytest.mark.slow
 def test_two_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
     workspace = copied(trained, tmp_path / "workspace")
+    remember(workspace, RECIPE)
     (run,) = (path.name for path in (workspace / "runs").iterdir())
     early = min(path.stem for path in (workspace / "runs" / run / "checkpoints").glob("step-*.json"))
     step = int(early.removeprefix("step-"))

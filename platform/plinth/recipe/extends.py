@@ -24,6 +24,17 @@ def follow(path: Path, packaged: Path | None = None) -> Lined:
     return _follow(path, packaged, ())
 
 
+def files(path: Path, packaged: Path | None = None) -> tuple[Path, ...]:
+    """The file of a recipe and those of the recipes that it extends."""
+    found: list[Path] = []
+    at: Path | None = path
+    while at is not None and at not in found:
+        found.append(at)
+        base = read(at, shown(at)).data.get("extends")
+        at = _base(base, at, packaged) if isinstance(base, str) else None
+    return tuple(found)
+
+
 def named(name: str, beside: Path, packaged: Path | None) -> Path | None:
     """The file that a name means: one in the folder `beside`, else a packaged recipe; `.yaml` may be left out."""
     return next((path for path in _candidates(name, beside, packaged) if path.is_file()), None)
