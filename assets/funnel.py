@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,10 @@ from plinth.compute.context import Context
 from plinth.corpus.funnel import funnel
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
+from plinth.text.plural import counted
+
+#: Reasons that a warning about an empty bucket names.
+EMPTIED_REASONS = 3
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -63,15 +68,36 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
                     "next_in": after["documents_in"] if after else row["documents_out"],
                 }
             )
-    trained = {bucket: account["trained"]["documents"] for bucket, account in made.stats["buckets"].items()}
-    rows = [{**row, "trained": trained[row["bucket"]]} for row in rows]
+    accounts = made.stats["buckets"]
+    whole, empty = made.stats["total"]["trained"]["documents"], dict.fromkeys(accounts, 0)
+    empty |= {bucket: 1 for bucket, account in accounts.items() if not account["trained"]["documents"]}
+    rows = [{**row, "trained": whole, "empty": empty[row["bucket"]]} for row in rows]
+    emptied = [_emptied(bucket, accounts[bucket]) for bucket in accounts if empty[bucket]]
     expectations = [
-        rows_between(len(trained)),
+        rows_between(len(accounts)),
         equal_columns("in_less_removed", "out"),
         equal_columns("out", "next_in"),
-        between("trained", 1, None),
+        between("trained", 1, None, because=["no bucket has a document left to train on", *emptied]),
+        between("empty", 0, 0, "warning", because=emptied),
     ]
     return Suite("funnel", rows, expectations)
+
+
+def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
+    """Name the stages and rules that removed all documents of a bucket, most first."""
+    found = account["stages"][0]["documents_in"]
+    reasons = sorted(
+        (
+            (cause["documents"], f"{reason} ({row['stage']})")
+            for row in account["stages"]
+            for reason, cause in row["reasons"].items()
+            if row["removed"] and cause["documents"]
+        ),
+        reverse=True,
+    )
+    named = ", ".join(f"{count:,} by {reason}" for count, reason in reasons[:EMPTIED_REASONS])
+    removed = f"removed: {named}" if named else "the sources have none"
+    return f"bucket {bucket} has no document left to train on; of {counted(found, 'record')} {removed}"
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from plinth.tokens.mixture.advice import advice
 from plinth.tokens.packing import packed as index
 from plinth.training.initial import replay, source
 
+NO_TOKENS = "bucket {} has no tokens; its share goes to the other buckets"
+
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One mixture per recipe."""
@@ -71,9 +73,11 @@ def _kinds(recipe: Recipe) -> tuple[str, ...]:
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     # Counts are whole: a short phase cannot come nearer to its weights than a few sequences of each of its legs.
     off = made.stats["realised"]["max_share_error"]
+    empty = made.stats.get("empty", [])
     rows = [
         {
             **row,
+            "empty": len(empty),
             "excess": row["share_error"] - max(mixture_audit.TOLERANCE, 8 * row["legs"] / row["phase_sequences"]),
             "repeated": row["epochs"] - row["max_epochs"],
             "realised_error": off,
@@ -86,6 +90,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
         between("repeated", None, 0),
         between("sequences", 0, None),
         between("realised_error", 0, mixture_audit.TOLERANCE),
+        between("empty", 0, 0, "warning", because=[NO_TOKENS.format(name) for name in empty]),
     ]
     return Suite("mixture", rows, expectations)
 

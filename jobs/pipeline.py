@@ -45,13 +45,14 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Assets that a run made, and those that were up to date."""
+    """Assets that a run made, and those that were up to date; `warnings` of the checks that do not block."""
 
     done: tuple[str, ...]
     fresh: tuple[str, ...]
     seconds: float
     page: Path | None = None
     release: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def run(
@@ -94,14 +95,13 @@ def run(
         if others := [ref for asset in todo.stale if (ref := ctx.refs.seen(asset)) and not ctx.refs.own(ref)]:
             say(elsewhere(len(others)))
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
-        if making:
-            _execute(space, recipe, making, compute)
+        warned = _execute(space, recipe, making, compute) if making else ()
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
         release = _release(space, recipe, compute) if released else {}
         page = results.write(ctx, recipe) if released or len(chosen) == len(catalog) else None
         if not compute.share:
             workspace_index.refresh(space, say)
-    return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
+    return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release, warned)
 
 
 def elsewhere(count: int) -> str:
@@ -230,8 +230,12 @@ def requested_by() -> str:
 
 def _execute(
     space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = definitions.CANDIDATE
-) -> None:
-    """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
+) -> tuple[str, ...]:
+    """One Dagster run of these assets, in this process, recorded in the workspace's instance.
+
+    Returns:
+        Warnings of their checks.
+    """
     session = Session(for_terminal())
     defs = definitions.build(recipe, space.root, compute=compute, resources={"session": session})
     with dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance:
@@ -244,6 +248,7 @@ def _execute(
         )
         if not result.success:
             raise_first_failure(space, job, result, session)
+    return tuple(session.warnings)
 
 
 def raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult, session: Session) -> None:

@@ -88,7 +88,7 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
         try:
             ctx = plinth.context(session.progress)
             ctx.requested_by = context.run.tags.get(REQUESTED_BY)
-            yield from execute(stage, ctx, context.log.info)
+            yield from execute(stage, ctx, context.log.info, session.warnings.append)
             for evaluation in marks.of_new(ctx, stage.asset):
                 context.instance.report_runless_asset_event(evaluation)
         except PlinthError as error:
@@ -98,8 +98,11 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
     return definition
 
 
-def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
+def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None) -> Iterator[Any]:
     """Make, check and publish a stage; yields Dagster events.
+
+    Args:
+        warn: called with a line for each check that failed without blocking.
 
     Raises:
         MissingError: an input has not been made.
@@ -114,6 +117,8 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
     if made.blocked and made.suite and made.outcome:
         yield _check_result(stage, made.suite, made.outcome)
     manifest = publish(stage, ctx, made)
+    for line in made.outcome.warnings if made.outcome else ():
+        warn(f"{stage.asset}: {line}")
     yield dg.MaterializeResult(
         asset_key=dg.AssetKey(stage.asset.split("/")),
         data_version=dg.DataVersion(manifest.digest),
@@ -159,9 +164,9 @@ def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
     if made.blocked and made.outcome:
         raise CheckFailedError(
             f"{stage.asset} did not pass its checks and was not published",
-            found="; ".join([*manifest.stats.get("failures", ()), *made.outcome.failures]),
-            expected="every critical expectation to hold",
-            remedy="look at the asset's check and its Data Docs; correct the input or the recipe",
+            found="; ".join(made.outcome.failures),
+            expected="all blocking checks to pass",
+            remedy="correct the input or the recipe, and run again",
         )
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
         stage.statement.sign(ctx, digests, manifest)

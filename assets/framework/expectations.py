@@ -13,7 +13,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,6 +26,8 @@ from plinth.storage.workspace import Workspace
 
 Severity = Literal["critical", "warning"]
 
+#: Arguments that tell expectations of one kind apart.
+_NAMED = frozenset({"column", "column_A", "column_B", "min_value", "max_value"})
 #: In the workspace.
 LOCK = "gx.lock"
 #: GX keeps state of the process, and arms of an experiment may be checked at once.
@@ -34,11 +36,15 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True)
 class Expect:
-    """One expectation: the GX class without its `Expect` prefix, its arguments, and how bad a failure is."""
+    """One expectation: the GX class without its `Expect` prefix, its arguments, and how bad a failure is.
+
+    `because` replaces the general sentence when it fails: lines that already name bucket, value and limit.
+    """
 
     kind: str
     arguments: Mapping[str, Any]
     severity: Severity = "critical"
+    because: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,25 +66,93 @@ class SuiteOutcome:
     evaluated: int
 
 
-def between(column: str, low: float | None, high: float | None, severity: Severity = "critical") -> Expect:
+_BETWEEN, _NO_NULLS = "ColumnValuesToBeBetween", "ColumnValuesToNotBeNull"
+_ROWS, _EQUAL = "TableRowCountToBeBetween", "ColumnPairValuesToBeEqual"
+
+
+def between(
+    column: str,
+    low: float | None,
+    high: float | None,
+    severity: Severity = "critical",
+    because: Iterable[str] = (),
+) -> Expect:
     """Every value of a column lies in a closed interval; None leaves a side open."""
     bounds = {"column": column, "min_value": low, "max_value": high}
-    return Expect("ColumnValuesToBeBetween", bounds, severity)
+    return Expect(_BETWEEN, bounds, severity, tuple(because))
 
 
 def no_nulls(column: str) -> Expect:
     """No value of a column is missing."""
-    return Expect("ColumnValuesToNotBeNull", {"column": column})
+    return Expect(_NO_NULLS, {"column": column})
 
 
 def rows_between(low: int, high: int | None = None) -> Expect:
     """The table has a number of rows."""
-    return Expect("TableRowCountToBeBetween", {"min_value": low, "max_value": high})
+    return Expect(_ROWS, {"min_value": low, "max_value": high})
 
 
 def equal_columns(left: str, right: str) -> Expect:
     """Two columns agree in every row."""
-    return Expect("ColumnPairValuesToBeEqual", {"column_A": left, "column_B": right})
+    return Expect(_EQUAL, {"column_A": left, "column_B": right})
+
+
+def sentences(suite: Suite, failed: Expect) -> list[str]:
+    """Describe a failed expectation in a sentence for each row that breaks it, named by the row's words."""
+    if failed.because:
+        return list(failed.because)
+    arguments = failed.arguments
+    if failed.kind == _ROWS:
+        return [f"{suite.name}: {len(suite.rows)} rows, expected {_interval(**arguments)}"]
+    if failed.kind == _EQUAL:
+        left, right = arguments["column_A"], arguments["column_B"]
+        return [
+            f"{_label(suite, row)}: {_words(left)} is {_shown(row.get(left))}, {_words(right)} is "
+            f"{_shown(row.get(right))}; expected equal values"
+            for row in suite.rows
+            if row.get(left) != row.get(right)
+        ]
+    column = arguments["column"]
+    if failed.kind == _NO_NULLS:
+        return [f"{_label(suite, row)}: {_words(column)} is missing" for row in suite.rows if _missing(row.get(column))]
+    low, high = arguments["min_value"], arguments["max_value"]
+    return [
+        f"{_label(suite, row)}: {_words(column)} is {_shown(row[column])}, expected {_interval(low, high)}"
+        for row in suite.rows
+        if not _missing(row.get(column)) and not _inside(row[column], low, high)
+    ]
+
+
+def _label(suite: Suite, row: Mapping[str, Any]) -> str:
+    words = [value for value in row.values() if isinstance(value, str)]
+    return " ".join(words) or suite.name
+
+
+def _words(column: str) -> str:
+    return column.replace("_", " ")
+
+
+def _shown(value: Any) -> str:
+    if _missing(value):
+        return "missing"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value != value
+
+
+def _inside(value: Any, low: float | None, high: float | None) -> bool:
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _interval(min_value: float | None, max_value: float | None) -> str:
+    if max_value is None:
+        return f"at least {_shown(min_value)}"
+    if min_value is None:
+        return f"at most {_shown(max_value)}"
+    same = min_value == max_value
+    return _shown(min_value) if same else f"{_shown(min_value)} to {_shown(max_value)}"
 
 
 def docs_index(workspace: Workspace) -> Path:
@@ -113,7 +187,7 @@ def _validated(suite: Suite, root: Path | None) -> SuiteOutcome:
     stored = context.suites.add_or_update(gx.ExpectationSuite(name=suite.name, expectations=expectations))
     definition = gx.ValidationDefinition(name=suite.name, data=validator.batch, suite=stored)
     context.validation_definitions.add_or_update(definition)
-    return _outcome(definition.run(batch_parameters={"dataframe": frame}).results)
+    return _outcome(suite, definition.run(batch_parameters={"dataframe": frame}).results)
 
 
 def build_docs(workspace: Workspace) -> Path:
@@ -122,19 +196,32 @@ def build_docs(workspace: Workspace) -> Path:
     return docs_index(workspace)
 
 
-def _outcome(results: Sequence[Any]) -> SuiteOutcome:
+def _outcome(suite: Suite, results: Sequence[Any]) -> SuiteOutcome:
     failures: list[str] = []
     warnings: list[str] = []
+    known = {(f"Expect{item.kind}", _arguments(item.arguments)): item for item in suite.expectations}
     for result in results:
         if result.success:
             continue
         config = result.expectation_config
-        arguments = {key: value for key, value in config.kwargs.items() if key != "batch_id"}
-        observed = result.result.get("observed_value", result.result.get("partial_unexpected_list"))
+        item = known.get((_class_name(config.type), _arguments(config.kwargs)))
         raised = (result.exception_info or {}).get("exception_message")
-        line = f"{config.type} {arguments}: found {raised or observed}"
-        (warnings if str(config.severity).upper().endswith("WARNING") else failures).append(line)
+        observed = result.result.get("observed_value", result.result.get("partial_unexpected_list"))
+        lines = sentences(suite, item) if item and not raised else []
+        warned = str(config.severity).upper().endswith("WARNING")
+        (warnings if warned else failures).extend(lines or [f"{config.type}: found {raised or observed}"])
     return SuiteOutcome(bool(failures), tuple(failures), tuple(warnings), len(results))
+
+
+def _class_name(kind: str) -> str:
+    """The class of an expectation: GX reports `expect_column_values_to_be_between`."""
+    return "".join(word.capitalize() for word in kind.split("_"))
+
+
+def _arguments(given: Mapping[str, Any]) -> str:
+    """Arguments that were given, in one form: GX drops None and writes bounds as floats."""
+    own = {key: value for key, value in given.items() if value is not None and key in _NAMED}
+    return repr(sorted((key, float(value) if isinstance(value, int) else value) for key, value in own.items()))
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,12 @@ class Session:
     Args:
         progress: where progress is shown; lines end up in the logs that Dagster captures.
         failures: errors of the assets that failed, in order.
+        warnings: lines of the checks that failed without blocking, in order.
     """
 
     progress: Progress = field(default_factory=ProgressLines)
     failures: list[PlinthError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 class PlinthResource(dg.ConfigurableResource["PlinthResource"]):

@@ -50,6 +50,30 @@ def test_warnings_do_not_block(workspace):
     assert len(outcome.warnings) == 1
 
 
+def test_each_failure_is_a_sentence_with_bucket_value_and_limit(workspace):
+    rows = [
+        {"bucket": "few", "trained": 0, "rate": 0.5, "in": 3, "out": 2},
+        {"bucket": "many", "trained": 1_000, "rate": None, "in": 1, "out": 1},
+    ]
+    expected = [
+        between("trained", 1, None),
+        between("trained", 1, 5, "warning"),
+        no_nulls("rate"),
+        rows_between(3),
+        equal_columns("in", "out"),
+        between("rate", None, 0.05, because=["few: half of it failed"]),
+    ]
+    outcome = validate(Suite("s", rows, expected), workspace, keep=False)
+    assert sorted(outcome.failures) == [
+        "few: half of it failed",
+        "few: in is 3, out is 2; expected equal values",
+        "few: trained is 0, expected at least 1",
+        "many: rate is missing",
+        "s: 2 rows, expected at least 3",
+    ]
+    assert outcome.warnings == ("few: trained is 0, expected 1 to 5", "many: trained is 1,000, expected 1 to 5")
+
+
 def test_a_missing_column_is_a_failure_not_a_pass(workspace):
     assert validate(Suite("s", ROWS, [no_nulls("absent")]), workspace).blocked
 

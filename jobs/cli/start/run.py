@@ -153,6 +153,8 @@ def _show(summary: RunSummary, workspace: Path) -> None:
         output.facts(summary.release)
     if summary.page:
         output.facts({"results": summary.page.absolute().as_uri()})
+    for line in summary.warnings:
+        output.line(f"warning: {line}")
     at = "" if workspace == Path("workspace") or "PLINTH_WORKSPACE" in os.environ else f" -w {workspace}"
     output.say("\nNext:")
     output.facts({f"plinth {command}{at}{rest}": words for command, rest, words in _next(summary)})

@@ -25,7 +25,7 @@ def bounds(params: Mixture, names: list[str]) -> dict[str, float]:
         RecipeError: a key of `epoch_caps` names no stream.
     """
     found = dict.fromkeys(names, params.max_epochs)
-    for key, own in streams_by_key("epoch_caps", params.epoch_caps, names).items():
+    for key, own in streams_by_key("epoch_caps", params.epoch_caps, names, complete=False).items():
         found |= dict.fromkeys(own, params.epoch_caps[key])
     return found
 

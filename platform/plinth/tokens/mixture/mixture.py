@@ -28,7 +28,7 @@ from plinth.tokens.mixture.curriculum import Leg, legs
 from plinth.tokens.mixture.mixture_audit import audit
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.mixture.planted import require_room, widened
-from plinth.tokens.mixture.weights import used_streams
+from plinth.tokens.mixture.weights import streams_by_key, used_streams, without_text
 from plinth.tokens.packing.packed import counts_of
 from plinth.tokens.packing.packing import PackingCounts, measure
 from plinth.tokens.shards.reader import ShardReader
@@ -63,7 +63,8 @@ def run(
     and its index: tokens and parts); `realised` (see `mixture_audit.audit`);
     `capped`, sequences that bounds on epochs took from streams; `packing` of the run's text (shares of padding,
     masked targets, document starts, dropped tokens and split documents; r_pad); `planted`, planted streams, where
-    there are any; `replayed`, sequences of streams, where there are any.
+    there are any; `replayed`, sequences of streams, where there are any; `empty`, buckets with a weight and no token,
+    where there are any: their share goes to the others.
 
     Raises:
         RecipeError: a key names no stream, a stream is needed for more epochs than the recipe allows, or a phase has
@@ -71,21 +72,24 @@ def run(
     """
     streams = {stream.name: stream for stream in streams_of_all(shards)}
     _require_buckets(params, shards)
+    empty = _without_tokens(params, shards)
+    asked = params.model_copy(update={"phases": without_text(params.phases, empty)}) if empty else params
+    streams_by_key("epoch_caps", params.epoch_caps, sorted(streams))
     own_text = sorted(name for name, stream in streams.items() if stream.bucket in planted)
     given = {*own_text, *replayed}
-    names = sorted([*used_streams(params.phases, sorted(streams.keys() - given)), *given])
+    names = sorted([*used_streams(asked.phases, sorted(streams.keys() - given)), *given])
     packing = {name: _packing(ctx, params, streams[name], shards, packed or {}) for name in names}
-    stats = plan(params, {name: own.sequences for name, own in packing.items()}, own_text, replayed)
+    stats = plan(asked, {name: own.sequences for name, own in packing.items()}, own_text, replayed)
     for name, own in packing.items():
         stats["buckets"][name]["packing"] = own.model_dump(mode="json")
         stats["buckets"][name]["index"] = _index(streams[name], shards)
     stats["packing"] = _overall(stats, {name: own for name, own in packing.items() if name not in own_text})
     more = {"replayed": dict(replayed)} if replayed else {}
     step = Step(name="tokens.mixture", version=VERSION, params=params.model_dump(mode="json") | more)
-    buckets = sorted({streams[name].bucket for name in names})
+    buckets = sorted({streams[name].bucket for name in names}.union(empty))
     inputs = {f"{bucket}/shards": shards[bucket] for bucket in buckets}
     inputs |= {f"{bucket}/packed": packed[bucket] for bucket in buckets if packed}
-    return manifest(ASSET, step, inputs, [], stats)
+    return manifest(ASSET, step, inputs, [], stats | ({"empty": empty} if empty else {}))
 
 
 def plan(
@@ -272,6 +276,11 @@ def _require_buckets(params: Mixture, shards: Mapping[str, Manifest]) -> None:
             expected="names of corpus.buckets",
             remedy="correct the name, or give the bucket no weight",
         )
+
+
+def _without_tokens(params: Mixture, shards: Mapping[str, Manifest]) -> list[str]:
+    """Buckets with a weight that have no token: the policy dropped every document."""
+    return sorted(bucket for bucket, made in shards.items() if not made.stats["tokens"] and _weighs(params, bucket))
 
 
 def _weighs(params: Mixture, bucket: str) -> bool:

@@ -10,7 +10,7 @@ Shares are fractions, so that counts do not hang on rounding. Text is counted in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from plinth.errors import RecipeError
@@ -35,7 +35,7 @@ def used_streams(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
     found: set[str] = set()
     for phase in phases:
         for weights in (phase.weights, phase.to_weights):
-            claimed = _phase_streams_by_key(phase, weights or {}, names)
+            claimed = _phase_streams_by_key(phase, weights or {}, names, complete=True)
             fixed = {*phase.epochs, *phase.tokens}
             found |= {n for key, own in claimed.items() if key in fixed or (weights or {}).get(key, 0) > 0 for n in own}
         streams_by_key(f"phases.{phase.name}.upsample", phase.upsample, names)
@@ -57,8 +57,41 @@ def shares_at_ends(phase: Phase, text: Text, size: int, sequence_tokens: int) ->
     return start, _shares(phase, phase.to_weights, text, size, sequence_tokens)
 
 
-def streams_by_key(where: str, listed: Iterable[str], names: Sequence[str]) -> dict[str, list[str]]:
+def without_text(phases: Sequence[Phase], empty: Collection[str]) -> tuple[Phase, ...]:
+    """The phases with no weight and no amount on buckets that ended without text: their share goes to the others.
+
+    Raises:
+        RecipeError: a phase has no other text.
+    """
+
+    def rest(given: Mapping[str, float] | None) -> dict[str, float] | None:
+        return None if given is None else {k: v * (selectors.parse(k).bucket not in empty) for k, v in given.items()}
+
+    def kept(given: Mapping[str, float]) -> dict[str, float]:
+        return {key: amount for key, amount in (rest(given) or {}).items() if amount}
+
+    found = []
+    for phase in phases:
+        own = {"weights": rest(phase.weights), "to_weights": rest(phase.to_weights)}
+        changed = phase.model_copy(update=own | {"epochs": kept(phase.epochs), "tokens": kept(phase.tokens)})
+        if not (changed.epochs or changed.tokens or any((changed.weights or {}).values())):
+            raise RecipeError(
+                f"mixture.phases.{phase.name} has no text",
+                found=f"buckets {', '.join(sorted(empty))} have no tokens",
+                expected="text in at least one bucket of the phase",
+                remedy="`plinth funnel` shows which rule removed the documents; correct it, or the weights",
+            )
+        found.append(changed)
+    return tuple(found)
+
+
+def streams_by_key(
+    where: str, listed: Iterable[str], names: Sequence[str], *, complete: bool = True
+) -> dict[str, list[str]]:
     """The streams of each key: every stream goes to the most precise one that names it.
+
+    Args:
+        complete: `names` has all streams; otherwise unused ones are left out, and a key may name none.
 
     Raises:
         RecipeError: a key is malformed or names no stream, or two equally precise ones name the same.
@@ -80,10 +113,10 @@ def streams_by_key(where: str, listed: Iterable[str], names: Sequence[str]) -> d
         if best:
             claimed[best[0].text].append(name)
     unknown = [key.text for key in parsed if key.text not in reached]
-    if unknown:
+    if unknown and complete:
         raise RecipeError(
-            f"mixture.{where}: {', '.join(unknown)} name no stream that has shards",
-            found=selectors.nearest(unknown[0], [*names, *_selectors(names)]).removeprefix("; "),
+            f"mixture.{where}: no stream is named {', '.join(unknown)}",
+            found=selectors.nearest(unknown[0], {*names, *_selectors(names)}).removeprefix("; "),
             remedy="correct the key; `plinth mixture --streams` lists the streams",
         )
     return claimed
@@ -101,9 +134,11 @@ def _selectors(names: Sequence[str]) -> set[str]:
     return {stream.bucket for stream in streams} | {f"{a}={v}" for one in streams for a, v in one.values.items()}
 
 
-def _phase_streams_by_key(phase: Phase, weights: Mapping[str, float], names: Sequence[str]) -> dict[str, list[str]]:
+def _phase_streams_by_key(
+    phase: Phase, weights: Mapping[str, float], names: Sequence[str], *, complete: bool = False
+) -> dict[str, list[str]]:
     listed = dict.fromkeys([*weights, *phase.epochs, *phase.tokens])
-    return streams_by_key(f"phases.{phase.name}", listed, names)
+    return streams_by_key(f"phases.{phase.name}", listed, names, complete=complete)
 
 
 def _shares(phase: Phase, given: Weights | None, text: Text, size: int, sequence_tokens: int) -> Shares:
@@ -156,7 +191,7 @@ def _by_text(own: Sequence[str], text: Text) -> list[tuple[str, Fraction]]:
 
 
 def _upsampled(phase: Phase, weighed: Shares, names: Sequence[str]) -> Shares:
-    claimed = streams_by_key(f"phases.{phase.name}.upsample", phase.upsample, names)
+    claimed = streams_by_key(f"phases.{phase.name}.upsample", phase.upsample, names, complete=False)
     factors = {name: _exact(phase.upsample[key]) for key, own in claimed.items() for name in own}
     return {name: weight * factors.get(name, 1) for name, weight in weighed.items()}
 

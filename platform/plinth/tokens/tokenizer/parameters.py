@@ -15,7 +15,14 @@ BYTES = 256
 #: Printable ASCII and white space: tokens of every vocabulary of characters.
 ASCII = 98
 
+#: Scripts without spaces between words (`text.unicode.scripts.UNSPACED`).
+Unspaced = Literal["han", "kana", "thai", "lao", "khmer", "myanmar"]
+
 Kind = Literal["bpe-bytes", "bpe-fallback", "unigram", "initial", "teacher"]
+#: Tokens per character allowed in them: bytes alone are 3, an English vocabulary some 2, one made for the script 1.
+UNSPACED_FERTILITY = 2.0
+#: Kinds that keep the tokenizer of another model: `vocab_size` is not theirs.
+KEPT = ("initial", "teacher")
 
 
 class TokenizerParameters(Frozen):
@@ -46,6 +53,11 @@ class TokenizerParameters(Frozen):
     min_frequency: int = internal(2, ge=1, description="BPE: pairs seen less often are not merged.")
     audit_bytes_per_part: int = internal(2 * 2**20, gt=0, description="Audit: at most this much text of each part.")
     max_fertility: float = Field(4.0, gt=0, description="Audit: tokens per word allowed in any bucket.")
+    max_fertility_by_script: Mapping[Unspaced, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Audit: tokens per character allowed in scripts without spaces between words, 2 unless given. A "
+        "bucket of several scripts has the mean of their limits.",
+    )
     max_fertility_by_language: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Audit: tokens per word allowed in texts of a language, over all buckets."
     )

@@ -42,6 +42,7 @@ AUDIT_FIELDS = frozenset(
     {
         "audit_bytes_per_part",
         "max_fertility",
+        "max_fertility_by_script",
         "max_fertility_by_language",
         "max_fertility_by_domain",
         "min_bytes_per_token",

@@ -112,6 +112,24 @@ def test_run_measures_and_order_obeys(ctx: Context, made: SimpleNamespace) -> No
     assert (overall["r_pad"], overall["padding_share"], overall["masked_share"]) == (0, 0, 0)
 
 
+def test_a_weight_of_zero_leaves_a_bucket_unused(ctx: Context, made: SimpleNamespace) -> None:
+    _, _, shards = made.pipeline(ctx, {"web": [made.texts(1, 60)], "code": [made.texts(2, 40)]})
+    phase = Phase(name="main", fraction=1.0, weights={"web": 1.0, "code": 0.0})
+    result = mixture.run(ctx, _params(phases=(phase,), total_tokens=8 * 50), shards)
+    assert list(result.stats["buckets"]) == ["web"]
+
+
+def test_the_weight_of_a_bucket_that_ended_empty_goes_to_the_others(ctx: Context, made: SimpleNamespace) -> None:
+    _, _, shards = made.pipeline(ctx, {"web": [made.texts(1, 60)], "code": [[]]})
+    result = mixture.run(ctx, _params(total_tokens=8 * 50), shards)
+    assert result.stats["empty"] == ["code"]
+    assert list(result.inputs) == ["code/shards", "web/shards"]  # text in it would change the mixture
+    assert {name: own["needed"] for name, own in result.stats["buckets"].items()} == {"web": 50}
+    alone = Phase(name="anneal", fraction=1.0, weights={"code": 1.0})
+    with pytest.raises(RecipeError, match=r"phases.anneal has no text[\s\S]*code have no tokens"):
+        mixture.run(ctx, _params(phases=(alone,)), shards)
+
+
 def test_a_bucket_without_shards_is_named(ctx: Context, made: SimpleNamespace) -> None:
     _, _, shards = made.pipeline(ctx, {"web": [made.texts(1, 60)]})
     with pytest.raises(RecipeError, match=r"\['code'\] have weights but no shards"):

@@ -92,7 +92,7 @@ def test_short_first_then_long_and_the_loader_reads_them(ctx: Context, cut: dict
 
 
 def test_an_unknown_value_names_the_nearest(ctx: Context, cut: dict[str, Manifest]) -> None:
-    with pytest.raises(RecipeError, match="length=12 name no stream that has shards") as caught:
+    with pytest.raises(RecipeError, match="no stream is named length=12") as caught:
         mixed(ctx, cut, weights={"length=12": 1.0})
     assert "did you mean `length=1" in str(caught.value)
 

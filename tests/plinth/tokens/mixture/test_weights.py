@@ -98,7 +98,7 @@ def test_epochs_and_tokens_come_first() -> None:
         ({"weights": {"tier=hihg": 1.0}}, "did you mean `tier=high`"),
         ({"weights": {"language=de": 1.0, "tier=low": 1.0}}, "both name web/language=de,tier=low"),
         ({"weights": {"web/": 1.0}}, "is neither a bucket, nor"),
-        ({"weights": "natural", "upsample": {"math": 2.0}}, "upsample: math name no stream"),
+        ({"weights": "natural", "upsample": {"math": 2.0}}, "upsample: no stream is named math"),
     ],
     ids=["short", "long", "bucket", "value", "ambiguous", "malformed", "upsample"],
 )  # fmt: skip

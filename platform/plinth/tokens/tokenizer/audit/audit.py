@@ -1,8 +1,9 @@
 """The audit stage: measure a tokenizer and compare it with the recipe's bounds.
 
 By bucket, by language and by domain: fertility (tokens per whitespace-separated word; Rust et al. 2021, "How
-Good is Your Tokenizer?"), bytes and characters per token, and fragments (tokens that are a piece of a
-character). Round trips of arbitrary Unicode, token by token, and the facts of `vocabulary_audit`.
+Good is Your Tokenizer?"; in scripts without spaces a character counts as a word), bytes and characters per token, and
+fragments (tokens that are a piece of a character). Round trips of arbitrary Unicode, token by token, and the facts of
+`vocabulary_audit`.
 
 Measured on the documents of each part that come first by hash, up to a number of bytes.
 """
@@ -24,14 +25,15 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
+from plinth.text.unicode.scripts import UNSPACED
 from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.tokens.tokenizer.audit import vocabulary_audit
 from plinth.tokens.tokenizer.audit.part import AXES, COUNTS, AuditTask, measure
-from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth.tokens.tokenizer.parameters import KEPT, UNSPACED_FERTILITY, TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 ASSET = "tokenizer/audit"
-VERSION = "3"
+VERSION = "4"
 
 
 def run(
@@ -88,36 +90,64 @@ def run(
 
 def failures(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
     """A line for every bound of the recipe that the measured statistics break."""
+    bounds = {bucket: _limit(params, facts) for bucket, facts in stats["buckets"].items()}
     lines = [
-        *_too_many("", stats["buckets"], dict.fromkeys(stats["buckets"], params.max_fertility)),
+        *_too_many("bucket ", stats["buckets"], bounds),
         *_too_many("language ", stats["languages"], params.max_fertility_by_language),
         *_too_many("domain ", stats["domains"], params.max_fertility_by_domain),
     ]
     for bucket, facts in stats["buckets"].items():
         density = facts["bytes_per_token"]
         if density is not None and density < params.min_bytes_per_token:
-            lines.append(f"{bucket}: {density:.3f} bytes per token, at least {params.min_bytes_per_token} asked")
+            lines.append(f"bucket {bucket}: {density:.2f} bytes per token, minimum {params.min_bytes_per_token:g}")
     if stats["round_trip"]["failed"]:
-        lines.append(f"{stats['round_trip']['failed']} of {stats['round_trip']['texts']} texts did not come back")
+        lines.append(f"{stats['round_trip']['failed']} of {stats['round_trip']['texts']} texts did not round-trip")
     return lines + vocabulary_audit.failures(params, dict(stats))
 
 
 def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
-    """A line for every bound without text of its language or domain: perhaps the name is misspelt."""
+    """A line for every bucket and every bound without text to measure, and for a vocabulary that stayed small."""
+    lines = [
+        f"bucket {bucket}: not measured, it has no curated text"
+        for bucket, facts in stats["buckets"].items()
+        if not facts["tokens"]
+    ]
     bounds = {"languages": params.max_fertility_by_language, "domains": params.max_fertility_by_domain}
-    return [
+    lines += [
         f"{axis[:-1]} {name}: no text to judge by its bound; there are {', '.join(sorted(stats[axis])) or 'none'}"
         for axis, named in bounds.items()
         for name in named
         if stats[axis].get(name, {}).get("fertility") is None
     ]
+    if params.kind not in KEPT and stats["vocab_size"] < params.vocab_size:
+        lines.append(
+            f"the vocabulary has {stats['vocab_size']:,} tokens, tokenizer.vocab_size is {params.vocab_size:,}: "
+            "the text has no more pairs to merge; add text or lower vocab_size"
+        )
+    return lines
+
+
+def _limit(params: TokenizerParameters, facts: Mapping[str, Any]) -> float:
+    """The limit of a bucket: the mean of the limits of its scripts, weighted by words and characters."""
+    limits = {name: params.max_fertility_by_script.get(name, UNSPACED_FERTILITY) for name in facts["scripts"]}
+    allowed = params.max_fertility * facts["spaced"]
+    allowed += sum(limits[name] * count for name, count in facts["scripts"].items())
+    whole = facts["spaced"] + sum(facts["scripts"].values())
+    return allowed / whole if whole else params.max_fertility
 
 
 def _too_many(what: str, groups: Mapping[str, Any], bounds: Mapping[str, float]) -> Iterator[str]:
     for name, bound in bounds.items():
-        fertility = groups.get(name, {}).get("fertility")
-        if fertility is not None and fertility > bound:
-            yield f"{what}{name}: fertility {fertility:.3f} tokens per word, at most {bound} allowed"
+        facts = groups.get(name, {})
+        if facts.get("fertility") is not None and facts["fertility"] > bound:
+            yield f"{what}{name}: fertility {facts['fertility']:.2f} {_unit(facts)}, limit {bound:.3g}"
+
+
+def _unit(facts: Mapping[str, Any]) -> str:
+    if not facts["scripts"]:
+        return "tokens per word"
+    scripts = ", ".join(name.capitalize() for name in facts["scripts"])
+    return f"tokens per {'word or ' * bool(facts['spaced'])}character ({scripts})"
 
 
 def trial_texts() -> Iterator[str]:
@@ -155,9 +185,14 @@ def _totals(parts: Iterable[Part]) -> dict[str, int]:
 
 
 def _facts(sums: Mapping[str, int]) -> dict[str, Any]:
-    names = ("documents", "words", "characters", "bytes", "tokens", "fragments")
+    names = ("documents", "characters", "bytes", "tokens", "fragments")
     counts = {name: sums.get(name, 0) for name in names}
+    scripts = {name: sums[name] for name in UNSPACED.values() if sums.get(name)}
+    spaced = sums.get("words", 0)
+    counts["words"] = spaced + sum(scripts.values())
     return counts | {
+        "spaced": spaced,
+        "scripts": scripts,
         "fertility": _ratio(counts["tokens"], counts["words"]),
         "bytes_per_token": _ratio(counts["bytes"], counts["tokens"]),
         "characters_per_token": _ratio(counts["characters"], counts["tokens"]),

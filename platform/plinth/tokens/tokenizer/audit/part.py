@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from plinth.records import Blob, Part
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
 from plinth.storage.store import Store
+from plinth.text.unicode.scripts import word_counts
 from plinth.tokens.tokenizer import encode
 from plinth.tokens.tokenizer.sample import sample_keys
 from plinth.tokens.tokenizer.vocabulary import token_bytes
@@ -62,7 +63,7 @@ def measure(store: Store, task: AuditTask) -> tuple[Part, ...]:
             counts += np.stack([own, own > 0])
             data = one.text.encode()
             failed += b"".join([table[token] for token in ids.tolist()]) != data
-            facts = {"documents": 1, "words": len(one.text.split()), "characters": len(one.text), "bytes": len(data)}
+            facts = {"documents": 1, **word_counts(one.text), "characters": len(one.text), "bytes": len(data)}
             facts |= {"tokens": len(ids), "fragments": len(ids) - int(whole[ids].sum())}
             for axis, name in zip(AXES, (labels.get(one.id, UNKNOWN), one.domain), strict=True):
                 sums[axis].setdefault(name, Counter()).update(facts)

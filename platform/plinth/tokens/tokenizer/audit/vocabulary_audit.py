@@ -73,7 +73,7 @@ def failures(params: TokenizerParameters, found: dict[str, Any]) -> list[str]:
     """A line for every property of the vocabulary that breaks a bound of the recipe."""
     lines = []
     if found["byte_tokens"] != 256:
-        lines.append(f"{found['byte_tokens']} of 256 bytes are in the vocabulary: some text cannot be written")
+        lines.append(f"{found['byte_tokens']} of 256 bytes are in the vocabulary: some text cannot be encoded")
     if found["unreachable_share"] > params.max_unreachable_share:
         examples = ", ".join(found["unreachable_examples"][:5])
         lines.append(
@@ -84,7 +84,7 @@ def failures(params: TokenizerParameters, found: dict[str, Any]) -> list[str]:
     if allowed is not None and longest > allowed:
         lines.append(f"a token holds {longest} digits in a row, at most {allowed} with `digits: {params.digits}`")
     if found["arbitrary_bytes"]["failed"]:
-        lines.append("{failed} of {strings} strings of arbitrary bytes did not come back".format_map(_bytes_of(found)))
+        lines.append("{failed} of {strings} strings of arbitrary bytes did not round-trip".format_map(_bytes_of(found)))
     return lines
 
 

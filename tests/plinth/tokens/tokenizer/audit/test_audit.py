@@ -23,6 +23,7 @@ SOUND: dict[str, Any] = {
     "digits": {"longest": 1},
     "arbitrary_bytes": {"strings": 9, "failed": 0},
 }
+SPACED: dict[str, Any] = {"scripts": {}, "spaced": 100}
 LANGUAGES = ["en", "en", "de", None]
 
 
@@ -54,12 +55,13 @@ def test_facts_by_hand(ctx: Context, made: SimpleNamespace) -> None:
     english, unknown = result.stats["languages"]["en"], result.stats["languages"]["und"]
     assert (english["words"], english["bytes"], english["tokens"]) == (10, 38, 38)
     assert (english["fertility"], english["bytes_per_token"], english["fragment_share"]) == (3.8, 1.0, 0.0)
-    assert (unknown["words"], unknown["characters"], unknown["bytes"], unknown["fragments"]) == (2, 5, 13, 12)
+    assert (unknown["words"], unknown["characters"], unknown["bytes"], unknown["fragments"]) == (4, 5, 13, 12)
+    assert (unknown["spaced"], unknown["scripts"], unknown["fertility"]) == (0, {"han": 4}, 13 / 4)
     bucket = result.stats["buckets"]["web"]
     assert bucket["tokens"] == sum(facts["tokens"] for facts in result.stats["languages"].values())
     used = {byte for text in TEXTS for byte in text.encode()}
     assert (result.stats["byte_tokens"], result.stats["unused_tokens"]) == (256, 256 - len(used))
-    assert result.stats["failures"] == ["web: 1.000 bytes per token, at least 1.5 asked"]
+    assert result.stats["failures"] == ["bucket web: 1.00 bytes per token, minimum 1.5"]
 
 
 def test_languages_follow_documents_that_were_dropped(ctx: Context, made: SimpleNamespace) -> None:
@@ -83,34 +85,62 @@ def test_trial_texts_reach_every_plane() -> None:
     ("changes", "expected"),
     [
         ({}, []),
-        ({"max_fertility": 2.0}, ["web: fertility 2.500 tokens per word, at most 2.0 allowed"]),
+        ({"max_fertility": 2.0}, ["bucket web: fertility 2.50 tokens per word, limit 2"]),
         (
             {"max_fertility_by_language": {"de": 4.0, "fr": 1.0}},
-            ["language de: fertility 5.000 tokens per word, at most 4.0 allowed"],
+            ["language de: fertility 5.00 tokens per word, limit 4"],
         ),
         (
             {"max_fertility_by_domain": {"news.example": 1.5}},
-            ["domain news.example: fertility 2.000 tokens per word, at most 1.5 allowed"],
+            ["domain news.example: fertility 2.00 tokens per word, limit 1.5"],
         ),
-        ({"min_bytes_per_token": 3.5}, ["web: 3.000 bytes per token, at least 3.5 asked"]),
+        ({"min_bytes_per_token": 3.5}, ["bucket web: 3.00 bytes per token, minimum 3.5"]),
     ],
 )
 def test_bounds(changes: dict[str, Any], expected: list[str]) -> None:
     stats = {
         "buckets": {
-            "web": {"fertility": 2.5, "bytes_per_token": 3.0},
-            "empty": {"fertility": None, "bytes_per_token": None},
+            "web": {**SPACED, "fertility": 2.5, "bytes_per_token": 3.0},
+            "empty": {"fertility": None, "bytes_per_token": None, "scripts": {}, "spaced": 0},
         },
-        "languages": {"de": {"fertility": 5.0}},
-        "domains": {"news.example": {"fertility": 2.0}},
+        "languages": {"de": {**SPACED, "fertility": 5.0}},
+        "domains": {"news.example": {**SPACED, "fertility": 2.0}},
         "round_trip": {"failed": 0, "texts": 3},
         **SOUND,
     }
     assert audit.failures(TokenizerParameters(**changes), stats) == expected
 
 
+@pytest.mark.parametrize(
+    ("scripts", "spaced", "fertility", "expected"),
+    [
+        ({"han": 600}, 0, 1.9, []),  # 22.8 tokens for each run between spaces, and no fault
+        ({"han": 600}, 0, 2.1, ["bucket zh: fertility 2.10 tokens per character (Han), limit 2"]),
+        ({"han": 100}, 300, 3.4, []),  # three words of four have the limit of words: 3.5
+        ({"thai": 4}, 4, 3.1, ["bucket zh: fertility 3.10 tokens per word or character (Thai), limit 3"]),
+    ],
+)
+def test_a_script_without_spaces_has_its_own_limit(
+    scripts: dict[str, int], spaced: int, fertility: float, expected: list[str]
+) -> None:
+    facts = {"fertility": fertility, "bytes_per_token": 3.0, "scripts": scripts, "spaced": spaced}
+    stats = {"buckets": {"zh": facts}, "languages": {}, "domains": {}, "round_trip": {"failed": 0, "texts": 3}, **SOUND}
+    assert audit.failures(TokenizerParameters(), stats) == expected
+
+
+def test_a_bucket_that_ends_empty_and_a_vocabulary_that_stays_small_are_named() -> None:
+    stats = {"buckets": {"web": {"tokens": 9}, "few": {"tokens": 0}}, "languages": {}, "domains": {}, "vocab_size": 660}
+    assert audit.unjudged(TokenizerParameters(vocab_size=70_000), stats) == [
+        "bucket few: not measured, it has no curated text",
+        "the vocabulary has 660 tokens, tokenizer.vocab_size is 70,000: the text has no more pairs to merge; "
+        "add text or lower vocab_size",
+    ]
+    assert len(audit.unjudged(TokenizerParameters(kind="initial"), stats)) == 1
+
+
 def test_a_bound_that_judged_nothing_is_told() -> None:
     stats = {"languages": {"de": {"fertility": 5.0}, "en": {"fertility": 2.0}}, "domains": {}}
+    stats |= {"buckets": {}, "vocab_size": 8192}
     bounds = {"max_fertility_by_language": {"english": 2.0, "de": 9.0}, "max_fertility_by_domain": {"a.example": 2.0}}
     assert audit.unjudged(TokenizerParameters(**bounds), stats) == [
         "language english: no text to judge by its bound; there are de, en",
@@ -123,8 +153,8 @@ def test_lost_bytes_and_lost_texts_are_failures() -> None:
     stats |= {**SOUND, "byte_tokens": 255}
     lines = audit.failures(TokenizerParameters(), stats)
     assert lines == [
-        "2 of 3 texts did not come back",
-        "255 of 256 bytes are in the vocabulary: some text cannot be written",
+        "2 of 3 texts did not round-trip",
+        "255 of 256 bytes are in the vocabulary: some text cannot be encoded",
     ]
 
 
