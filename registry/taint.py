@@ -170,6 +170,15 @@ def affected(ctx: Context, record: Taint) -> tuple[Descendant, ...]:
     return downstream(ctx, [record.target] if record.kind == "manifest" else record.holders)
 
 
+def frozen(ctx: Context) -> frozenset[str]:
+    """Digests of every saved manifest that a standing mark freezes.
+
+    Raises:
+        SignatureError: the log of marks does not hold.
+    """
+    return frozenset(each.digest for record in records(ctx) for each in affected(ctx, record))
+
+
 def resolve(ctx: Context, digest: str) -> str:
     """The full digest of a manifest or source inventory, from a unique beginning of it.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,6 +70,14 @@ class Corpus:
             if file == 4:
                 texts[2] = f"{essay(77, 300)} {' '.join(essay(0).split()[:40])} {essay(78, 300)}"
             self.write(f"{file}.jsonl", {f"https://h{file}.example.org/{n}": text for n, text in enumerate(texts)})
+
+    def copied(self, root: Path) -> Corpus:
+        """A copy below `root`, which a test may change."""
+        made = object.__new__(Corpus)
+        made.root = root
+        shutil.copytree(self.root, root)
+        made.ctx = Context(Workspace(root / "workspace"))
+        return made
 
     def write(self, name: str, texts: dict[str, str]) -> None:
         lines = [json.dumps({"uri": uri, "text": text}) for uri, text in texts.items()]

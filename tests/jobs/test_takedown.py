@@ -36,6 +36,11 @@ def test_a_file_is_taken_down(tmp_path):
     taken = answer(tmp_path, *asked)
     assert taken["takes"] >= 1
     assert plinth(tmp_path, "takedown", "report", check=False).returncode == 6
+    plinth(tmp_path, "run", "-r", recipe, "--select", "*/curated")
+    refused = plinth(tmp_path, "takedown", "report", check=False)
+    assert refused.returncode == 6
+    for asset in (*MADE, "code/shards", "mixture", "ledger"):
+        assert asset in refused.stderr
     untouched = digests(tmp_path)["prose/documents"]
     plinth(tmp_path, *run)
     after = {asset: parts(tmp_path, asset) for asset in before}

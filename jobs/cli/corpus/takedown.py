@@ -108,10 +108,11 @@ def _text(value: str) -> str:
 def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
     """Candidates, releases and exports of the checkpoints, and why they are unknown where they are."""
     from plinth.errors import PlinthError
+    from plinth.provenance.takedown.remaining import derived_from
     from registry.held_models import models_of
 
     try:
-        return models_of(ctx, held.runs), []
+        return models_of(ctx, held.runs, derived_from(ctx, held.found)), []
     except PlinthError as error:
         return [], [f"candidates, releases and exports are unknown: {error.what}"]
 
@@ -149,6 +150,8 @@ def _run(run: ExposedRun) -> str:
     held = "; ".join(f"{one.step:,} ({', '.join(one.places)})" for one in run.checkpoints) or "none yet"
     least = "" if run.exact else " at least"
     read = counted(run.documents, "document") + least
+    if run.inherits:
+        return f"run {run.run}: starts or learns from {run.inherits[:12]}, which read it; checkpoints {held}"
     return f"run {run.run}: {read} in steps {steps or 'not computed'}; checkpoints {held}"
 
 

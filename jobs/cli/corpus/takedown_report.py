@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.text.plural import counted
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -29,31 +30,43 @@ if TYPE_CHECKING:
     multiple=True,
     help="Digest of a checkpoint to measure extraction and exposure of the removed text on; may be given again.",
 )
+@click.option(
+    "--without-retraining",
+    is_flag=True,
+    help="Sign although trained models are stale or a run is unknown; each is listed as holding it.",
+)
 @shared
+@recipe_option
 @json_option
-def report(settings: Settings, entries: tuple[int, ...], checkpoints: tuple[str, ...], as_json: bool) -> None:
+def report(
+    settings: Settings, entries: tuple[int, ...], checkpoints: tuple[str, ...], without_retraining: bool, as_json: bool
+) -> None:
     """Prove that the corpus is free of what ENTRIES took (default: all), and list what still holds it.
 
-    Every published document is looked at by every rule, near duplicates included. When there is no hit, and no
-    published text, tokens or index was made of an earlier snapshot that held one, the report is signed by `compliance`
-    and written with its pages below the workspace's `takedown/`. Until then the command names what is left.
+    Every published document is checked against every rule, near duplicates included. When there is no hit, and
+    `plinth status` shows everything that reads documents up to date, the report is signed by `compliance` and written
+    with its pages below the workspace's `takedown/`. Until then the command names all that is stale or unknown.
     """
+    from jobs import takedown
     from jobs.cli import output
     from plinth.provenance.takedown import report as reports
+    from registry import taint
     from registry.held_models import models_of, remaining_models
 
     ctx = settings.context()
-    proof = reports.prove(ctx, entries)
-    models = remaining_models(models_of(ctx, proof.runs, proof.held_by))
+    downstream, tainted = takedown.downstream(ctx, settings.recipe_path()), taint.frozen(ctx)
+    proof = reports.prove(ctx, entries, downstream, tainted, models=not without_retraining)
+    models = remaining_models(models_of(ctx, proof.runs, proof.held_by), tainted)
     content = reports.facts(ctx, proof, models, _measured(ctx, proof, checkpoints))
     folder = reports.write(ctx, proof, content)
     if as_json:
         output.emit_json({**content, "folder": str(folder)})
         return
-    looked = sum(one.documents for one in proof.buckets)
-    output.heading(f"{looked:,} published documents looked at, 0 hits; signed in {folder}")
-    rows = [(one["what"], one["where"], one["until"]) for one in content["remains"]]
-    output.table(("what still holds it", "where", "until"), rows)
+    checked, hits = (sum(one[name] for one in content["corpus"]) for name in ("documents", "hits"))
+    what = f"{counted(checked, 'published document')} checked, {counted(hits, 'hit')}"
+    output.heading(f"{what}; {counted(len(content['rebuilt']), 'asset')} rebuilt without it; signed in {folder}")
+    rows = [(one["what"], one["state"], one["where"], one["until"]) for one in content["remains"]]
+    output.table(("what still holds it", "state", "where", "until"), rows)
     for one in content["measured"]:
         output.say(output.plain_markup(_line(one)))
 
@@ -91,7 +104,7 @@ def _checkpoint(ctx: Context, digest: str) -> Manifest:
 
 
 def _read(proof: RemovalProof, made: Manifest) -> bool:
-    return any(made.digest in one.digests for run in proof.runs for one in run.checkpoints)
+    return any(made.digest in run.digests for run in proof.runs)
 
 
 def _line(one: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from jobs import takedown
 from plinth.compute.context import Context
 from plinth.provenance.ledger.columns import BASE
 from plinth.records import Manifest
@@ -109,12 +110,18 @@ def test_a_list_edited_by_hand_is_refused_by_name(plinth: Callable[..., Any], wo
         assert "00001.json does not hold" in shown.err
 
 
-def test_a_report_waits_for_the_corpus_and_is_then_signed(plinth: Callable[..., Any], workspace: Path) -> None:
+def test_a_report_waits_for_the_corpus_and_is_then_signed(
+    plinth: Callable[..., Any], workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = plinth("takedown", "report", "-w", workspace)
+    assert (shown.code, "no recipe of an earlier run" in shown.err) == (3, True)
+    monkeypatch.setattr(takedown, "downstream", lambda ctx, recipe: ())
+    asked = ("-w", workspace, "-r", "tiny")
+    shown = plinth("takedown", "report", *asked)
     assert (shown.code, "no such entry" in shown.err) == (3, True)
     plinth("takedown", "exclude", "--domain", "example.org", "--reason", "a letter", "--yes", "-w", workspace)
-    shown = plinth("takedown", "report", "-w", workspace)
-    assert (shown.code, "2 documents" in shown.err) == (6, True)
+    shown = plinth("takedown", "report", *asked)
+    assert (shown.code, "2 documents are still in web/documents" in shown.err) == (6, True)
     ctx = Context(Workspace(workspace))
     for asset in ("web/documents", "ledger"):  # as `plinth run` makes them again: without both
         made = ctx.refs.current(asset)
@@ -122,11 +129,11 @@ def test_a_report_waits_for_the_corpus_and_is_then_signed(plinth: Callable[..., 
         inputs = {"web/documents": ctx.refs.current("web/documents").digest} if asset == "ledger" else {}
         facts = {**made.model_dump(), "inputs": inputs, "parts": (write_table(ctx.store, made.parts[0].name, table),)}
         ctx.refs.publish(again := Manifest.model_validate(facts), again.digest)
-    shown = plinth("takedown", "report", "-w", workspace)
+    shown = plinth("takedown", "report", *asked)
     assert shown.code == 0, shown.err
-    assert "1 published documents looked at, 0 hits" in shown.out
+    assert "1 published document checked, 0 hits" in shown.out
     assert "copies that Plinth has no record of" in shown.out
     folder = workspace / "takedown" / "00001"
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.json", "report.md"]
-    shown = plinth("takedown", "report", "1", "--checkpoint", "0" * 64, "-w", workspace)
+    shown = plinth("takedown", "report", "1", "--checkpoint", "0" * 64, *asked)
     assert shown.code == 3

@@ -19,7 +19,7 @@ from plinth.storage.state import State
 
 #: Searches of what runs have read look here; kept as long as everything that they were made of.
 SEARCHED, YOUNG = "searched", "young"
-_SEARCHED: Final = re.compile(r"ledger|takedown/.*|dedup/index|(.*/)?trace_index")
+SEARCHED_ASSETS: Final = re.compile(r"ledger|takedown/.*|dedup/index|(.*/)?trace_index")
 #: What training cost. Kept while the run is there; in a shared workspace another machine may have it.
 _TRAINED: Final = re.compile(r"run|checkpoint")
 #: In the order in which a reason is stated.
@@ -155,7 +155,7 @@ def _searched(state: State, found: Reachable, saved: Set[str]) -> None:
         whole = [
             digest
             for digest, made in found.others.items()
-            if _SEARCHED.fullmatch(made.asset)
+            if SEARCHED_ASSETS.fullmatch(made.asset)
             and all(one in found.manifests for one in made.inputs if one in saved)
         ]
         if not whole:

@@ -32,12 +32,13 @@ def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str]
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
         config = load(path)
         steps = tuple(committed(RunDirectory(path.parent)))
-        if steps and (config.run_id in named or any(digest in digests for digest in _read_by(config))):
+        if steps and (config.run_id in named or any(digest in digests for digest in read_by(config))):
             found.append(AffectedRun(run_id=config.run_id, checkpoints=steps))
     return tuple(found)
 
 
-def _read_by(config: RunConfig) -> Iterator[str]:
+def read_by(config: RunConfig) -> Iterator[str]:
+    """Digests that a run's configuration names: its data, its tokenizer, and the models that it starts from."""
     yield from (config.mixture, config.tokenizer, *config.shards.values(), config.heldout, config.probes)
     yield from _texts(config.provenance)
 

@@ -1,5 +1,7 @@
 """Documents to the runs that read them: steps, and every checkpoint after the first of them, wherever it is.
 
+A run that begins from the weights of such a checkpoint, or learns from it, is listed with all its checkpoints.
+
 A checkpoint is on this machine, retired (its bytes are deleted), refused (they stay), in a bucket, or published, and it
 may be several of these. Steps are exact for the first `EXACT` documents; where there are more, every checkpoint of a
 run over their buckets is said to hold some (`at_least` is False there).
@@ -16,6 +18,8 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.provenance import exposure
 from plinth.provenance.exposure import MAX_STEPS
+from plinth.provenance.impact.descendants import downstream
+from plinth.provenance.impact.runs import read_by
 from plinth.provenance.takedown.search import FoundDocuments, HeldDocument
 from plinth.records import Manifest
 from plinth.tokens.order.batch import SpanSteps
@@ -51,6 +55,7 @@ class ExposedRun:
         documents: of those asked about, read by a step that was taken.
         exact: whether every document was looked up; else there may be more, and earlier steps.
         unknown: why nothing can be said of this run.
+        inherits: digest of a model that read one, from which this run starts or learns.
     """
 
     run: str
@@ -60,7 +65,13 @@ class ExposedRun:
     checkpoints: tuple[HeldCheckpoint, ...] = ()
     exact: bool = True
     unknown: str = ""
+    inherits: str = ""
     ids: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """Digests of the published manifests of its checkpoints."""
+        return frozenset(digest for one in self.checkpoints for digest in one.digests)
 
 
 @dataclass(frozen=True)
@@ -72,12 +83,19 @@ class Holdings:
 
 
 def holdings(ctx: Context, found: FoundDocuments) -> Holdings:
-    """The runs that read what was found, beside it."""
-    return Holdings(found, tuple(runs_that_read(ctx, found.documents, found.count + found.earlier)))
+    """Add the runs that read what was found."""
+    return Holdings(found, runs_of(ctx, [found]))
+
+
+def runs_of(ctx: Context, found: Sequence[FoundDocuments]) -> tuple[ExposedRun, ...]:
+    """List the runs that read what several searches found, each document once."""
+    documents = {(one.bucket, one.id): one for each in found for one in each.documents}
+    return tuple(runs_that_read(ctx, list(documents.values()), sum(each.count + each.earlier for each in found)))
 
 
 def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int | None = None) -> list[ExposedRun]:
-    """Every run of the workspace that read one of the documents, or of which that is unknown.
+    """Every run of the workspace that read one of the documents, or inherits from one that did, or of which that is
+    unknown.
 
     Args:
         count: how many documents there are, where not all are given.
@@ -88,9 +106,23 @@ def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int |
     buckets = {one.bucket for one in documents}
     complete = max(len(documents), count or 0) <= EXACT
     published = _published(ctx) if documents else {}
-    paths = sorted(ctx.workspace.runs.glob("*/config.json")) if documents else []
-    found = (_exposed(ctx, load(path), wanted, buckets, complete, published) for path in paths)
-    return [one for one in found if one is not None]
+    configs = [load(path) for path in sorted(ctx.workspace.runs.glob("*/config.json"))] if documents else []
+    found = (_exposed(ctx, config, wanted, buckets, complete, published) for config in configs)
+    read = [one for one in found if one is not None]
+    return [*read, *_inheriting(ctx, read, configs, published)]
+
+
+def _inheriting(
+    ctx: Context, read: Sequence[ExposedRun], configs: Sequence[RunConfig], published: dict[str, list[tuple[int, str]]]
+) -> Iterator[ExposedRun]:
+    """Runs that start from, or learn from, a checkpoint of one that read a document; through any number of runs."""
+    models = frozenset[str]().union(*(one.digests for one in read))
+    derived = {one.digest for one in downstream(ctx, models)} if models else set[str]()
+    for config in configs:
+        named = derived.intersection(read_by(config))
+        if named and config.run_id not in {one.run for one in read}:
+            held = tuple(every_checkpoint(ctx, config, published))
+            yield ExposedRun(config.run_id, checkpoints=held, inherits=min(named))
 
 
 def _exposed(

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import plinth.report
+from plinth.provenance.takedown.rebuild import UP_TO_DATE
+from plinth.text.plural import counted
 from plinth.text.terminal import visible
 
 STYLE = Path(plinth.report.__file__).parent / "page_style.css.j2"
@@ -56,22 +58,29 @@ def _lead(facts: Mapping[str, Any]) -> str:
 def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     yield ReportTable(
         "What was taken down",
-        f"{facts['documents']['count']:,} documents of earlier snapshots or their near duplicates were found.",
+        _removed(facts["documents"]),
         ("entry", "kind", "value", "texts recognised", "by", "at", "reason"),
         [tuple(one[n] for n in ("number", "kind", "value", "texts", "by", "at", "reason")) for one in facts["entries"]],
     )
     total, looked = sum(one["hits"] for one in facts["corpus"]), sum(one["documents"] for one in facts["corpus"])
     yield ReportTable(
         "The corpus now",
-        f"{looked:,} published documents were looked at by every rule, near duplicates included: {total:,} hits.",
+        f"{counted(looked, 'published document')} checked against every rule, near duplicates included: "
+        f"{counted(total, 'hit')}.",
         ("bucket", "parts", "documents", "hits", "rejected by entry", "manifest"),
         [_bucket(one) for one in facts["corpus"]],
     )
     yield ReportTable(
+        "Rebuilt without it",
+        _rebuilt(facts),
+        ("asset", "manifest", "earlier manifests that held it"),
+        [(one["asset"], one["digest"][:12], one["earlier"]) for one in facts["rebuilt"]],
+    )
+    yield ReportTable(
         "What still holds it",
         "Removing text from a corpus removes it from no model that read it. This is everything that is known:",
-        ("what", "where", "until"),
-        [(one["what"], one["where"], one["until"]) for one in facts["remains"]],
+        ("what", "state", "where", "until"),
+        [(one["what"], one["state"], one["where"], one["until"]) for one in facts["remains"]],
     )
     yield ReportTable(
         "What models give of it",
@@ -81,6 +90,19 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
         ("checkpoint", "run, step", "read it", "documents", "extracted", "held-out control", "exposure, bits", "p"),
         [model_cells(one) for one in facts["measured"]],
     )
+
+
+def _removed(documents: Mapping[str, Any]) -> str:
+    least = "" if documents["complete"] else "At least "
+    return f"{least}{counted(documents['count'], 'document')} of earlier snapshots removed."
+
+
+def _rebuilt(facts: Mapping[str, Any]) -> str:
+    """The state of everything that reads documents; models that were not retrained are named."""
+    assets = facts["downstream"]
+    late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
+    fresh = f"{len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents up to date"
+    return f"{fresh}; not: {', '.join(late)}." if late else f"{fresh}."
 
 
 def _bucket(one: Mapping[str, Any]) -> tuple[object, ...]:

@@ -1,18 +1,18 @@
 """The signed report on a removal: the proof that the corpus is free of it, and what still holds it.
 
-    proof     every published document of every bucket is looked at by every rule, near duplicates included: no hit; and
-              no published text, tokens or index was made of a snapshot that held one
-    remains   what holds it still, where and until when (`remaining`)
+    proof     every published document of every bucket is checked against every rule, near duplicates included: no hit;
+              and everything downstream was rebuilt (`rebuild`)
+    remains   what still holds it, where and until when (`remaining`)
     models    extraction and exposure of the removed text, checkpoint by checkpoint (`measured`)
 
 It is made only when the proof holds. It is a DSSE envelope by `compliance` over an in-toto statement whose subjects are
-the documents' manifests and the exclusions; the pages beside it are projections of it.
+the documents' manifests and the exclusions; the pages next to it are projections of it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,9 +25,11 @@ from plinth.corpus.exclusions.entries import Exclusion, numbers
 from plinth.errors import CheckFailedError, MissingError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth.provenance.takedown import page
-from plinth.provenance.takedown.exposed_runs import ExposedRun, runs_that_read
+from plinth.provenance.takedown.exposed_runs import ExposedRun, runs_of
 from plinth.provenance.takedown.measured import TakedownMeasure
+from plinth.provenance.takedown.rebuild import DownstreamAsset, RebuiltAsset, behind, rebuilt
 from plinth.provenance.takedown.remaining import (
+    UNRECORDED,
     Remaining,
     descendants_of,
     near_duplicates_left,
@@ -36,9 +38,10 @@ from plinth.provenance.takedown.remaining import (
     snapshots_with,
 )
 from plinth.provenance.takedown.removal import hits
-from plinth.provenance.takedown.search import FoundDocuments, of_entry
+from plinth.provenance.takedown.search import LISTED, FoundDocuments, of_entry
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
+from plinth.text.plural import counted
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.pin import Trust
@@ -49,7 +52,7 @@ _RULE = {"number", "kind", "value", "found", "by", "reason", "at"}
 
 
 class BucketProof(Frozen):
-    """A published bucket that was looked at. `taken` counts rejects by entry, `hits` documents that an entry takes."""
+    """A published bucket that was checked. `taken` counts rejects by entry, `hits` documents that an entry takes."""
 
     bucket: str
     manifest: str
@@ -61,8 +64,13 @@ class BucketProof(Frozen):
 
 @dataclass(frozen=True)
 class RemovalProof:
-    """The entries that a report is about, and what was found of them; `held_by` are digests of all saved manifests that
-    were made of a snapshot which held it."""
+    """The entries that a report is about, and what was found for them.
+
+    Args:
+        held_by: digests of all saved manifests that are derived from a snapshot which held it.
+        rebuilt: assets whose earlier versions held it.
+        downstream: the state of every asset that reads documents.
+    """
 
     entries: tuple[Exclusion, ...]
     found: tuple[FoundDocuments, ...]
@@ -70,22 +78,39 @@ class RemovalProof:
     runs: tuple[ExposedRun, ...]
     remains: tuple[Remaining, ...]
     held_by: frozenset[str]
+    rebuilt: tuple[RebuiltAsset, ...] = ()
+    downstream: tuple[DownstreamAsset, ...] = ()
 
     @property
     def removed(self) -> list[str]:
         """Ids of documents that earlier snapshots had, as far as they are listed."""
         return sorted({one.id for each in self.found for one in each.documents if not one.published})
 
+    @property
+    def complete(self) -> bool:
+        """True if all documents found are listed."""
+        return all(each.count + each.earlier <= LISTED for each in self.found)
 
-def prove(ctx: Context, only: Sequence[int] = ()) -> RemovalProof:
-    """Look for everything that the list takes in the published corpus.
+
+def prove(
+    ctx: Context,
+    only: Sequence[int] = (),
+    downstream: Sequence[DownstreamAsset] = (),
+    tainted: Collection[str] = (),
+    *,
+    models: bool = True,
+) -> RemovalProof:
+    """Prove that nothing published holds what the list takes.
 
     Args:
         only: numbers of the entries that the report is about; all of them by default.
+        downstream: the state of every asset that reads documents.
+        tainted: digests that a mark freezes.
+        models: True to ask that trained models were rebuilt too, and that nothing about a run is unknown.
 
     Raises:
         MissingError: the list has no such entry, or none.
-        CheckFailedError: the corpus holds some of it still, or text that was made of it is published.
+        CheckFailedError: the corpus still holds some of it, or something downstream is stale or unknown; names all.
         SignatureError: the list does not verify.
     """
     listed = exclusion_list.read(ctx)
@@ -97,19 +122,27 @@ def prove(ctx: Context, only: Sequence[int] = ()) -> RemovalProof:
             expected=", ".join(map(str, only)) or "at least one entry",
             remedy="`plinth takedown list` shows them",
         )
-    buckets = _looked_at(ctx, listed)
-    if found := sum(one.hits for one in buckets):
-        raise _not_removed(f"{found:,} documents that the exclusion list takes are in the published corpus")
-    known = tuple(of_entry(ctx, entry) for entry in entries)
-    snapshots = snapshots_with(ctx, known)
+    buckets = _checked(ctx, listed)
+    problems = [
+        f"{counted(one.hits, 'document', 'be')} still in {one.bucket}{DOCUMENTS} although the exclusion list takes them"
+        for one in buckets
+        if one.hits
+    ]
+    try:
+        known = tuple(of_entry(ctx, entry) for entry in entries)
+    except MissingError as error:  # no ledger: nothing can be searched
+        raise _not_removed([*problems, *behind(downstream, (), models=models)] or [error.what]) from error
+    runs, snapshots = runs_of(ctx, known), snapshots_with(ctx, known)
     descendants = descendants_of(ctx, snapshots)
-    if behind := not_rebuilt(descendants):
-        raise _not_removed(f"{', '.join(behind)}: made of a snapshot that held what was taken down")
-    documents = {(one.bucket, one.id): one for each in known for one in each.documents if not one.published}
-    runs = tuple(runs_that_read(ctx, list(documents.values()), sum(each.earlier for each in known)))
-    left = [*near_duplicates_left(known), *remaining(ctx, snapshots, descendants, runs)]
+    problems += behind(downstream, runs, models=models)
+    others = [asset for asset in not_rebuilt(descendants) if asset not in {one.asset for one in downstream}]
+    problems += [f"derived from a snapshot that held it: {', '.join(others)}"] if others else []
+    if problems:
+        raise _not_removed(problems)
+    left = [*near_duplicates_left(known), *remaining(ctx, snapshots, descendants, runs, tainted)]
     held_by = frozenset(one.digest for one in descendants)
-    return RemovalProof(entries, known, buckets, runs, tuple(left), held_by)
+    done = rebuilt(downstream, descendants)
+    return RemovalProof(entries, known, buckets, runs, tuple(left), held_by, done, tuple(downstream))
 
 
 def facts(
@@ -120,16 +153,18 @@ def facts(
     Args:
         models: candidates, releases and exports of the checkpoints that read it.
     """
-    root, last = Trust.of(ctx.workspace).root, proof.remains[-1:]
+    root = Trust.of(ctx.workspace).root
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "root": {"name": root.name, "version": root.version, "demo": root.demo},
         "list": exclusion_list.digest(ctx),
         "entries": [entry.model_dump(mode="json", include=_RULE) | _texts(entry) for entry in proof.entries],
-        "documents": {"count": sum(len(each.documents) for each in proof.found), "ids": proof.removed},
+        "documents": {"count": len(proof.removed), "complete": proof.complete, "ids": proof.removed},
         "corpus": [one.model_dump(mode="json") for one in proof.buckets],
+        "downstream": [one.model_dump(mode="json") for one in proof.downstream],
+        "rebuilt": [one.model_dump(mode="json") for one in proof.rebuilt],
         "runs": [_run(run) for run in proof.runs],
-        "remains": [one.model_dump(mode="json") for one in (*proof.remains[:-1], *models, *last)],
+        "remains": [one.model_dump(mode="json") for one in (*proof.remains, *models, UNRECORDED)],
         "measured": [one.model_dump(mode="json") for one in measured],
     }
 
@@ -162,7 +197,7 @@ def read(ctx: Context, path: Path) -> dict[str, Any]:
     return content
 
 
-def _looked_at(ctx: Context, listed: Sequence[Exclusion]) -> tuple[BucketProof, ...]:
+def _checked(ctx: Context, listed: Sequence[Exclusion]) -> tuple[BucketProof, ...]:
     counts = hits(ctx, listed)
     return tuple(
         BucketProof(
@@ -183,14 +218,15 @@ def _texts(entry: Exclusion) -> dict[str, Any]:
 
 def _run(run: ExposedRun) -> dict[str, Any]:
     held = [{"step": one.step, "places": list(one.places)} for one in run.checkpoints]
-    counts = {"documents": run.documents, "times_seen": run.times_seen, "exact": run.exact, "unknown": run.unknown}
-    return {"run": run.run, **counts, "first_step": min(run.steps, default=None), "checkpoints": held}
+    counts = {"documents": run.documents, "times_seen": run.times_seen, "exact": run.exact}
+    doubts = {"unknown": run.unknown, "inherits": run.inherits}
+    return {"run": run.run, **counts, **doubts, "first_step": min(run.steps, default=None), "checkpoints": held}
 
 
-def _not_removed(what: str) -> CheckFailedError:
+def _not_removed(problems: Sequence[str]) -> CheckFailedError:
     return CheckFailedError(
         "nothing can be reported as removed yet",
-        found=what,
-        expected="none",
-        remedy="`plinth run` makes the corpus again without it; then ask for the report again",
+        found="; ".join(problems),
+        expected="a corpus without it, and everything downstream up to date (`plinth status`)",
+        remedy="`plinth run` rebuilds it; then ask for the report again (--without-retraining lists models instead)",
     )

@@ -1,14 +1,11 @@
 """The line of provenance, with a ledger; and a corpus that documents are removed from."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plinth.compute.context import Context
 from plinth.provenance.ledger import ledger
-from plinth.storage.workspace import Workspace
 from tests.taken_corpus import Corpus
 
 
@@ -44,8 +41,4 @@ def whole_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.fixture
 def corpus(whole_corpus: Corpus, tmp_path: Path) -> Corpus:
     """A copy that a test may change."""
-    made = object.__new__(Corpus)
-    made.root = tmp_path / "copy"
-    shutil.copytree(whole_corpus.root, made.root)
-    made.ctx = Context(Workspace(made.root / "workspace"))
-    return made
+    return whole_corpus.copied(tmp_path / "copy")

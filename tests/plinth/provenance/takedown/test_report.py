@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from plinth.corpus.exclusions import exclusion_list
 from plinth.errors import CheckFailedError, MissingError, SignatureError
-from plinth.provenance.takedown import page, report
+from plinth.provenance.takedown import page, report, search
 from plinth.provenance.takedown.measured import heldout_texts, texts_of
+from plinth.provenance.takedown.rebuild import UP_TO_DATE, DownstreamAsset
+from plinth.provenance.takedown.remaining import NOT_TAINTED, TAINTED, near_duplicates_left
 from plinth.provenance.takedown.removal import propose
+from plinth.records import Manifest
+from plinth.training.telemetry.timeline import Timeline
 from plinth.trust import dsse
 from tests.taken_corpus import COPY, FILES, LINES, PAGE, Corpus, essay
 
@@ -23,6 +28,10 @@ def removed(corpus: Corpus) -> tuple[Corpus, Any]:
     exclude(corpus, "text", essay(0))
     corpus.build()
     return corpus, run
+
+
+def asset(name: str, state: str, digest: str | None = None, *, model: bool = False) -> DownstreamAsset:
+    return DownstreamAsset(asset=name, state=state, digest=digest, model=model)
 
 
 def exclude(corpus: Corpus, *args: Any, **options: Any) -> None:
@@ -41,10 +50,11 @@ def test_the_whole_report(removed: tuple[Corpus, Any]) -> None:
     remains = {one["what"]: one for one in content["remains"]}
     assert remains["the raw sources of web"]["model"] is False
     held = remains[f"run {run.run_id}, checkpoints {run.total_steps:,}"]
-    assert held["model"]
-    assert any("checkpoint, made of an earlier snapshot and published still" in what for what in remains)
+    assert (held["model"], held["state"]) == (True, NOT_TAINTED)
+    assert any("checkpoint, derived from an earlier snapshot and still published" in what for what in remains)
     assert any("manifests of earlier snapshots" in what for what in remains)
     assert content["remains"][-1]["what"] == "copies that Plinth has no record of"
+    assert content["documents"] == {"count": 2, "complete": True, "ids": proof.removed}
     folder = report.write(corpus.ctx, proof, content)
     assert folder.name == "00001"
     assert report.read(corpus.ctx, folder / "report.json") == content
@@ -63,6 +73,7 @@ def test_pages_are_projections_and_foreign_text_is_no_markup(removed: tuple[Corp
     assert "a &lt;b&gt;letter" in html
     for shown in (text, html):
         assert "0 hits" in shown
+        assert "2 documents of earlier snapshots removed." in shown
         assert "demo root" in shown
         assert "Not measured" in shown
     assert "http" not in html.replace("https://h", "")
@@ -101,7 +112,73 @@ def test_near_duplicates_that_a_rule_leaves_are_listed(corpus: Corpus) -> None:
     assert COPY in corpus.uris(after)
     proof = report.prove(corpus.ctx)
     assert len(proof.removed) == 1
-    assert proof.remains[0].what == "1 near duplicates of url h0.example.org/0 under other addresses"
+    assert proof.remains[0].what == "1 near duplicate of url h0.example.org/0 under other addresses"
+    (copy,) = (one.id for one in search.find(corpus.ctx, "url", COPY).documents if one.uri == COPY)
+    assert copy in proof.remains[0].where
+    listed = replace(proof.found[0], shards={"shard-00000.bin": 70})
+    assert [one.where for one in near_duplicates_left([listed])] == [
+        f"the published corpus: {copy}; shard-00000.bin: 70 tokens"
+    ]
+    itself = replace(listed, documents=tuple(replace(one, how="url") for one in listed.documents))
+    assert not [*near_duplicates_left([itself])]
+
+
+def test_the_refusal_names_everything_that_is_stale_or_unknown(corpus: Corpus) -> None:
+    """Also where the ledger is stale, which still lists the removed document as published: no near duplicate."""
+    run, ledger = corpus.train(), corpus.ctx.refs.current("ledger")
+    exclude(corpus, "url", PAGE)
+    corpus.build()
+    corpus.publish(ledger)
+    (corpus.ctx.workspace.runs / run.run_id / "config.json").write_text(
+        run.model_copy(update={"mixture": "0" * 64}).model_dump_json()
+    )
+    late = (asset("web/shards", "stale"), asset("ledger", "stale"), asset("web/trace_index", "never materialized"))
+    model = asset("checkpoint", "stale", model=True)
+    with pytest.raises(CheckFailedError) as caught:
+        report.prove(corpus.ctx, (), (asset("web/documents", UP_TO_DATE), *late, model))
+    found = str(caught.value.found)
+    assert found.startswith("stale: web/shards, ledger, checkpoint; never materialized: web/trace_index; unknown: run ")
+    with pytest.raises(CheckFailedError) as caught:
+        report.prove(corpus.ctx, (), (*late, model), models=False)
+    assert caught.value.found == "stale: web/shards, ledger; never materialized: web/trace_index"
+
+
+def test_models_that_are_not_retrained_are_listed_with_their_marks(removed: tuple[Corpus, Any]) -> None:
+    """The page says which assets are not up to date, which were rebuilt, and which checkpoints a mark freezes."""
+    corpus, run = removed
+    refs = corpus.ctx.refs
+    states = [asset(name, UP_TO_DATE, refs.current(name).digest) for name in ("web/documents", "web/shards", "mixture")]
+    states.append(asset("checkpoint", "stale", refs.current("checkpoint").digest, model=True))
+    with pytest.raises(CheckFailedError, match="nothing can be reported"):
+        report.prove(corpus.ctx, (), states)
+    proof = report.prove(corpus.ctx, (), states, [refs.current("checkpoint").digest], models=False)
+    assert {(one.asset, one.earlier) for one in proof.rebuilt} == {
+        ("web/documents", 1), ("web/shards", 1), ("mixture", 1)
+    }  # fmt: skip
+    trained = [one for one in proof.remains if one.model and run.run_id in one.what]
+    assert {one.state for one in trained} == {TAINTED}
+    text = page.markdown(report.facts(corpus.ctx, proof))
+    assert "3 of 4 assets that read documents up to date; not: checkpoint (stale)." in text
+    assert "still holds it: tainted" in text
+    alone = report.prove(corpus.ctx, (), states[:1])
+    assert "1 of 1 asset that read documents up to date." in page.markdown(report.facts(corpus.ctx, alone))
+
+
+def test_runs_that_start_from_or_learn_from_a_model_that_read_it_are_listed(removed: tuple[Corpus, Any]) -> None:
+    corpus, run = removed
+    refs = corpus.ctx.refs
+    parent = refs.current("checkpoint").digest
+    weights = Manifest(asset="initial", step="initial", version="1", params={}, inputs={"checkpoint": parent}, parts=())
+    corpus.publish(weights)
+    child = run.model_copy(update={"run_id": "tiny-child", "shards": {}, "provenance": {"initial": weights.digest}})
+    path = corpus.ctx.workspace.runs / child.run_id / "config.json"
+    path.parent.mkdir()
+    path.write_text(child.model_dump_json())
+    events = Timeline(path.parent / "events.jsonl")
+    events.append("checkpoint", step=1)
+    proof = report.prove(corpus.ctx)
+    assert [(one.run, one.inherits) for one in proof.runs] == [(run.run_id, ""), ("tiny-child", weights.digest)]
+    assert [one.step for one in proof.runs[1].checkpoints] == [1]
 
 
 def test_entries_by_number(removed: tuple[Corpus, Any]) -> None:
