@@ -9,7 +9,7 @@ from registry import candidate as candidates
 from registry import materialise, releases, taint
 from registry.candidate import Candidate
 from registry.releases import ReleaseRecord
-from registry.standing import Standing, standing
+from registry.standing import Place, Standing, standing
 
 
 def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
@@ -41,6 +41,19 @@ def record_of(ctx: Context, name: str, version: str) -> ReleaseRecord:
         if record.version == version:
             return record
     raise never_released(name, version)
+
+
+def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | None] | None:
+    """The newest record that released a candidate's checkpoint, with the place of that version now; None if there is
+    none. A record of the candidate itself goes before one of another candidate with the same checkpoint.
+
+    Raises:
+        SignatureError: the history does not hold.
+    """
+    history = releases.history(ctx, found.model.removesuffix(candidates.SUFFIX))
+    own = [one for one in history if one.version is not None and one.candidate.get("checkpoint") == found.checkpoint]
+    last = max(own, key=lambda one: (one.candidate["candidate"] == found.key, one.number), default=None)
+    return None if last is None else (last, standing(history).place(str(last.version)))
 
 
 def never_released(name: str, version: str) -> GateError:

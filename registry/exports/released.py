@@ -120,14 +120,33 @@ def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -
 
 
 def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
-    """The papers of a release."""
-    release = hashlib.sha256(_pretty(_record(ctx, found))).hexdigest()
-    return signed.make(ctx, subject_of(ctx, found.candidate, found.name, released=release, at=found.record.at))
+    """The papers of a release; those of a version that was rolled back say so."""
+    name, at = found.name, found.record.at
+    subject = subject_of(ctx, found.candidate, name, released=_digest(ctx, found.record), at=at)
+    place = released.standing_of(ctx, found.record.model).place(str(found.record.version))
+    return signed.make(ctx, subject.model_copy(update={"rolled_back": place == "rolled back"}))
 
 
-def _record(ctx: Context, found: ReleasedModel) -> dict[str, Any]:
+def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
+    """The papers of a verified candidate: those of its release, if there is one. Another candidate with a released
+    checkpoint keeps its own evidence, and its papers say that the checkpoint was released."""
+    known = released.released_as(ctx, found)
+    if known and known[0].candidate["candidate"] == found.key:
+        return papers_of(ctx, ReleasedModel(known[0], found))
+    subject = subject_of(ctx, found, f"{found.model}/{found.version}")
+    if known:
+        state = {"released": _digest(ctx, known[0]), "rolled_back": known[1] == "rolled back"}
+        subject = subject.model_copy(update=state)
+    return signed.make(ctx, subject)
+
+
+def _digest(ctx: Context, record: ReleaseRecord) -> str:
+    return hashlib.sha256(_pretty(_record(ctx, record))).hexdigest()
+
+
+def _record(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
     """The signed envelope of the release record."""
-    stored = json.loads((ctx.workspace.releases / f"{found.record.number:05d}.json").read_bytes())
+    stored = json.loads((ctx.workspace.releases / f"{record.number:05d}.json").read_bytes())
     return dict(stored["envelope"])
 
 
@@ -154,7 +173,7 @@ def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple
     governed = (one for one in policy.history(ctx, found.record.model) if one.digest == found.record.policy)
     for one in governed:
         files[f"{EVIDENCE}/policy.json"] = policy.path_of(ctx, found.record.model, one.policy.version)
-    envelopes = {RELEASE: _record(ctx, found)} | {name: dsse.envelope_of(path) for name, path in files.items()}
+    envelopes = {RELEASE: _record(ctx, found.record)} | {name: dsse.envelope_of(path) for name, path in files.items()}
     head = ctx.workspace.releases / releases.HEAD
     if stated := provider.current(ctx, found.record.model):
         envelopes[f"{EVIDENCE}/provider.json"] = dsse.envelope_of(stated.path)

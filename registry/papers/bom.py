@@ -46,6 +46,7 @@ def _model(facts: PaperFacts) -> dict[str, Any]:
             _property("checkpoint", facts.checkpoint),
             _property("recipe", facts.recipe),
             _property("release", facts.released or UNRELEASED),
+            _property("release.state", facts.state),
             *_stated((*facts.run, *facts.attested)),
         ],
         "modelCard": {

@@ -14,6 +14,8 @@ from plinth.records import Frozen
 NOT_STATED = "not stated"
 #: Marks the papers of a model that no signed history released.
 UNRELEASED = "UNRELEASED"
+#: Marks the papers of a version that the signed history has taken back.
+ROLLED_BACK = "ROLLED BACK"
 #: Kinds of sources that hold what a crawler fetched.
 CRAWLED = ("warc", "html")
 
@@ -155,6 +157,7 @@ class PaperFacts(Frozen):
     Args:
         name: of the release, with its version; of an unreleased model the checkpoint.
         released: the SHA-256 of the signed release record, None for a model that has none.
+        rolled_back: True if the signed history has taken the release back.
         files: SHA-256 by name of the checkpoint's files.
         parts: the chain: asset and digest of every manifest down to the sources.
         buckets: the run's own; `replayed` are those of the model that it began from. What else trained that model, or
@@ -180,6 +183,12 @@ class PaperFacts(Frozen):
     trained: TrainedText | None
     said: tuple[SignedText, ...] = ()
     evidence: tuple[EvidenceItem, ...]
+    rolled_back: bool = False
+
+    @property
+    def state(self) -> str:
+        """Released, rolled back, or unreleased, by the signed history."""
+        return ROLLED_BACK if self.rolled_back else "released" if self.released else UNRELEASED
 
     def evidence_of(self, digests: Iterable[str]) -> tuple[EvidenceItem, ...]:
         """The evidence with these digests, in the order of the record."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plinth.compute.context import Context
+from plinth.corpus.curate import claims
 from plinth.errors import LineageError
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
 from plinth.provenance.statements import INITIAL, TEACHER, Chain
@@ -31,7 +32,8 @@ from registry.papers.facts import (
 
 METRIC = "bits_per_byte"
 #: Facts of `processing` about a bucket begin so.
-ILLEGAL, PERMITTED = "gate against illegal content,", "licences of documents that are kept,"
+ILLEGAL, PERMITTED = "gate against illegal content,", "permitted licences,"
+KEPT = "licences of documents that are kept,"
 _CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _RUN = ("steps", "tokens", "parameters_sha256")
 
@@ -51,6 +53,7 @@ class PaperSubject(Frozen):
     Args:
         name: `NAME/VERSION` of a release, or any name of an unreleased model.
         released: SHA-256 of the release record; None where there is none.
+        rolled_back: True if the signed history has taken the release back.
         provenance: of the verified directory; `provenance_sha256` is that of its file.
         evaluation: the digest that a verified attestation names.
         said: texts that people signed.
@@ -63,6 +66,7 @@ class PaperSubject(Frozen):
     evaluation: str | None
     attested: tuple[AttestedFacts, ...] = ()
     said: tuple[SignedText, ...] = ()
+    rolled_back: bool = False
 
 
 def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
@@ -88,6 +92,7 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
     return PaperFacts(
         name=subject.name,
         released=subject.released,
+        rolled_back=subject.rolled_back,
         checkpoint=checkpoint,
         recipe=provenance["recipe"]["fingerprint"],
         code={name: str(value) for name, value in provenance["code"].items()},
@@ -99,7 +104,7 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
         replayed=tuple(_replayed(made)),
         sources=sources,
         rules=tuple(_rules(rules)),
-        processing=tuple(_processing(text, ledger)),
+        processing=tuple(_processing(ctx, text, ledger)),
         scores=tuple(_scores(evaluation)),
         attested=tuple(fact for one in subject.attested for fact in _flat(one.sha256, one.kind, one.facts)),
         trained=trained_text(ctx.store, ledger, [one.origin for one in sources if one.crawled]) if ledger else None,
@@ -227,15 +232,20 @@ def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:
             yield SourceTerms(bucket=name, **own, terms=terms, evidence=documents.digest)
 
 
-def _processing(made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
-    """By bucket gates and licences, then the stages over all buckets that the ledger was made of."""
+def _processing(ctx: Context, made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
+    """By bucket gates, permitted licences and those of the kept documents, then the stages over all buckets that the
+    ledger was made of."""
     for asset, one in sorted(made.items()):
         if asset == f"{bucket_of(asset)}/documents" and "illegal" in one.params:
             gate = str(one.params["illegal"])
             yield StatedFact(name=f"{ILLEGAL} {bucket_of(asset)}", value=gate, evidence=one.digest)
         if asset == f"{bucket_of(asset)}/curated" and (licences := one.params.get("licences")):
-            listed = ", ".join(sorted(licences["permitted"]))
+            listed = ", ".join(sorted(licences["permitted"])) or "none"
             yield StatedFact(name=f"{PERMITTED} {bucket_of(asset)}", value=listed, evidence=one.digest)
+        if asset == f"{bucket_of(asset)}/curated":
+            counts = claims.licences(ctx.store, {bucket_of(asset): one})
+            kept = ", ".join(f"{licence}: {count:,}" for licence, count in counts.items()) or "no documents"
+            yield StatedFact(name=f"{KEPT} {bucket_of(asset)}", value=kept, evidence=one.digest)
     buckets = {bucket_of(asset) for asset in made if asset.endswith("/documents")}
     for key, digest in sorted(ledger.inputs.items()) if ledger else ():
         if bucket_of(key) not in buckets:

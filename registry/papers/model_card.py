@@ -6,18 +6,22 @@ statement yet, so there is none.
 
 from __future__ import annotations
 
-from registry.papers.facts import UNRELEASED, PaperFacts, SliceResult
+from registry.papers.facts import ROLLED_BACK, UNRELEASED, PaperFacts, SliceResult
 from registry.papers.markdown import PaperPage, plain
 
 FILE = "README.md"
+_WARNINGS = {
+    UNRELEASED: "no signed history released this model.",
+    ROLLED_BACK: "the signed history released this model and has taken it back.",
+}
 
 
 def model_card(facts: PaperFacts) -> str:
     """Front matter and page."""
     page = PaperPage(facts)
     page.say(f"# Model card: {plain(facts.name)}")
-    if facts.released is None:
-        page.say(f"**{UNRELEASED}**: no signed history released this model.")
+    if facts.state in _WARNINGS:
+        page.say(f"**{facts.state}**: {_WARNINGS[facts.state]}")
     page.say(
         f"Checkpoint `{facts.checkpoint}`, recipe `{facts.recipe}`, code {plain(facts.code.get('version', ''))} "
         f"`{facts.code.get('sha256', '')}`. A row's evidence is the beginning of a SHA-256 of the last section."
@@ -48,7 +52,6 @@ def _score(one: SliceResult) -> tuple[object, ...]:
 def _front(facts: PaperFacts) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
-    released = "released" if facts.released else UNRELEASED
     results = [
         EvalResult(
             task_type="text-generation",
@@ -67,7 +70,7 @@ def _front(facts: PaperFacts) -> str:
         library_name="transformers",
         pipeline_tag="text-generation",
         language=languages(facts),
-        tags=["plinth", released],
+        tags=["plinth", facts.state],
         eval_results=results or None,
     )
     return data.to_yaml().rstrip()

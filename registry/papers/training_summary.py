@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from plinth.trust.authority import COMPLIANCE
 from registry.papers.data_card import domain_table, source
 from registry.papers.facts import NOT_STATED, BucketRule, PaperFacts, SourceTerms
-from registry.papers.gather import ILLEGAL, PERMITTED
+from registry.papers.gather import ILLEGAL, KEPT, PERMITTED
 from registry.papers.markdown import PaperPage, plain
 from registry.papers.provider import SUBJECTS
 
@@ -122,7 +122,7 @@ def _crawled(page: PaperPage, facts: PaperFacts) -> None:
 
 def _processing(page: PaperPage, facts: PaperFacts) -> None:
     page.say("## 3. Data processing aspects", "", "### 3.1 Reservations of rights")
-    page.stated(one for one in facts.processing if one.name.startswith(PERMITTED))
+    page.stated(one for one in facts.processing if one.name.startswith((PERMITTED, KEPT)))
     if rules := [one for one in facts.rules if _is_right(one)]:
         _rules(page, rules)
     _said(page, facts, "rights_reservations")
@@ -130,7 +130,7 @@ def _processing(page: PaperPage, facts: PaperFacts) -> None:
     page.stated(one for one in facts.processing if one.name.startswith(ILLEGAL))
     _said(page, facts, "illegal_content")
     page.say("### 3.3 Other information")
-    page.stated(one for one in facts.processing if not one.name.startswith((ILLEGAL, PERMITTED)))
+    page.stated(one for one in facts.processing if not one.name.startswith((ILLEGAL, PERMITTED, KEPT)))
     _rules(page, [one for one in facts.rules if not _is_right(one)])
     _said(page, facts, "other")
 

@@ -69,6 +69,7 @@ def papers(
         output.line(made.files[SHOWN[show]].decode(), end="")
         return
     known = {"name": made.subject.name, "checkpoint": made.checkpoint, "released": made.subject.released is not None}
+    known["rolled back"] = made.subject.rolled_back
     by = signed.signed_by(ctx, made)
     if as_json:
         output.emit_json({**known, "signed_by": by, "papers": made.digests, "to": to and str(to)})
@@ -110,19 +111,18 @@ def provider(settings: Settings, file: Path | None, owner: str | None, as_json: 
 
 
 def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
-    """Papers of a release by the signed history, or of a candidate by MLflow's list of them."""
+    """Papers of a release by the signed history, or of a candidate by MLflow's list of them: those of its release, if
+    the signed history has released it."""
     from jobs.targets import ALIASES
     from registry import api
     from registry.exports import released
-    from registry.papers import signed
-    from registry.papers.subject import subject_of
 
     if target in ALIASES:
         target = f"{settings.load_recipe().required_release().name}@{ALIASES[target]}"
     if "/" in target or "@" in target:
         return released.papers_of(ctx, released.find(ctx, target))
     found = api.find_candidate(ctx, settings.load_recipe(), None if target in ("candidate", "latest") else target)
-    return signed.make(ctx, subject_of(ctx, found, f"{found.model}/{found.version}"))
+    return released.papers_of_candidate(ctx, found)
 
 
 def _write(ctx: Context, made: MadePapers, to: Path) -> None:

@@ -19,13 +19,15 @@ from plinth.trust import dsse
 from plinth.trust.pin import Trust
 from registry import approval, audit_log, policy, releases, taint, verdict
 from registry.candidate import Candidate
-from registry.exports.released import find, papers_of
+from registry.exports.released import find, papers_of, papers_of_candidate
 from registry.exports.sealed import verify
 from registry.gates.result import GateResult
 from registry.gates.settings import GatePolicy
 from registry.login import log
 from registry.papers import provider, signed
+from registry.papers.facts import ROLLED_BACK, UNRELEASED
 from registry.papers.provider import ProviderStatement
+from registry.released import released_as
 from tests.model_folder import byte_level, save_folder
 from tests.registry.conftest import Line, make_recipe, sign_candidate
 from tests.registry.exports.conftest import make_root
@@ -144,6 +146,30 @@ def test_a_second_export_has_the_same_papers_and_weights(released: Context, tmp_
     assert one.keys() == two.keys()
     assert {name for name in one if one[name] != two[name]} <= {"EXPORT.json", "model.sig"}  # ECDSA draws a number
     assert len(list((released.workspace.root / "exports").iterdir())) == 2
+
+
+def test_papers_of_a_candidate_say_what_the_signed_history_says(tmp_path: Path) -> None:
+    """Unreleased, released, rolled back; a checkpoint counts as released whichever of its candidates was."""
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    found = sign_candidate(ctx, ModelLine(ctx, make_recipe("demo")))
+    attest(ctx, found.checkpoint)
+
+    def shown(of: Candidate) -> tuple[str, bool, list[str]]:
+        made = papers_of_candidate(ctx, of)
+        card, bom = made.files["README.md"].decode(), json.loads(made.files["papers/bom.cdx.json"])
+        properties = {one["name"]: one["value"] for one in bom["metadata"]["component"]["properties"]}
+        states = [state for state in (UNRELEASED, ROLLED_BACK) if f"**{state}**" in card]
+        assert [properties["plinth:release.state"]] == (states or ["released"])
+        return made.subject.name, made.subject.released is not None, states
+
+    other = found.model_copy(update={"key": "0" * 64, "version": "9"})
+    assert shown(found) == ("demo-candidate/1", False, [UNRELEASED])
+    move(ctx, found, "canary", "1", None)
+    move(ctx, found, "champion", "1", None)
+    assert shown(found) == ("demo/1", True, [])
+    assert released_as(ctx, other)[1] == "champion"
+    move(ctx, found, "withdrawn", None, "1")
+    assert shown(found) == ("demo/1", True, [ROLLED_BACK])
 
 
 def test_a_real_root_signs_papers_only_when_somebody_says_so(
