@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
-from plinth.evaluation.memorisation import canaries
+from plinth.evaluation.memorisation import canaries, exposure
 from plinth.evaluation.memorisation.draws import draws, seen_through
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -64,17 +65,22 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
     return Suite("memorisation-canaries", [row], expectations)
 
 
+def _p_value(group: Mapping[str, Any]) -> str:
+    return f"{exposure.p_value_of_group(group):.2g}" if group["canaries"] else "-"
+
+
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import memorisation
 
-    header = ["repetitions", "canaries", "copies seen", "exposure, bits", "from", "to", "median", "fitted median"]
+    header = ["repetitions", "canaries", "copies seen", "exposure, bits", "from", "to", "median", "fitted median",
+              "p-value"]  # fmt: skip
     groups = {**made.stats["groups"], "not planted": made.stats["out"]}
-    rows = [[name, *memorisation.group_cells(group)] for name, group in groups.items()]
+    rows = [[name, *memorisation.group_cells(group), _p_value(group)] for name, group in groups.items()]
     audit = made.stats["audit"]
     return {
         "exposure_by_repetitions": picture(memorisation.exposure, made.stats),
         "exposure": dg.MetadataValue.md(table(header, rows)),
-        "p_value": float(made.stats["p_value"]),
+        "p_value_all_planted": float(made.stats["p_value"]),
         "epsilon_at_least": float(audit["epsilon"]),
-        "guesses_right": f"{audit['right']} of {audit['guesses']}",
+        "membership_inference_correct": f"{audit['right']} of {audit['guesses']}",
     }

@@ -7,6 +7,7 @@ in batches, and as plots once it has ended.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import threading
 import time
 from functools import partial
@@ -25,6 +26,7 @@ from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.protected import protected
 from plinth.errors import PlinthError
 from plinth.evaluation.probes import probe_sets
+from plinth.model import flops
 from plinth.operation.spending import admission, parameters, settlement, summary
 from plinth.operation.spending.energy import Energy
 from plinth.recipe.recipe import Recipe
@@ -32,14 +34,18 @@ from plinth.records import Manifest
 from plinth.report.run import build
 from plinth.report.run.metrics import words
 from plinth.training import config, job, manifests, preparation
+from plinth.training.attempts import statement
 from plinth.training.checkpoint import mean_record
 from plinth.training.config import RunConfig
 from plinth.training.distillation import stored_logits
 from plinth.training.initial import replay, source
+from plinth.training.telemetry import run_figures
+from plinth.training.telemetry.run_figures import LABELS
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import seeds
 from plinth.training.validation.probe_curves import curves
 from registry import api
+from registry.page_links import NOTE
 
 RELAY_INTERVAL_S = 10.0
 LOGGED_EVENTS = frozenset(
@@ -126,6 +132,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     handle = admission.submit(ctx, prepared)
     say(f"run {prepared.run_id}: job {handle.id}, log {prepared.directory.log}")
     relay = TimelineRelay(ctx, recipe, prepared.run_id, say)
+    api.describe_run(ctx, recipe, prepared.run_id, run_params(prepared), _run_tags(ctx, recipe, prepared))
     with ctx.progress.meter("run", prepared.total_steps) as meter:
         seen = 0
 
@@ -151,7 +158,44 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             with contextlib.suppress(PlinthError):  # `plinth cost` settles what is not settled here
                 settlement.settle(ctx)
     relay.finish([_page(ctx, prepared), prepared.directory.events])
+    figures = run_figures.of_history(timeline(prepared.directory.events)).known()
+    api.describe_run(ctx, recipe, prepared.run_id, {}, _run_tags(ctx, recipe, prepared), figures)
     return manifests.run_manifest(ctx, prepared)
+
+
+def run_params(prepared: RunConfig) -> dict[str, Any]:
+    """The parameters of a run that people sort and compare runs by in MLflow."""
+    model, optimizer = prepared.model, prepared.optimizer
+    return {
+        "layers": model.layers,
+        "dim": model.dim,
+        "heads": model.heads,
+        "parameters": flops.parameters(model, prepared.vocab_size).total,
+        "vocab_size": prepared.vocab_size,
+        "lr": optimizer.lr,
+        "lr_schedule": optimizer.schedule,
+        "global_batch_sequences": prepared.global_batch_sequences,
+        "sequence_tokens": prepared.sequence_tokens,
+        "total_steps": prepared.total_steps,
+        "total_tokens": prepared.tokens_through(prepared.total_steps),
+        "precision": prepared.precision,
+        "ranks": prepared.ranks,
+        "seed": prepared.seed,
+    }
+
+
+def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, str]:
+    """MLflow's own tags of a run: user, source with its commit, and a description that defines the figures."""
+    hosts = [host for one in statement.known(prepared.directory) for host in
+             statement.stated(one, prepared.run_id).hosts if host.commit]  # fmt: skip
+    figures = "\n".join(f"- `{name}`: {label}" for name, label in LABELS.items())
+    tags = {
+        "mlflow.user": ctx.requested_by or getpass.getuser(),
+        "mlflow.source.type": "JOB",
+        "mlflow.source.name": f"plinth run, recipe {recipe.name}",
+        NOTE: f"Training run `{prepared.run_id}`. {recipe.description}\n\nFigures of the whole run:\n\n{figures}",
+    }
+    return tags | ({"mlflow.source.git.commit": hosts[-1].commit} if hosts else {})
 
 
 class TimelineRelay:
@@ -233,18 +277,19 @@ def _present_checkpoint(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import figures
+    from plinth.report import figures as report_figures
 
     prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
-    facts = manifests.facts(ctx, prepared)
     events = timeline(prepared.directory.events)
+    figures = run_figures.of_history(events)
+    facts = {LABELS[name]: value for name, value in figures.rounded().items()} | manifests.facts(ctx, prepared)
     logged = [event for kind in sorted(LOGGED_EVENTS) for event in events.of(kind)]
     logged.sort(key=lambda event: event["seq"])
     rows = [[event["event"], words(event)] for event in logged]
     return _present_probes(prepared) | {
         "run": made.stats["run_id"],
-        "final_loss": float(made.stats["final_loss"]),
-        "loss": picture(figures.loss, list(events.steps.values()), logged),
+        **figures.known(),
+        "loss": picture(report_figures.loss, list(events.steps.values()), logged, figures.final_loss),
         "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
         "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
         **_present_cost(ctx, prepared),

@@ -48,6 +48,7 @@ __all__ = [
     "approve",
     "canary_status",
     "champion_gives_way",
+    "describe_run",
     "find_candidate",
     "history",
     "keep_files",
@@ -133,6 +134,17 @@ def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[
 def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path]) -> None:
     """Keep files, such as a run's page and its timeline, as artifacts of its MLflow run."""
     timeline.keep(mlflow_client.connect(ctx.workspace), recipe.name, run_id, paths)
+
+
+@mlflow_client.named("describe a run")
+def describe_run(
+    ctx: Context, recipe: Recipe, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str],
+    figures: Mapping[str, float] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Write parameters, requester, source and figures of a training run on its MLflow run."""
+    timeline.describe(
+        mlflow_client.connect(ctx.workspace), recipe.name, run_id, params=params, tags=tags, figures=figures
+    )
 
 
 @mlflow_client.named("link the pages")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import numpy as np
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
@@ -204,16 +203,12 @@ def _extraction(stats: Mapping[str, Any]) -> ExtractionFacts:
 
 
 def _canaries(stats: Mapping[str, Any]) -> CanaryFacts:
+    groups = {int(name): group for name, group in stats["groups"].items() if group["canaries"]}
     return CanaryFacts(
         planted=stats["planted"],
-        p_values={int(name): _p_value(group) for name, group in stats["groups"].items() if group["canaries"]},
+        p_values={count: exposure.p_value_of_group(group) for count, group in groups.items()},
         epsilon=stats["audit"]["epsilon"],
     )
-
-
-def _p_value(group: Mapping[str, Any]) -> float:
-    """Of the canaries of a group: their mean exposure, as often as there are canaries, has the same sum."""
-    return exposure.p_value(np.full(int(group["exposure"]["n"]), float(group["exposure"]["value"])))
 
 
 def _bias(stats: Mapping[str, Any]) -> BiasFacts:

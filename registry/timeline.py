@@ -2,6 +2,7 @@
 
     step        every number of the event, under its own name, at its step
     evaluated   `heldout/SLICE`; `probe/NAME` (bits per byte), `probe/NAME/control` and the like; at its step
+    figures     `final_loss`, `median_step_s`, `median_tokens_per_s` of the whole run (`describe`)
     others      `events/KIND`: how many of that kind there were until then (checkpoint, restart, intervention, …)
 
 Marks on the MLflow run record how far it was relayed; events at or below them are skipped, so that a restarted
@@ -60,6 +61,29 @@ def keep(client: Any, experiment: str, run_id: str, paths: Iterable[Path]) -> No
     run = ensure_run(client, experiment, run_id)
     for path in paths:
         client.log_artifact(run.info.run_id, str(path))
+
+
+def describe(
+    client: Any, experiment: str, run_id: str, *, params: Mapping[str, Any], tags: Mapping[str, str],
+    figures: Mapping[str, float],
+) -> None:  # fmt: skip
+    """Write what people look for first on an MLflow run: its parameters, who asked for it, its source, its figures.
+
+    Args:
+        params: of the run's configuration; they never change.
+        tags: of MLflow's own (`mlflow.user`, `mlflow.source.name`, `mlflow.note.content` …).
+        figures: by name, at one fixed time: MLflow keeps one copy of a metric that is logged twice alike.
+    """
+    from mlflow.entities import Metric, Param, RunTag
+
+    run = ensure_run(client, experiment, run_id)
+    known = run.data.params
+    client.log_batch(
+        run.info.run_id,
+        metrics=[Metric(name, value, run.info.start_time, 0) for name, value in figures.items()],
+        params=[Param(name, str(value)) for name, value in params.items() if name not in known],
+        tags=[RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value],
+    )
 
 
 class _Mark:

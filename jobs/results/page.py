@@ -25,6 +25,7 @@ from plinth.report.page import page
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.mixture import mixture
 from plinth.training import config, manifests
+from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import timeline
 from registry import api
 from registry.releases import ReleaseRecord
@@ -150,12 +151,14 @@ def _training(ctx: Context, run: Manifest) -> report.RunCard:
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
     events = timeline(prepared.directory.events)
     steps = list(events.steps.values())
-    facts = manifests.facts(ctx, prepared)
+    figures, facts = run_figures.of_history(events), manifests.facts(ctx, prepared)
+    quoted = [report.Fact(label=run_figures.LABELS[name], value=value) for name, value in figures.rounded().items()]
     return report.RunCard(
         run_id=prepared.run_id,
         steps=tuple(steps),
         events=tuple(events.events),
-        facts=tuple(report.Fact(label=name.replace("_", " "), value=_shown(value)) for name, value in facts.items()),
+        final_loss=figures.final_loss,
+        facts=(*quoted, *(report.Fact(label=name.replace("_", " "), value=_shown(it)) for name, it in facts.items())),
     )
 
 

@@ -13,6 +13,7 @@ from plinth.operation import goodput
 from plinth.report.workspace_index import RunLine, Standing
 from plinth.training import config as configuration
 from plinth.training.job import launcher_of
+from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import read_events
 
 
@@ -42,7 +43,7 @@ def line(ctx: Context, path: Path) -> RunLine:
         standing=standing,
         steps=int(last["step"]) if last else 0,
         total_steps=config.total_steps,
-        loss=float(last["loss"]) if last and last.get("loss") is not None else None,
+        loss=run_figures.of_events(events).final_loss,
         goodput=share,
         updated=utc(float(events[-1]["time"])) if events else "",
         href=beside(ctx, f"{name}.html"),

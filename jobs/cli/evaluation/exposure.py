@@ -39,7 +39,8 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
         output.emit_json(found)
         return
     groups = list(found[0]["groups"])
-    columns = ("step", "copies seen", *(f"{name} times" for name in groups), "not planted", "p", "epsilon at least")
+    times = (f"{name} times" for name in groups)
+    columns = ("step", "copies seen", *times, "not planted", "p, all planted", "epsilon at least")
     rows = [
         (one["step"], sum(group["seen"] for group in one["groups"].values()),
          *(_mean(one["groups"][name]) for name in groups), _mean(one["out"]),

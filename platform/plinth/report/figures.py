@@ -105,8 +105,14 @@ def mixture(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return fig
 
 
-def loss(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]] = ()) -> Figure:
-    """Loss with its moving average, interventions and checkpoints; the learning rate below on the same axis."""
+def loss(
+    steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]] = (), final: float | None = None
+) -> Figure:
+    """Loss with its moving average, interventions and checkpoints; the learning rate below on the same axis.
+
+    Args:
+        final: the run's final loss (`training.telemetry.run_figures`), written at the end of the curve.
+    """
     at = [int(row["step"]) for row in steps]
     values = [float(row["loss"]) for row in steps]
     rates = [float(row["lr"]) for row in steps if "lr" in row]
@@ -117,9 +123,9 @@ def loss(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
     ax.set_ylabel("loss (nats per token)")
     ax.grid(axis="y")
     _marks(ax, at, events)
-    if values:
+    if values and final is not None:
         ax.annotate(
-            f"{_moving(values)[-1]:.3f}", (at[-1], _moving(values)[-1]), (6, 0), textcoords="offset points",
+            f"{final:.3f}", (at[-1], final), (6, 0), textcoords="offset points",
             va="center", fontweight="bold", color=ACCENT_INK, annotation_clip=False,
         )  # fmt: skip
     ax.legend(loc="upper right", fontsize=8.5)

@@ -77,7 +77,8 @@ def _plots(data: ReportData) -> dict[str, str]:
     if data.mixture:
         made["mixture"] = svg(figures.mixture, data.mixture, title="Planned and realised shares of the buckets")
     if data.run and data.run.steps:
-        made["loss"] = svg(figures.loss, data.run.steps, data.run.events, title="Training loss by optimizer step")
+        drawn = data.run.steps, data.run.events, data.run.final_loss
+        made["loss"] = svg(figures.loss, *drawn, title="Training loss by optimizer step")
     if data.slices:
         made["slices"] = svg(figures.bits_per_byte, data.slices, title="Bits per byte by slice, against baselines")
     return made

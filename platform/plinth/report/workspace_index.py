@@ -9,6 +9,7 @@ from typing import Literal
 
 from plinth.records import Frozen
 from plinth.report.page import template
+from plinth.training.telemetry.run_figures import LABELS
 
 #: How a part of the workspace stands. `unknown`: it could not be read, which is not `good`.
 Standing = Literal["good", "attention", "bad", "unknown", "none"]
@@ -77,4 +78,4 @@ class IndexData(Frozen):
 
 def page(data: IndexData) -> str:
     """The index as HTML. The same data gives the same bytes."""
-    return template("workspace_index.html.j2").render(data=data, words=WORDS)
+    return template("workspace_index.html.j2").render(data=data, words=WORDS, loss_label=LABELS["final_loss"])

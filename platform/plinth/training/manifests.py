@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -156,7 +155,8 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
 
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
-    """Facts that differ each time a run is repeated: speeds, waits, restarts, memory. For people and plots."""
+    """Facts that differ each time a run is repeated: waits, restarts, memory. For people and plots; the figures that
+    they compare are `telemetry.run_figures`."""
     history = timeline(config.directory.events)
     steps, commits, restarts = list(history.steps.values()), history.of("checkpoint"), history.of("restart")
     losses = restarts + history.of("vanished") + history.of("lost")
@@ -165,8 +165,6 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
     seconds = sum(event["step_s"] for event in steps)
     return {
         "steps": len(steps),
-        "tokens_per_s": round(statistics.median(event["tokens_per_s"] for event in steps), 1),
-        "step_s": round(statistics.median(event["step_s"] for event in steps), 4),
         "data_wait_share": round(sum(map(waited_s, steps)) / seconds, 5),
         "training_s": round(seconds, 1),
         "checkpoints": len(commits),

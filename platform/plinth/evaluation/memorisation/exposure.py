@@ -14,6 +14,8 @@ below its limit, and the test is a little cautious.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,11 @@ from numpy.typing import NDArray
 from plinth.evaluation.statistics.distributions import gamma_tail
 
 Floats = NDArray[np.float64]
+
+#: The two statistics that are shown of canaries, which answer different questions: whether the model remembers at all,
+#: and whether it remembers what it saw a given number of times, which the gate `canaries` asks.
+ALL_PLANTED = "p-value under no memorization, all planted canaries together"
+PLANTED_TIMES = "p-value under no memorization, canaries planted {count} times"
 
 #: Points of the integral over a fitted tail, and the depth in nats to which it goes.
 TAIL_POINTS, TAIL_DEPTH = 4001, 40.0
@@ -58,6 +65,11 @@ def extended(bits: Floats, references: Floats) -> Floats:
 def p_value(found: Floats) -> float:
     """Probability of exposures at least so large in sum, had the model seen none of the canaries; 1 without any."""
     return gamma_tail(len(found), math.log(2) * found.sum()) if len(found) else 1.0
+
+
+def p_value_of_group(group: Mapping[str, Any]) -> float:
+    """The same of canaries that were planted equally often, from their mean exposure in the stats."""
+    return p_value(np.full(int(group["exposure"]["n"]), float(group["exposure"]["value"])))
 
 
 def _log_cdf(value: float, shape: float, location: float, scale: float) -> float:

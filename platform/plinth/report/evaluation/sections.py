@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from plinth.evaluation.memorisation.exposure import ALL_PLANTED, PLANTED_TIMES, p_value_of_group
 from plinth.evaluation.probes.noise import Worth
 from plinth.evaluation.slices.totals import in_order
 from plinth.report.evaluation.data import Measure, MeasureGroup, Section, TextTable
@@ -160,12 +161,17 @@ def canaries(stats: Stats) -> Section:
         measure(name, row["exposure"], reference=UNSEEN) for name, row in groups.items() if row["canaries"]
     ]
     audit = stats["audit"]
+    by_count = "; ".join(
+        f"{PLANTED_TIMES.format(count=name)}: {p_value_of_group(stats['groups'][name]):.2g}"
+        for name in sorted(stats["groups"], key=int)
+        if stats["groups"][name]["canaries"]
+    )
     return Section(
         key="canaries",
         title="Memorisation: canaries",
         lead=f"{stats['planted']:,} generated texts were planted, each by its own coin; {stats['references']:,} others "
-        f"never entered. p = {stats['p_value']:.2g} that a model without memory looks so. Guesses of who was planted "
-        f"are right {audit['right']} times of {audit['guesses']}: epsilon is at least {audit['epsilon']:.2f}.",
+        f"never entered. {ALL_PLANTED}: {stats['p_value']:.2g}. {by_count}. "
+        f"Membership inference: {audit['right']}/{audit['guesses']} correct; epsilon ≥ {audit['epsilon']:.2f}.",
         groups=(_group("Exposure by repetitions", "bits", "lower", "never seen", measures),),
     )
 

@@ -45,8 +45,8 @@ def section(found: RunRoofline | None) -> dict[str, Any] | None:
 
 def _words(found: RunRoofline) -> str:
     step = found.step
-    words = f"Mean of {counted(len(step.steps), 'step')} of the leading rank: {step.seconds_together:.4g} s, "
-    words += f"by the clock on the wall {step.wall_s:.4g} s."
+    words = f"Mean step by part, {counted(len(step.steps), 'step')} of the leading rank with the time between them: "
+    words += f"{step.seconds_together:.4g} s; {step.wall_s:.4g} s of wall-clock time."
     words += "".join(f" Found: {slow.words()}." for slow in step.slow_ranks)
     if found.roof is None or found.device is None:
         return f"{words} The run's machine was not measured: give plinth roofline {found.run} on it."

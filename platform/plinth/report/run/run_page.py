@@ -23,8 +23,10 @@ from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, MUTED, PALETTE
 from plinth.text.plural import counted
 from plinth.training.roofline.run_roofline import RunRoofline
+from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.goodput.ledger import CAUSES, GoodputLedger
+from plinth.training.telemetry.run_figures import LABELS
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -191,14 +193,16 @@ def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[M
 
 
 def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
-    cost, series, ledger = measured.cost, measured.series, account(measured.events, about.ranks)
-    median, flops = _median(series.get("tokens_per_s", Series())), _median(_flops(measured, about))
+    cost, ledger = measured.cost, account(measured.events, about.ranks)
+    figures, flops = run_figures.of_events(measured.events), _median(_flops(measured, about))
+    quoted = figures.rounded()
     lost_s = ledger.rank_s["redone work"] + ledger.rank_s["guard"]
     facts = [
         ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
-        ("loss, smoothed", number(_last(series.get("loss_ema", Series()))), "nats per token"),
+        (LABELS["final_loss"], quoted.get("final_loss", "–"), "nats per token"),
         ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
-        ("tokens per second", style.count(median), "median over steps"),
+        (LABELS["median_step_s"], f"{quoted['median_step_s']} s" if "median_step_s" in quoted else "–", ""),
+        (LABELS["median_tokens_per_s"], quoted.get("median_tokens_per_s", "–"), "all ranks"),
         ("utilisation", style.percent(flops / about.peak_flops), "of the device's peak")
         if about.peak_flops
         else ("FLOP/s of a rank", style.count(flops), "no peak was stated"),
@@ -227,10 +231,6 @@ def _spent(ledger: GoodputLedger) -> list[dict[str, Any]]:
         }
         for cause, share in ledger.percentages().items()
     ]
-
-
-def _last(series: Series) -> float | None:
-    return next((value for value in reversed(series.values) if math.isfinite(value)), None)
 
 
 def _median(series: Series) -> float:

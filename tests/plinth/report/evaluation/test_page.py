@@ -80,7 +80,11 @@ def test_groups_of_canaries_stand_by_repetitions_and_a_device_that_is_too_small_
     group = {"canaries": 5, "exposure": statistics.mean([1.0, 2.0, 3.0, 4.0, 5.0]).model_dump()}
     stats = {"groups": {"1": group, "16": group, "4": group}, "out": {"canaries": 0}, "planted": 15, "references": 4096}
     stats |= {"p_value": 0.5, "audit": {"right": 1, "guesses": 2, "epsilon": 0.0}}
-    (shown,) = sections.canaries(stats).groups
+    section = sections.canaries(stats)
+    assert "p-value under no memorization, all planted canaries together: 0.5." in section.lead
+    assert "p-value under no memorization, canaries planted 4 times: 0.023;" in section.lead
+    assert "Membership inference: 1/2 correct" in section.lead
+    (shown,) = section.groups
     assert [one.name for one in shown.measures] == ["1 times", "4 times", "16 times"]
     none = dict.fromkeys(("first_token_s", "tokens_per_s", "tokens_per_s_full"))
     serving = sections.serving({"kv_bytes_per_token": 2048, "devices": {"l4": none | {"sequences": 0}}})
