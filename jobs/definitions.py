@@ -21,6 +21,7 @@ from assets.framework.stage import Stage
 from jobs import checklists, experiments, marks, queueing, schedules
 from jobs.recipes import find, load
 from jobs.sensors import arrival, feed, release, upkeep
+from plinth import processes
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
@@ -181,6 +182,7 @@ def definitions() -> dg.Definitions:
     """The code location, from the environment."""
     gc.set_threshold(50_000, 10, 10)  # at Python's 700, a tenth of the time of 2,000 assets is collections
     workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
+    processes.shut_out(workspace)
     recipe = load(find(os.environ["PLINTH_RECIPE"]))
     compute = Compute.from_environment()
     further, pages = experiments.remembered(workspace), os.environ.get("PLINTH_PAGES", "")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from plinth import processes
 from plinth.compute.context import Context
 from plinth.compute.worker import Program
 from plinth.operation.metrics.exporter import Exporter, ExportPart
@@ -36,7 +37,8 @@ def exporter(ctx: Context, recipe: Path | None = None, say: Callable[[str], None
     space = ctx.workspace
     runs = RunsCollector(space.runs)
     arguments = (str(space.root), *([str(recipe.absolute())] if recipe else []))
-    apart = PartProcess(Program("jobs.exporter_parts:serve", arguments))
+    needs = (*processes.STORES, *processes.SERVICES, *processes.KEYS)
+    apart = PartProcess(Program("jobs.exporter_parts:serve", arguments, needs=needs))
     signed = (space.releases, space.taint, space.trust, space.policies)
     parts = (
         ExportPart("runs", 0.0, runs.collect),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from jobs.instance import home
 from jobs.last_recipe import remember
 from jobs.recipes import load
 from jobs.running import STOP_GRACE_S, note_pages
+from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
 from plinth.storage.workspace import Workspace
@@ -32,9 +32,8 @@ POLL_S, RESTART_S = 0.5, 10.0
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
-    """The environment of Dagster's processes: recipe, workspace, MLflow and where the pages are served."""
+    """Variables of Dagster's processes: recipe, workspace, MLflow and where the pages are served."""
     return {
-        **os.environ,
         "DAGSTER_HOME": str(home(workspace)),
         "PLINTH_WORKSPACE": str(workspace.root),
         "PLINTH_RECIPE": str(recipe_path.absolute()),
@@ -60,11 +59,11 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
     mlflow_uri = ensure_server(space)
     pages = f"http://{HOST}:{pages_port}/"
     server = _serve_pages(space, recipe_path, pages_port, pages)
-    command = [sys.executable, "-m", "dagster", "dev", "-m", "jobs.definitions", "-h", HOST, "-p", str(dagster_port)]
-    process = subprocess.Popen(
+    command = processes.python("dagster", "dev", "-m", "jobs.definitions", "-h", HOST, "-p", str(dagster_port))
+    process = processes.start(
         [*command, "--log-level", "warning"],
-        env=environment(space, recipe_path, mlflow_uri, pages),
-        cwd=space.root,  # in the checkout Dagster would warn that it does not read the `dagster.yaml` there
+        *processes.JOB,  # its runs make every asset, and sign
+        own=environment(space, recipe_path, mlflow_uri, pages),
         preexec_fn=_default_signals,
     )
     ended = Event()
@@ -97,9 +96,10 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
 
 def _export(space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
     """The exporter, which ends with this process however that ends."""
-    command = [sys.executable, "-m", "jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute())]
+    command = processes.python("jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
     command += ["metrics", "serve", "--port", str(port), "--with-parent"]
-    return subprocess.Popen(command, preexec_fn=_default_signals)
+    process: subprocess.Popen[bytes] = processes.start(command, *processes.JOB, preexec_fn=_default_signals)
+    return process
 
 
 def _keep(start: Callable[[], subprocess.Popen[bytes]], ended: Event) -> None:

@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from plinth import processes
 from plinth.errors import RegistryError, StorageError
 from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, write_bytes
@@ -134,10 +134,11 @@ def _start(workspace: Workspace, port: int | None) -> str:
         home.mkdir(parents=True, exist_ok=True)
         stream = log.open("ab")
     with stream:
-        process = subprocess.Popen(
+        process = processes.start(
             _command(workspace, port),
-            cwd=home,
-            env=_environment() | settings.environment(workspace),
+            *processes.STORES,
+            *(processes.KEYS if login else ()),  # a server that asks for a login signs who set a tag
+            own=SERVER_ENVIRONMENT | settings.environment(workspace),
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -180,13 +181,8 @@ def _port(before: int | None) -> int:
 
 
 def _command(workspace: Workspace, port: int) -> list[str]:
-    command = [sys.executable, "-m", "registry.mlflow_process", str(workspace.mlflow), str(port)]
+    command = processes.python("registry.mlflow_process", str(workspace.mlflow), str(port))
     return command if settings.load(workspace) is None else [*command, str(workspace.root)]
-
-
-def _environment() -> dict[str, str]:
-    own = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
-    return own | SERVER_ENVIRONMENT
 
 
 def _default_signals() -> None:

@@ -15,6 +15,7 @@ fuzz/targets.py has a target for each parser; its seeds are part of the suite, a
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,9 @@ from tests import services, shared
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("plinth")
+
+#: Variables by which tests plan faults in child processes, which see no others (plinth.processes).
+os.environ.setdefault("PLINTH_PASS_ENVIRONMENT", "FAULTS CRASH PLANTED HELD")
 
 LONGEST = (
     "browser/test_pages.py",

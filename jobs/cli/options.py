@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+
+from plinth import processes
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -128,7 +131,19 @@ def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 
 
 def shared(function: F) -> F:
-    """`--workspace` and `--debug` after the command's name, and the settings as first argument."""
+    """`--workspace` and `--debug` after the command's name, and the settings as first argument.
+
+    Before the command runs, its workspace is taken off the search paths (`processes.shut_out`).
+    """
+
+    command = function
+
+    @wraps(command)
+    def apart(settings: Settings, *arguments: Any, **options: Any) -> Any:
+        processes.shut_out(settings.workspace)
+        return command(settings, *arguments, **options)
+
+    function = cast(F, apart)
     function = click.option(
         "-w",
         "--workspace",

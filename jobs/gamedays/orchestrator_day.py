@@ -20,6 +20,7 @@ from typing import Final
 import dagster as dg
 
 from jobs.gamedays.orchestrated import ASSET, FOLLOWING
+from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import TrainingError
 from plinth.operation.gamedays import alerting, faults, rehearsal
@@ -35,7 +36,7 @@ from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import timeline
 
 #: Arguments of the interpreter that is Dagster, before the configuration of the run.
-ORCHESTRATED = ("-m", "jobs.gamedays.orchestrated")
+ORCHESTRATED = ("-P", "-m", "jobs.gamedays.orchestrated")
 
 
 @dataclass(frozen=True)
@@ -193,10 +194,13 @@ def _dagster(config: RunConfig, folder: Path, which: str, environment: dict[str,
     home = _home(folder)
     home.mkdir(exist_ok=True)
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    own = {**environment, "DAGSTER_HOME": str(home), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *ORCHESTRATED, str(config.directory.config)]
-    given = {**os.environ, **environment, "DAGSTER_HOME": str(home), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     with _log(folder, which).open("ab") as log:
-        return subprocess.Popen(command, env=given, stdout=log, stderr=log, start_new_session=True)
+        process: subprocess.Popen[bytes] = processes.start(
+            command, *processes.JOB, own=own, stdout=log, stderr=log, start_new_session=True
+        )
+    return process
 
 
 def _alive(config: RunConfig) -> bool:

@@ -22,6 +22,7 @@ from jobs.harvest.output import Output, level, take
 from jobs.harvest.spdx import UNKNOWN, from_debian
 from jobs.harvest.summary import Caps
 from jobs.harvest.web import LICENCE as PYTHON_LICENCE
+from plinth import processes
 
 ROOT = Path("/usr/share/man")
 DPKG = Path("/var/lib/dpkg/info")
@@ -97,13 +98,9 @@ def page_text(path: Path) -> str:
         if path.suffix == ".gz":
             data = gzip.decompress(data)
         data.decode()
-        done = subprocess.run(
-            GROFF,
-            input=data,
-            capture_output=True,
-            timeout=RENDER_TIMEOUT_S,
-            check=False,  # groff fails over warnings too; a page without text is dropped by its length
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        # groff fails over warnings too; a page without text is dropped by its length
+        done = processes.run(
+            GROFF, own={"LC_ALL": "C.UTF-8"}, input=data, capture_output=True, timeout=RENDER_TIMEOUT_S
         )
     except (OSError, EOFError, ValueError, subprocess.TimeoutExpired):
         return ""

@@ -13,6 +13,7 @@ from pathlib import Path
 from jobs.harvest import pages
 from jobs.harvest.output import Output, gzipped, shares, take
 from jobs.harvest.summary import Caps
+from plinth import processes
 
 LICENCE = "PSF-2.0"
 #: A host name that can never be registered: these pages were rendered here, not fetched.
@@ -92,7 +93,7 @@ def _render_some(names: list[str]) -> tuple[str | None, dict[str, str]]:
     # Without the user's environment: pages show defaults that are computed from it. Fixed hashing orders sets.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as out:
-        child = subprocess.Popen(
+        child = processes.start(
             [sys.executable, "-P", "-s", "-S", "-B", pages.__file__],
             stdin=subprocess.PIPE,
             stdout=out,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.installation.certificates import Certificate
+from plinth import processes
 from plinth.errors import MissingError, StorageError
 from plinth.storage.atomic import write_bytes
 from registry.server import free_port
@@ -77,7 +78,8 @@ def run(command: Sequence[str]) -> None:
     """
     other = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     try:  # a server keeps what it inherits open: no pipes
-        subprocess.run([*other, *command], check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
+        words = [*other, *command]
+        processes.run(words, check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise StorageError("PostgreSQL did not do what it was asked", found=error) from error
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from jobs.installation.access import infra
 from jobs.installation.certificates import Certificate
+from plinth import processes
 from plinth.errors import MissingError, PlinthError
 from plinth.storage.atomic import write_bytes
 from registry.server import free_port
@@ -64,8 +65,7 @@ def apache(
     lines += [f"Include {infra('apache')}/plinth.conf", ""]
     settings = folder / "apache.conf"
     write_bytes(settings, "\n".join(lines).encode())
-    environment = {
-        **os.environ,
+    own = {
         "PLINTH_LISTEN": LOOPBACK,
         "PLINTH_CERTIFICATE": str(certificate.chain),
         "PLINTH_CERTIFICATE_KEY": str(certificate.key),
@@ -76,7 +76,7 @@ def apache(
         "PLINTH_MLFLOW_PORT": front.mlflow.rpartition(":")[2],
         "PLINTH_PROXY_SECRET": secret,
     }
-    process = subprocess.Popen([program, "-f", str(settings), "-D", "FOREGROUND"], env=environment)
+    process = processes.start([program, "-f", str(settings), "-D", "FOREGROUND"], own=own)
     try:
         _await(process, folder / "apache.pid", log)
         yield
@@ -94,7 +94,10 @@ def _account(front: Front) -> bytes:
     if program is None:
         raise MissingError("no htpasswd on this machine", remedy="install it (Debian: apache2-utils)")
     command = [program, "-niB", front.person]
-    return subprocess.run(command, input=front.password.encode(), capture_output=True, check=True).stdout
+    done: subprocess.CompletedProcess[bytes] = processes.run(
+        command, input=front.password.encode(), capture_output=True, check=True
+    )
+    return done.stdout
 
 
 def _await(process: subprocess.Popen[bytes], started: Path, log: Path) -> None:

@@ -11,7 +11,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import psutil
 from jobs.installation import access, certificates, database, object_store, proxy
 from jobs.installation.certificates import Certificate
 from jobs.installation.proxy import Front
+from plinth import processes
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace, folder_of
@@ -108,12 +108,11 @@ def _end_users(folder: Path) -> None:
 @contextmanager
 def _object_store(folder: Path, certificate: Certificate) -> Iterator[dict[str, str]]:
     port = free_port()
-    command = [sys.executable, "-m", "jobs.installation.object_store", str(folder), str(port), access.BUCKET]
+    command = processes.python("jobs.installation.object_store", str(folder), str(port), access.BUCKET)
     log = folder / "s3.log"
     with log.open("wb") as stream:
-        # its own settings of boto3: it must not ask itself
-        own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        process = subprocess.Popen(command, env=own, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+        # without settings of boto3: it must not ask itself
+        process = processes.start(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         deadline, accounts = time.monotonic() + START_S, folder / object_store.ACCOUNTS
         while not accounts.exists():

@@ -25,6 +25,7 @@ schemas      Arrow schemas of documents, rejects and edits
 records      small records that flow throughout: Part, Manifest, Step
 fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
 compiled     `njit` for all kernels; a cached kernel follows the functions it calls
+processes    child processes: their command, folder and environment, none of them from a workspace
 private      folders of this machine that nobody else can write
 errors       one tree of exceptions: found, expected, remedy
 

@@ -157,6 +157,10 @@ def _locked(fd: int) -> bool:
     return True
 
 
+#: numba reads settings, and with them the folder of a cache to unpickle, from a file in the working directory: never.
+numba.core.config._config_fname = os.devnull
+numba.core.config.reload_config()  # type: ignore[no-untyped-call]
+
 _compiling = False
 
 

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
+from plinth import processes
 from plinth.text.plural import counted
 
 GIB = 2**30
@@ -293,7 +294,7 @@ def _cgroup_limit() -> int:
 
 def _output(command: list[str | None]) -> str:
     try:
-        done = subprocess.run([part for part in command if part], capture_output=True, text=True, timeout=10)
+        done = processes.run([part for part in command if part], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return str(done.stdout) if done.returncode == 0 else ""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
+from plinth import processes
 from plinth.text.plural import counted
 
 if TYPE_CHECKING:
@@ -107,10 +106,10 @@ def _forensics(
 
     if step > config.total_steps:
         raise MissingError(f"run {config.run_id} has no step {step}", expected=f"a step from 1 to {config.total_steps}")
-    command = [sys.executable, "-m", "plinth.training.forensics.replay", what, str(config.directory.config), str(step)]
+    command = processes.python("plinth.training.forensics.replay", what, str(config.directory.config), str(step))
     for option, value in (("--checkpoint", checkpoint), ("--baseline", baseline)):
         command += [option, str(value)] if value is not None else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = processes.run(command, *processes.STORES, *processes.KEYS, capture_output=True, text=True)
     if done.returncode == MissingError.exit_code:
         raise MissingError(done.stderr.strip())  # as the child puts it: what, found, expected, remedy
     if done.returncode:

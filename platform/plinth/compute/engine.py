@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from plinth import processes
 from plinth.compute.retries import died, drive, outcome, over_limit
 from plinth.compute.worker import Program, Worker, wait
 from plinth.compute.worker_process import Handler, ItemWatch
@@ -188,4 +189,5 @@ def run_tasks(watch: ItemWatch) -> Handler:
     return run
 
 
-PROGRAM = Program(f"{__name__}:{run_tasks.__name__}")
+#: Tasks of the corpus read and write the store, whose records are sealed.
+PROGRAM = Program(f"{__name__}:{run_tasks.__name__}", needs=(*processes.STORES, *processes.KEYS))

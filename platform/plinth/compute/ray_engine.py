@@ -12,8 +12,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
 from typing import Any, TypeVar
 
+from plinth import processes
 from plinth.compute.retries import died, drive, outcome, over_limit
 from plinth.errors import MissingError, WorkerError
 
@@ -85,7 +87,8 @@ class RayEngine:
             _require_answer(self.address)
             options = {"address": self.address} if self.address else {"num_cpus": self.workers}
             try:
-                ray.init(**options, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+                with chdir(processes.elsewhere()):  # which Ray puts on the path of its workers
+                    ray.init(**options, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise _unreachable(self.address, error) from error
             self._connected = True

@@ -17,13 +17,13 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, cast
 
+from plinth import processes
 from plinth.compute.worker_process import BATCH, COUNTS, LENGTH, READY
 from plinth.errors import WorkerError
 
@@ -39,11 +39,12 @@ class Program:
 
     Args:
         target: `module:function`, called in the worker with an `ItemWatch` and the arguments; it returns the handler.
-        environment: variables that the worker has besides its owner's.
+        environment: variables of the worker alone.
         idle_s: without a batch for so long a worker ends.
         pipe_bytes: size of its pipes: a batch that fits is sent in one turn, while the worker does the one before it. 0
             is what the system gives.
         quiet: throw away what it writes to standard error.
+        needs: groups of variables that it inherits (`plinth.processes`).
     """
 
     target: str
@@ -52,6 +53,7 @@ class Program:
     idle_s: float = math.inf
     pipe_bytes: int = 0
     quiet: bool = False
+    needs: tuple[str, ...] = ()
 
 
 class Worker:
@@ -138,23 +140,21 @@ class Worker:
         self._counts.close()
 
     def _started(self, counts: int, owner: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        process: subprocess.Popen[bytes] = processes.start(
             self._command("--owned", str(counts), str(owner), str(self.program.idle_s)),
+            *self.program.needs,
+            own=dict(self.program.environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if self.program.quiet else None,
             pass_fds=[counts, owner],
             bufsize=0,
-            env={
-                **os.environ,
-                **dict(self.program.environment),
-                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            },
         )
+        return process
 
     def _command(self, *owned: str) -> list[str]:
         words = [*owned, self.program.target, *self.program.arguments]
-        return [sys.executable, "-P", "-m", "plinth.compute.worker_process", *words]
+        return processes.python("plinth.compute.worker_process", *words)
 
     def _answers(self) -> list[bytes]:
         found, at = list[bytes](), 0

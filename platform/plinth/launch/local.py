@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from plinth import processes
 from plinth.errors import LaunchError
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import HANDLE, read_handle, submit_once, tail
@@ -74,12 +75,13 @@ class LocalLauncher:
             stream = log.open("ab")
         with stream:
             try:
-                process = subprocess.Popen(
-                    list(command),
+                process: subprocess.Popen[bytes] = processes.start(
+                    command,
+                    *processes.JOB,
+                    own={DIRECTORY: str(directory.resolve())},
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, DIRECTORY: str(directory.resolve())},
                     start_new_session=True,
                     preexec_fn=_default_signals,
                 )

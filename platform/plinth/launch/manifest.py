@@ -190,9 +190,11 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
     found: Manifest = {
         "name": CONTAINER,
         "image": asked.image,
+        "workingDir": "/",
         "command": ["bash", "-c", script.logged([launch.python or "python", *command[1:]], log)],
         "env": [
             {"name": "PYTHONUNBUFFERED", "value": "1"},
+            {"name": "PYTHONSAFEPATH", "value": "1"},
             {"name": "PLINTH_IMAGE", "value": asked.image},  # the trainer states it
             *_places(launch, directory),
         ],

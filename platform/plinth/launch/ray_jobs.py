@@ -143,7 +143,7 @@ class RayLauncher:
         if self._launch.nodes > 1:  # the entry point takes no resources; each node's are a bundle
             each = ["bash", "-c", script.logged(words, log)]
             nodes, bundle = str(self._launch.nodes), json.dumps(_bundle(asked))
-            words, needs = [python, "-m", "plinth.launch.ray_nodes", nodes, bundle, *each], {}
+            words, needs = [python, "-P", "-m", "plinth.launch.ray_nodes", nodes, bundle, *each], {}
         unless = f'if [ "$(cat {shlex.quote(str(directory / CANCELLED))} 2>/dev/null)" = {name} ]; then exit {LEFT}; fi'
         return {
             # `exec`: Ray runs this by a shell and stops what it sees below it at that moment; dash would fork once more
@@ -161,7 +161,8 @@ class RayLauncher:
         return team | ({"plinth_priority": asked.priority} if asked.priority != NORMAL else {})
 
     def _environment(self, directory: Path) -> dict[str, str]:
-        wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S)}
+        # what the cluster starts for the job imports nothing from the folder that it starts it in
+        wait = {"PYTHONSAFEPATH": "1", "RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S)}
         return {**wait, EXCLUDED_VARIABLE: str(directory / EXCLUDED), **_trust()}
 
     def _jobs(self, name: str) -> list[dict[str, Any]]:

@@ -72,7 +72,8 @@ class Node:
         libc = ctypes.CDLL(None)
         self._process = subprocess.Popen(
             command,
-            env={**os.environ, **environment},
+            env={**os.environ, "PYTHONSAFEPATH": "1", **environment},
+            cwd="/",  # nothing is imported from the cluster's own folder
             stdin=subprocess.DEVNULL,
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
         )

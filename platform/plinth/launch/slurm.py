@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from plinth import processes
 from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.base import Handle, JobStatus, LauncherKind
@@ -121,7 +122,7 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     lines = ["#!/bin/bash", "#SBATCH --requeue"]
     lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
     lines += [f"#SBATCH {line}" for line in (*_queueing(launch), *asked.sbatch)]
-    lines += ["", 'export PLINTH_HOST="$SLURMD_NODENAME"', *asked.setup]
+    lines += ["", "cd /", "export PYTHONSAFEPATH=1", 'export PLINTH_HOST="$SLURMD_NODENAME"', *asked.setup]
     words = shlex.join(command)
     if nodes > 1:
         lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
@@ -213,7 +214,10 @@ def _cluster() -> str:
 
 def _call(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        # sbatch hands its own environment to the job
+        done: subprocess.CompletedProcess[str] = processes.run(
+            words, *processes.JOB, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
     except FileNotFoundError as error:
         raise LaunchError(
             f"no {words[0]} on this machine",

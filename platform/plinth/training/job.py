@@ -7,10 +7,10 @@ Does not belong here: the result of a run as manifests (manifests), the ranks (s
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
+from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import StoppedRunError, TrainingError
 from plinth.launch.base import Handle, Launcher
@@ -45,7 +45,7 @@ def launcher_of(config: RunConfig) -> Launcher:
 
 def command(config: RunConfig) -> list[str]:
     """The command that a launcher starts on each node."""
-    return [sys.executable, "-m", "plinth.training.supervise.supervisor", str(config.directory.config)]
+    return processes.python("plinth.training.supervise.supervisor", str(config.directory.config))
 
 
 def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object] = lambda: None) -> Handle:

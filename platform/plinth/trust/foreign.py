@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from plinth import processes
 from plinth.errors import SignatureError
 
 COMMAND_LIMIT_S = 60.0
@@ -171,8 +172,9 @@ def _signer(key: Any, sign: Any) -> Any:
 
 def _run(command: str, payload: bytes) -> bytes:
     try:
-        done = subprocess.run(
-            shlex.split(command), input=payload, capture_output=True, timeout=COMMAND_LIMIT_S, check=True
+        words = shlex.split(command)
+        done = processes.run(
+            words, *processes.ALL, input=payload, capture_output=True, timeout=COMMAND_LIMIT_S, check=True
         )
         return base64.b64decode(done.stdout.strip(), validate=True)
     except subprocess.CalledProcessError as error:

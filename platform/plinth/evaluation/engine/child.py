@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
@@ -20,7 +19,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
-import plinth
+from plinth import processes
 from plinth.storage.atomic import named_failures
 
 TAIL_LINES = 25
@@ -153,11 +152,9 @@ SPARE = SpareChild()
 
 
 def _started(model: Path, workers: int, log: Path) -> subprocess.Popen[str]:
-    root = str(Path(plinth.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "plinth.evaluation.engine", str(model), str(workers)]
-    environment = {**os.environ, "PYTHONPATH": path}
+    command = processes.python("plinth.evaluation.engine", str(model), str(workers))
     with log.open("wb") as output:
-        return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, env=environment
+        process: subprocess.Popen[str] = processes.start(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True
         )
+    return process

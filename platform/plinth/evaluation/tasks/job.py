@@ -8,9 +8,7 @@ record of the step cache, so that a run that was killed goes on at the task it w
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -19,8 +17,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-import plinth
-from plinth import fingerprint
+from plinth import fingerprint, processes
 from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.errors import StageError
@@ -164,14 +161,14 @@ class _Harness:
 
 
 def _start(folder: Path, log: IO[bytes]) -> subprocess.Popen[str]:
-    root = str(Path(plinth.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, **OFFLINE, "PYTHONPATH": path, "HF_HOME": str(folder / "hub")}
-    environment |= {"HF_DATASETS_CACHE": str(folder / "datasets"), "HF_MODULES_CACHE": str(folder / "modules")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "plinth.evaluation.tasks", str(folder / "config.json")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=folder / "files",
+    caches = {"HF_HOME": "hub", "HF_DATASETS_CACHE": "datasets", "HF_MODULES_CACHE": "modules"}
+    process: subprocess.Popen[str] = processes.start(
+        processes.python("plinth.evaluation.tasks", str(folder / "config.json")),
+        own={**OFFLINE, **{name: str(folder / place) for name, place in caches.items()}},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+        cwd=folder / "files",  # its tasks name their files by relative paths
     )  # fmt: skip
+    return process
 
 
 def _failed(name: str, code: int, log: Path) -> StageError:

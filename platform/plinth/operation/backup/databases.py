@@ -9,12 +9,12 @@ import importlib
 import re
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from plinth import processes
 from plinth.errors import IntegrityError, MissingError, StorageError
 
 SQLITE, POSTGRES = "sqlite", "postgres"
@@ -140,6 +140,6 @@ def _run(name: str, *words: str) -> None:
         raise MissingError(
             f"no {name} on this machine", remedy="install PostgreSQL's client (Debian: postgresql-client)"
         )
-    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = processes.run([program, *words], *processes.STORES, capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode:
         raise StorageError(f"{name} failed", found=done.stderr.strip()[-1000:])

@@ -20,6 +20,7 @@ from pathlib import Path
 from pydantic import Field
 
 import plinth
+from plinth import processes
 from plinth.extensions import name_and_version
 from plinth.records import Frozen
 from plinth.training.attempts.code import code_digests, together
@@ -120,17 +121,17 @@ def commit_of(folder: Path) -> dict[str, object]:
 def _git(folder: Path, *words: str) -> str:
     """Git's answer. Nothing that the repository's own configuration names is started."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(folder), *words]
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S, env=environment)
-    return done.stdout.strip()
+    own = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    done = processes.run(command, own=own, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+    return str(done.stdout.strip())
 
 
 def _called(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+        done = processes.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
     except (subprocess.SubprocessError, OSError):
         return ""
-    return done.stdout.strip()
+    return str(done.stdout.strip())
 
 
 def _processor() -> str:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from plinth import processes
 from plinth.errors import CheckpointError, MissingError, PlinthError
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
@@ -133,8 +134,8 @@ class Uploader:
         process.wait()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "plinth.training.checkpoint.upload", str(self._path)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        command = processes.python("plinth.training.checkpoint.upload", str(self._path))
+        self._process = processes.start(command, *processes.STORES, *processes.KEYS, stdin=subprocess.PIPE)
         self._started = time.monotonic()
 
 
@@ -163,8 +164,8 @@ def restore(config: RunConfig, others: OtherNodes | None = None) -> int | None:
 
 def fetch_command(config_path: Path, step: int, node: int, nodes: int) -> list[str]:
     """The command that fetches a node's share of a checkpoint."""
-    module = [sys.executable, "-m", "plinth.training.checkpoint.upload", str(config_path)]
-    return [*module, "--fetch", *map(str, (step, node, nodes))]
+    words = ("--fetch", *map(str, (step, node, nodes)))
+    return processes.python("plinth.training.checkpoint.upload", str(config_path), *words)
 
 
 def main() -> int:

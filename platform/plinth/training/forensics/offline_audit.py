@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
+from plinth import processes
 from plinth.errors import TrainingError
 from plinth.storage.atomic import named_failures
 from plinth.training.config import RunConfig
@@ -41,7 +41,7 @@ def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
 
 def _replay(config: RunConfig, start: int | None, held: int) -> None:
     run, port = config.directory, free_port()
-    command = [sys.executable, "-m", "plinth.training", str(run.config), "--audit"]
+    command = processes.python("plinth.training", str(run.config), "--audit")
     command += ["--start", str(start)] if start is not None else []
     shared = {"WORLD_SIZE": config.ranks, "LOCAL_WORLD_SIZE": config.ranks, "MASTER_ADDR": "127.0.0.1"}
     shared |= {"MASTER_PORT": port, "OMP_NUM_THREADS": max(1, (os.cpu_count() or 1) // config.ranks)}
@@ -49,10 +49,10 @@ def _replay(config: RunConfig, start: int | None, held: int) -> None:
         ranks = []
         for rank in range(config.ranks):
             place = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
-            environment = {**os.environ, **config.launch.environment, **place, "PLINTH_SUPERVISOR": str(os.getpid())}
+            own = {**config.launch.environment, **place, "PLINTH_SUPERVISOR": str(os.getpid())}
             ranks.append(
-                subprocess.Popen(
-                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(held,)
+                processes.start(
+                    command, *processes.JOB, own=own, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(held,)
                 )
             )
         hanging = watch(ranks, run.events, config.supervision, lambda: 0, lambda: None, lambda: None)

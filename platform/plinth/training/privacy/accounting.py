@@ -9,10 +9,10 @@ and the other has not. Every step that has looked at data counts, whatever came 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Any
 
+from plinth import processes
 from plinth.errors import RecipeError, TrainingError
 from plinth.training.privacy.parameters import UNIT, Privacy, PrivacyState
 
@@ -64,8 +64,8 @@ def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str,
         RecipeError: as `resolve`; or Opacus is not installed.
     """
     question = {"params": params.model_dump(), "sample_rate": sample_rate, "steps": steps}
-    command = [sys.executable, "-m", "plinth.training.privacy.accounting"]
-    done = subprocess.run(command, input=json.dumps(question), capture_output=True, text=True, check=False)
+    command = processes.python("plinth.training.privacy.accounting")
+    done = processes.run(command, input=json.dumps(question), capture_output=True, text=True)
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):

@@ -7,17 +7,13 @@ Measured once by a process of its own (probe), because whoever asks imports no t
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-import plinth
-from plinth import fingerprint
+from plinth import fingerprint, processes
 from plinth.errors import IntegrityError, WorkerError
 from plinth.launch.parameters import Launch
 from plinth.records import Frozen
@@ -114,14 +110,10 @@ def measure(workspace: Workspace) -> MachineSpeed:
 
 
 def _probed() -> list[dict[str, object]]:
-    root = str(Path(plinth.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS",)}
-    command = [sys.executable, "-m", "plinth.training.roofline.probe"]
+    command = processes.python("plinth.training.roofline.probe")
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**environment, "PYTHONPATH": path}
-        )
+        # of the whole machine: no threads are set for it
+        done = processes.run(command, own={"OMP_NUM_THREADS": ""}, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as cause:
         raise WorkerError(
             "measuring this machine took too long", expected=f"at most {TIMEOUT_S:g} s", remedy="try when it is idle"

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from plinth import processes
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
@@ -172,8 +173,11 @@ def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
     """The relay of a job, if its recipe has sinks."""
     if not config.sinks.any:
         return None
-    command = [sys.executable, "-m", "plinth.training.sinks.relay", str(path)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE)  # which ends when this process does, however it does
+    command = processes.python("plinth.training.sinks.relay", str(path))
+    process: subprocess.Popen[bytes] = processes.start(
+        command, *processes.STORES, *processes.SERVICES, stdin=subprocess.PIPE
+    )  # it ends when this process does, however it does
+    return process
 
 
 def end(relay: subprocess.Popen[bytes] | None) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from plinth import processes
 from plinth.training.attempts.host import this_host
 from plinth.training.checkpoint.upload import fetch_command
 from plinth.training.checkpoint.writer import writer_process
@@ -66,7 +67,9 @@ class Follower:
 
     def fetch(self, step: int) -> subprocess.Popen[bytes]:
         """The process that fetches this node's share of a checkpoint; it is reported on as a rank is."""
-        return subprocess.Popen(fetch_command(self._path, step, self.place.node, self.place.nodes))
+        command = fetch_command(self._path, step, self.place.node, self.place.nodes)
+        process: subprocess.Popen[bytes] = processes.start(command, *processes.STORES, *processes.KEYS)
+        return process
 
     def _execute(self, order: NodeOrder) -> None:
         if order.id != self._order.id:

@@ -20,13 +20,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from plinth import processes
 from plinth.errors import LaunchError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
@@ -185,16 +185,16 @@ def start_rank(
     config: RunConfig, config_path: Path, place: NodePlace, order: NodeOrder, rank: int, lock_fd: int
 ) -> Process:
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
-    command = [sys.executable, "-m", "plinth.training", str(config_path), "--attempt", str(order.attempt)]
+    command = processes.python("plinth.training", str(config_path), "--attempt", str(order.attempt))
     return _STARTER[-1](command + ["--audit"] * order.audit, rank_environment(config, place, order, rank), lock_fd)
 
 
 def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank: int) -> dict[str, str]:
-    """The environment variables of one rank of this node, with those of this process."""
+    """The environment variables of one rank of this node; it signs what it saw, so it may use the trainer's key."""
     here = place.ranks(config)
-    return {
+    given = {
         **hang.environment(config.directory),
-        **os.environ,
+        **processes.environment(*processes.JOB),
         **config.launch.environment,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank - here.start),
@@ -206,10 +206,14 @@ def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(here))),
         "PYTHONUNBUFFERED": "1",
     }
+    return processes.environment(own=given)
 
 
 def _interpreter(command: list[str], environment: dict[str, str], lock_fd: int) -> Process:
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=(lock_fd,))
+    process: subprocess.Popen[bytes] = processes.start(
+        command, own=environment, stdin=subprocess.DEVNULL, pass_fds=(lock_fd,)
+    )
+    return process
 
 
 #: How this process starts ranks: by default each in an interpreter of its own.
@@ -225,7 +229,9 @@ def start_checks(config_path: Path, place: NodePlace, address: str, port: int) -
     """Start the process that checks this node (`peer_checks`)."""
     words = [str(place.node), str(place.nodes), address, str(port)]
     module = "plinth.training.supervise.peer_checks"
-    return subprocess.Popen([sys.executable, "-m", module, str(config_path), *words], stdin=subprocess.DEVNULL)
+    command = processes.python(module, str(config_path), *words)
+    process: subprocess.Popen[bytes] = processes.start(command, *processes.JOB, stdin=subprocess.DEVNULL)
+    return process
 
 
 def on_stop(note: Callable[[int], None]) -> None:

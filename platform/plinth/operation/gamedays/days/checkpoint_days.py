@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from plinth import processes
 from plinth.operation.gamedays import alerting, faults, rehearsal, warm_job
 from plinth.operation.gamedays.faults import RehearsalFault
 from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
@@ -198,11 +198,11 @@ def _full(config: RunConfig, made: Counted, chooser: Random, size: int) -> Rehea
 def small_disk(folder: Path, size: int = DISK_BYTES) -> Iterator[None]:
     """A file system of a size at a folder, really full when it is full."""
     folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    processes.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+        processes.run(["umount", "-l", str(folder)], check=True)
 
 
 def can_mount() -> bool:
@@ -211,9 +211,9 @@ def can_mount() -> bool:
         return False
     with tempfile.TemporaryDirectory() as folder:
         command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
+        if processes.run(command, capture_output=True).returncode:
             return False
-        subprocess.run(["umount", folder], check=True)
+        processes.run(["umount", folder], check=True)
     return True
 
 

@@ -10,10 +10,10 @@ import json
 import os
 import select
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from plinth import processes
 from plinth.errors import CheckpointError
 from plinth.training.checkpoint.writer.rank_part import Timing
 from plinth.training.supervise.rank_failure import RankFailure
@@ -27,10 +27,15 @@ class WriterClient:
 
     def __init__(self, root: Path, rank: int, descriptor: int) -> None:
         module = "plinth.training.checkpoint.writer.writer_process"
-        command = [sys.executable, "-m", module, str(root), str(rank), str(descriptor)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, pass_fds=(descriptor,), bufsize=0
+        command = processes.python(module, str(root), str(rank), str(descriptor))
+        self._process: subprocess.Popen[bytes] = processes.start(
+            command,
+            *processes.KEYS,
+            own={"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(descriptor,),
+            bufsize=0,
         )
         self._buffer, self._work, self._ready = b"", 0, False
 

@@ -1,0 +1,196 @@
+"""Child processes: the command, the working directory and the environment of every program that Plinth starts.
+
+    start, run           `subprocess.Popen` and `subprocess.run`, in an empty private folder, with named variables only
+    python               the command line of one of our own modules, without the working directory on its path
+    environment          the variables of a child, by what it needs
+    shut_out             take a workspace off the search paths of this process and of what it starts
+
+Whoever can write a workspace decides nothing about what runs: `-P` and `PYTHONSAFEPATH` keep the working directory off
+`sys.path`, also in what the children start, and relative entries of PATH and PYTHONPATH are dropped. A child sees the
+variables of `BASE` and of the groups that it is given; `PLINTH_PASS_ENVIRONMENT` names further ones (`MY_KEY OTHER_*`).
+
+Starting a process in any other place fails `tests/attacks/test_planted_packages.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from plinth import private
+from plinth.errors import WorkspaceError
+
+#: Names further variables that children may see, with wildcards, separated by spaces.
+PASS_VARIABLE = "PLINTH_PASS_ENVIRONMENT"
+
+#: What every child sees: the machine, the language, threads, devices, proxies, and Plinth's own settings.
+BASE = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR", "TMP", "TEMP"),
+    *("XDG_*", "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHON*", "VIRTUAL_ENV", "CONDA_*"),
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS"),
+    *("MALLOC_*", "OMP_*", "MKL_*", "OPENBLAS_*", "GOTO_*", "BLIS_*", "NUMEXPR_*", "KMP_*", "GOMP_*", "NUMBA_*"),
+    *("CUDA_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "UCX_*", "FI_*", "IB_*", "HSA_*", "HIP_*"),
+    *("ROCR_*", "GPU_*", "TORCH*", "PYTORCH_*", "TRITON_*", "TOKENIZERS_*", "DS_*", "DEEPSPEED_*", "MASTER_*", "MPL*"),
+    *("RANK", "WORLD_SIZE", "LOCAL_*", "*_proxy", "*_PROXY", "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("KRB5*", "PLINTH_*"),
+)
+#: Addresses and credentials of stores, hubs and databases.
+STORES = ("AWS_*", "BOTO_*", "S3_*", "GOOGLE_*", "GCS_*", "AZURE_*", "FSSPEC_*", "HF_*", "HUGGING_FACE_*", "PG*")
+#: Where a run is tracked, and the services that orchestrate it.
+SERVICES = ("MLFLOW_*", "DAGSTER_*", "WANDB_*", "TENSORBOARD_*", "RAY_*")
+#: A scheduler's own variables, and what its scripts need to load modules.
+CLUSTER = (
+    *("SLURM*", "SBATCH_*", "SRUN_*", "SQUEUE_*", "SCANCEL_*", "SCONTROL_*", "MUNGE_*", "RAY_*", "KUBE*"),
+    *("MODULE*", "LMOD_*", "LOADEDMODULES", "_LMFILES_", "BASH_FUNC_*", "BASH_ENV", "MANPATH", "EB*", "SPACK_*"),
+)
+#: Names of keys, PINs and the folder of trust: for what signs, or checks a signature.
+KEYS = ("PLINTH_TRUST", "PLINTH_KEY_*", "PLINTH_PIN", "PLINTH_PIN_FILE", "PYKCS11LIB", "SOFTHSM2_*")
+#: What the job of a training run needs.
+JOB = (*STORES, *SERVICES, *CLUSTER, *KEYS)
+#: Further secrets of Plinth's own, which no child inherits; who needs one is given it by name.
+_WITHHELD = (*KEYS, "PLINTH_PROXY_SECRET", "PLINTH_CERTIFICATE_KEY")
+#: The operator's whole environment: for a command that the operator configured, such as a signing tool.
+ALL = ("*",)
+
+#: Variables that list folders or libraries.
+_LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH")
+#: Variables that name a place, which is relative to the working directory of this process.
+_PLACES = (
+    *("PLINTH_TRUST", "PLINTH_PRIVATE", "PLINTH_CACHE", "PLINTH_WORKSPACE", "PLINTH_DAGSTER_YAML", "PLINTH_PIN_FILE"),
+    *("PLINTH_EXCLUDED", "DAGSTER_HOME", "PGPASSFILE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "SSL_CERT_FILE"),
+    *("SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "AWS_CONFIG_FILE", "KUBECONFIG"),
+    *("AWS_SHARED_CREDENTIALS_FILE", "HF_HOME", "NUMBA_CACHE_DIR", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"),
+)
+#: Workspaces of this process.
+_SHUT_OUT: set[Path] = set()
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def python(module: str, *words: str) -> list[str]:
+    """The command line of a module in this interpreter."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def start(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING, **options: Any) -> Any:
+    """`subprocess.Popen` in an empty private folder.
+
+    Args:
+        needs: groups of variables besides `BASE`: `*STORES`, `*KEYS`.
+        own: variables of this child alone.
+        options: of `Popen`; `env` replaces the environment, `cwd` the folder.
+    """
+    options = {"cwd": elsewhere(), "env": _of(command, needs, own), **options}
+    return subprocess.Popen(list(command), **options)
+
+
+def run(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING, **options: Any) -> Any:
+    """`subprocess.run`, as `start` starts it; its status is the caller's to check."""
+    options = {"cwd": elsewhere(), "env": _of(command, needs, own), "check": False, **options}
+    return subprocess.run(list(command), **options)
+
+
+def elsewhere() -> Path:
+    """The working directory of children: empty, private, in no workspace."""
+    return private.folder("processes")
+
+
+def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str]:
+    """The variables of a child: `BASE`, the groups in `needs`, those of `PLINTH_PASS_ENVIRONMENT`, and its own."""
+    wanted = (*BASE, *needs, *os.environ.get(PASS_VARIABLE, "").split())
+    withheld = [name for name in _WITHHELD if name not in needs] if needs != ALL else []
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if _matches(name, wanted) and not _matches(name, withheld)
+    }  # fmt: skip
+    return _safe({**found, **own})
+
+
+def imports() -> dict[str, str]:
+    """PYTHONPATH by which a child of this interpreter imports what this process imports."""
+    import site
+    import sysconfig
+
+    installed = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
+    stdlib = sysconfig.get_path("stdlib")
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    own = [path for path in sys.path if os.path.isabs(path) and path not in installed and _is_further(path, stdlib)]
+    further = list(dict.fromkeys(filter(None, (*named, *own))))
+    return {"PYTHONPATH": os.pathsep.join(further)} if further else {}
+
+
+def shut_out(workspace: Path) -> None:
+    """Take what lies in a workspace, and every relative entry, off the search paths of this process and its children.
+
+    Raises:
+        WorkspaceError: the code that runs lies in the workspace, so whoever writes there could change it.
+    """
+    root = workspace.resolve()
+    here = next((place for place in (private.SOURCE, Path(sys.prefix)) if place.resolve().is_relative_to(root)), None)
+    if here is not None:
+        raise WorkspaceError(
+            f"the workspace {workspace} holds the code that runs",
+            found=str(here),
+            expected="a workspace apart from source and interpreter",
+            remedy="name a folder of its own by --workspace",
+        )
+    _SHUT_OUT.add(root)
+    for path in [path for path in sys.path if path and _in_workspace(path)]:
+        print(f"not imported from: {path} is in the workspace", file=sys.stderr)
+    sys.path[:] = [path for path in sys.path if os.path.isabs(path) and not _in_workspace(path)]
+    os.environ.update(_lists(os.environ))
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def _of(command: Sequence[str], needs: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:
+    return environment(*needs, own={**(imports() if command[0] == sys.executable else {}), **own})
+
+
+def _is_further(path: str, stdlib: str) -> bool:
+    return not path.startswith(stdlib) and re.fullmatch(r"python\d+\.zip", os.path.basename(path)) is None
+
+
+def _safe(found: dict[str, str]) -> dict[str, str]:
+    for name in _PLACES:
+        if (given := found.get(name)) and "://" not in given:
+            found[name] = os.path.abspath(given)
+    found = {**found, **_lists(found), "PYTHONSAFEPATH": "1"}
+    return {name: value for name, value in found.items() if value or name not in _LISTS}
+
+
+def _lists(found: Mapping[str, str]) -> dict[str, str]:
+    """The variables that list folders, without relative ones and those in a workspace."""
+    return {
+        name: os.pathsep.join(
+            path
+            for path in re.split("[: ]" if name == "LD_PRELOAD" else ":", found[name])
+            if path and _is_safe(name, path)
+        )
+        for name in _LISTS
+        if name in found
+    }
+
+
+def _is_safe(name: str, path: str) -> bool:
+    """True for an absolute path outside every workspace, and for the bare name of a library to load."""
+    return not _in_workspace(path) if os.path.isabs(path) else name == "LD_PRELOAD" and "/" not in path
+
+
+def _in_workspace(path: str) -> bool:
+    return _inside(Path(path), _SHUT_OUT)
+
+
+def _inside(path: Path, folders: Iterable[Path]) -> bool:
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(folder) for folder in folders)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
