@@ -158,10 +158,9 @@ def _service_levels(ctx: Context) -> StateTile:
     spent = {one.indicator: one.spent for one in found if one.spent is not None}
     if not spent:
         return StateTile(label="Service levels", value="nothing measured", note="no run in the window")
-    worst = max(spent, key=lambda name: spent[name])
+    worst = max((one for one in found if one.spent is not None), key=lambda one: spent[one.indicator])
     over = [one.indicator for one in found if one.is_spent]
-    standing: Standing = "bad" if over else "attention" if spent[worst] >= LOOK_AT else "good"
+    standing: Standing = "bad" if over else "attention" if spent[worst.indicator] >= LOOK_AT else "good"
     value = f"{len(over)} of {len(spent)} error budgets spent" if over else f"{len(spent)} within their budgets"
-    return StateTile(
-        label="Service levels", value=value, note=f"{worst}: {spent[worst]:.0%} of its budget", standing=standing
-    )
+    note = f"{worst.words}, {objectives.source(ctx.workspace)}"
+    return StateTile(label="Service levels", value=value, note=note, standing=standing)

@@ -6,7 +6,8 @@ signed policy; a workspace's own `objectives.yaml` is for showing, and changes n
 
 from __future__ import annotations
 
-from plinth.operation.indicators import ErrorBudget
+from collections.abc import Collection
+
 from registry.gates.facts import Evidence
 from registry.gates.result import GateResult, missing
 from registry.gates.settings import GatePolicy
@@ -24,16 +25,18 @@ def error_budget(policy: GatePolicy, evidence: Evidence) -> GateResult:
         return missing(ERROR_BUDGET, f"{', '.join(unknown)} was not measured in the last {days:g} days")
     measured = [one for one in found.values() if one.total_s]
     spent = [one for one in measured if one.is_spent]
-    shown = "; ".join(map(_in_words, spent or measured))
+    shown = "; ".join(one.words for one in spent or measured)
+    window = f"in {asked.objectives.window_days:g} days, objectives of the policy"
     return GateResult(
         name=ERROR_BUDGET,
         passed=not spent,
-        reason=f"error budget spent: {shown}" if spent else f"some of every error budget is left: {shown}",
+        reason=(f"error budget spent: {shown}" if spent else f"some left of each required error budget: {shown}")
+        + f"; {window}{_not_required(evidence, found)}",
         evidence={one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured},
     )
 
 
-def _in_words(one: ErrorBudget) -> str:
-    value, spent = one.value or 0.0, one.spent or 0.0
-    seconds = f"{value:.2%} of {one.total_s:,.0f} {one.unit}"
-    return f"{one.indicator} {seconds}, objective {one.target:.2%} ({spent:.0%} spent)"
+def _not_required(evidence: Evidence, required: Collection[str]) -> str:
+    """Spent budgets that the policy does not require: a checklist that measures them all calls them spent."""
+    others = [one.words for one in evidence.error_budgets or () if one.indicator not in required and one.is_spent]
+    return f"; spent, not required by the policy: {'; '.join(others)}" if others else ""

@@ -23,6 +23,7 @@ from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, MissingError, RequestError, SignatureError, WorkspaceError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
+from plinth.operation import objectives
 from plinth.operation.backup.snapshot import BackupArchive, BackupSnapshot
 from plinth.operation.checklists import (
     catalog,
@@ -36,10 +37,11 @@ from plinth.operation.checklists import (
 from plinth.operation.checklists.check import CHECKLISTS, Check, CheckAnswer, CheckedLine, passed, undetermined
 from plinth.operation.checklists.scope import CheckScope
 from plinth.operation.checklists.settings import ChecklistSettings
+from plinth.operation.indicators import ErrorBudget
 from plinth.operation.spending.ledger import Ledger, Limit
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
-from plinth.storage.workspace import TRUST_VARIABLE
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training import config as configuration
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.engine.parameters import Optimizer
@@ -499,3 +501,23 @@ def test_a_secret_is_named_by_its_key_and_never_printed(ctx: Context) -> None:
     assert "hunter2" not in found.evidence
     path.write_text("ledger: postgresql://plinth:$PGPASSWORD@db/plinth\n")
     assert review.evaluate(CheckScope(ctx), [check])[0].outcome == "pass"
+
+
+def test_a_spent_error_budget_is_named_with_its_objective_and_where_that_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate on error budgets has other objectives: the same words never mean two things."""
+    ctx = Context(Workspace(tmp_path / "here").ensure())
+    spent = ErrorBudget(indicator="goodput", unit="rank-s", target=0.9, good_s=63, total_s=100)
+    monkeypatch.setattr(objectives, "measure", lambda *_: [spent])
+    scope = CheckScope(ctx, settings=ChecklistSettings())
+    answer = money_checks.error_budget_left(scope)
+    found = "goodput 63.00% of 100 rank-s, objective 90.00% (370% spent); in 28 days, "
+    assert (answer.outcome, answer.evidence) == ("fail", f"{found}default objectives")
+    (ctx.workspace.root / "objectives.yaml").write_text("goodput: 0.5\n")
+    assert money_checks.error_budget_left(scope).evidence == f"{found}objectives of objectives.yaml"
+    monkeypatch.setattr(objectives, "measure", lambda *_: [spent.model_copy(update={"target": 0.5})])
+    answer = money_checks.error_budget_left(scope)
+    assert (answer.outcome, answer.evidence.partition(";")[0]) == (
+        "pass", "goodput 63.00% of 100 rank-s, objective 50.00% (74% spent)"
+    )  # fmt: skip

@@ -13,9 +13,12 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import GateError
+from plinth.operation.indicators import ErrorBudget
 from plinth.training import config as configuration
 from registry import api, policy, waivers
 from registry.gates import GatePolicy
+from registry.gates.facts import Evidence
+from registry.gates.operation import error_budget
 from registry.gates.settings import ErrorBudgetPolicy
 from tests.plinth.operation.indicators.test_indicators import event, healthy
 from tests.plinth.training.conftest import tiny
@@ -94,7 +97,29 @@ def test_with_some_of_every_budget_left_it_passes(ctx: Context, line: Any) -> No
     api.approve(ctx, line.recipe, None, ADA, "good")
     ran(ctx, "good-000000000000", healthy(time.time() - 7000))
     record = api.promote(ctx, line.recipe, None, "ben", "now")
-    assert record.gates[GATE].startswith("some of every error budget is left: job success 100.00% of 16 rank-s")
+    assert record.gates[GATE].startswith("some left of each required error budget: job success 100.00% of 16 rank-s")
+
+
+def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
+    """The same words as the checklist: goodput is spent there, and not required here."""
+
+    def budget(indicator: str, good_s: float) -> ErrorBudget:
+        return ErrorBudget(indicator=indicator, unit="rank-s", target=0.9, good_s=good_s, total_s=100.0)
+
+    policy, well = asking("demo", indicators=["job success"]), budget("job success", 99)
+    found = error_budget(policy, Evidence.model_construct(error_budgets=(well, budget("goodput", 63))))
+    assert (found.passed, found.reason) == (
+        True,
+        "some left of each required error budget: job success 99.00% of 100 rank-s, objective 90.00% (10% spent); "
+        "in 28 days, objectives of the policy; spent, not required by the policy: goodput 63.00% of 100 rank-s, "
+        "objective 90.00% (370% spent)",
+    )
+    found = error_budget(policy, Evidence.model_construct(error_budgets=(budget("job success", 10),)))
+    assert (found.passed, found.reason) == (
+        False,
+        "error budget spent: job success 10.00% of 100 rank-s, objective 90.00% (900% spent); "
+        "in 28 days, objectives of the policy",
+    )
 
 
 def test_a_policy_names_indicators_that_there_are() -> None:

@@ -29,6 +29,8 @@ from plinth.training.telemetry.timeline import read_events
 #: Says of a run whether its data is known down to its sources; None: it cannot be said.
 Complete = Callable[[RunConfig], bool | None]
 
+#: The objectives of a workspace.
+FILE = "objectives.yaml"
 _TAIL_BYTES = 1 << 16
 
 
@@ -38,8 +40,13 @@ def load(workspace: Workspace) -> Objectives:
     Raises:
         RequestError: the file has no such objectives.
     """
-    path = workspace.root / "objectives.yaml"
+    path = workspace.root / FILE
     return read_settings(path, Objectives, "has no objectives that can be used", "docs/slis.md")
+
+
+def source(workspace: Workspace) -> str:
+    """Where the objectives of a workspace come from; a gate uses those of its policy instead."""
+    return f"objectives of {FILE}" if (workspace.root / FILE).exists() else "default objectives"
 
 
 def tallies(

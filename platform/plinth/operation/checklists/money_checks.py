@@ -37,12 +37,14 @@ def error_budget_left(scope: CheckScope) -> CheckAnswer:
     """No error budget is spent."""
     from plinth.operation import indicators, objectives
 
-    found = objectives.measure(scope.ctx, objectives.load(scope.ctx.workspace), scope.now)
+    wanted = objectives.load(scope.ctx.workspace)
+    found = objectives.measure(scope.ctx, wanted, scope.now)
+    window = f"in {wanted.window_days:g} days, {objectives.source(scope.ctx.workspace)}"
     try:
         indicators.refuse_spent(found)
-    except CheckFailedError as error:
-        return failed(str(error.found))
-    return passed(", ".join(f"{one.indicator} {one.spent:.0%} spent" for one in found if one.spent is not None))
+    except CheckFailedError:
+        return failed(f"{'; '.join(one.words for one in found if one.is_spent)}; {window}")
+    return passed(f"{'; '.join(one.words for one in found if one.total_s)}; {window}")
 
 
 def money_limited(scope: CheckScope) -> CheckAnswer:

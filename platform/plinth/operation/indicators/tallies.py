@@ -81,6 +81,14 @@ class ErrorBudget(Frozen):
         """Whether no bad second is left; seconds that are no number leave none."""
         return bool(self.total_s) and not self.good_s > self.target * self.total_s
 
+    @property
+    def words(self) -> str:
+        """The indicator with its value, its objective and the share of the error budget that is spent."""
+        if self.value is None or self.spent is None:
+            return f"{self.indicator} not measured"
+        seconds = f"{self.value:.2%} of {self.total_s:,.0f} {self.unit}"
+        return f"{self.indicator} {seconds}, objective {self.target:.2%} ({self.spent:.0%} spent)"
+
 
 def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[TallyPart]) -> Iterator[Tally]:
     """Tallies of consecutive pieces; short ones are joined, long ones stay as they are."""
