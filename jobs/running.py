@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import psutil
 
+from plinth.storage import started as records
 from plinth.storage.atomic import write_bytes
+from plinth.storage.started import RunningProcess
 from plinth.storage.workspace import Workspace
-from registry.server import RunningProcess, find_server, stop_server
+from registry.server import find_server, stop_server
 
 STOP_GRACE_S = 20
 
@@ -72,4 +74,4 @@ def _memory(pid: int) -> int:
 
 
 def _noted(workspace: Workspace) -> Path:
-    return workspace.dagster / "server.json"
+    return records.folder(workspace) / "up.json"

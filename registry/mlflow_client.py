@@ -19,7 +19,7 @@ from plinth.errors import LineageError, MissingError, RegistryError
 from plinth.storage.workspace import Workspace
 from registry.login import accounts
 from registry.mlflow_process import DATABASE
-from registry.server import ensure_server, find_server
+from registry.server import ensure_server, find_server, use
 
 SCHEME = "plinth://"
 ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
@@ -49,6 +49,7 @@ def reading(workspace: Workspace) -> Any:
         return connect(workspace)
     running, database = find_server(workspace), workspace.mlflow / DATABASE
     if running is not None:
+        use(workspace)
         return _client(workspace, running.uri)
     return _client(workspace, f"sqlite:///{database}") if database.exists() else Unregistered()
 

@@ -1,10 +1,10 @@
 """The local MLflow server: started when needed, found again, stopped on request.
 
-SQLite and artifacts lie in the workspace's `mlflow/`, unless the environment names others (`mlflow_process`);
-`server.json` remembers the process and its port, so that the address stays the same over restarts. The server outlives
-the process that started it; one with other stores, or that asks for another login than the workspace's settings say
-(`login.settings`), is replaced. `MLFLOW_TRACKING_URI` names another server, which then
-takes precedence.
+SQLite and artifacts are in the workspace's `mlflow/`, unless the environment names others (`mlflow_process`). A record
+in a private folder has the process and its port (`plinth.storage.started`), so that the address stays the same over
+restarts and nobody who writes the workspace names a process to end. The server ends soon after the last process that
+uses it; one with other stores, or that asks for another login than the workspace's settings say (`login.settings`), is
+replaced. `MLFLOW_TRACKING_URI` names another server, which then takes precedence.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ import psutil
 
 from plinth import processes
 from plinth.errors import RegistryError, StorageError
-from plinth.records import Frozen
+from plinth.storage import started
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.locks import locked
+from plinth.storage.started import RunningProcess
 from plinth.storage.workspace import Workspace
 from registry.login import settings
 from registry.mlflow_process import HOST, stores
@@ -51,29 +52,8 @@ SERVER_ENVIRONMENT = {
 }
 
 
-class RunningProcess(Frozen):
-    """A process on this machine; the same one only when its start time is the same too."""
-
-    pid: int
-    started_at_s: float
-
-    @classmethod
-    def of(cls, pid: int) -> RunningProcess:
-        """The process of a number that lives now."""
-        return cls(pid=pid, started_at_s=psutil.Process(pid).create_time())
-
-    def find(self) -> psutil.Process | None:
-        """The process, while it lives."""
-        try:
-            found = psutil.Process(self.pid)
-            same = abs(found.create_time() - self.started_at_s) < 1.0
-            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
-        except psutil.Error:
-            return None
-
-
 class ServerState(RunningProcess):
-    """The content of `server.json`."""
+    """The record of a local server."""
 
     port: int
     login: str = ""
@@ -94,6 +74,7 @@ def ensure_server(workspace: Workspace) -> str:
     if external and not is_own(workspace, external):
         return _require_answer(external)
     with _locked(workspace):
+        use(workspace)
         state = _read(workspace)
         wanted = (settings.identity(workspace), stores(workspace.mlflow))
         current = state is not None and (state.login, state.stores) == wanted
@@ -102,6 +83,11 @@ def ensure_server(workspace: Workspace) -> str:
         if state is not None:
             _end(state)
         return _start(workspace, state.port if state else None)
+
+
+def use(workspace: Workspace) -> None:
+    """Keep the local server alive until this process ends."""
+    started.use(_users(workspace))
 
 
 def find_server(workspace: Workspace) -> ServerState | None:
@@ -181,7 +167,8 @@ def _port(before: int | None) -> int:
 
 
 def _command(workspace: Workspace, port: int) -> list[str]:
-    command = processes.python("registry.mlflow_process", str(workspace.mlflow), str(port))
+    words = (str(workspace.mlflow), str(port), str(_users(workspace)))
+    command = processes.python("registry.mlflow_process", *words)
     return command if settings.load(workspace) is None else [*command, str(workspace.root)]
 
 
@@ -255,12 +242,16 @@ def _read(workspace: Workspace) -> ServerState | None:
 
 
 def _path(workspace: Workspace) -> Path:
-    return workspace.mlflow / "server.json"
+    return started.folder(workspace) / "mlflow.json"
+
+
+def _users(workspace: Workspace) -> Path:
+    return started.folder(workspace) / "mlflow.users"
 
 
 def _locked(workspace: Workspace) -> AbstractContextManager[None]:
     """Two callers at once must not start two servers."""
-    return locked(workspace.mlflow / "server.lock")
+    return locked(started.folder(workspace) / "mlflow.lock")
 
 
 def free_port() -> int:

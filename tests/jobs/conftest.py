@@ -83,7 +83,6 @@ def trained(corpus, tmp_path_factory) -> Path:
             plinth(workspace, "run", "-r", RECIPE, "--select", "evaluation", "--workers", 2)
         finally:
             stop_server(Workspace(workspace))
-        Workspace(workspace).mlflow.joinpath("server.json").unlink()  # a copy would ask for the same port
 
     return once(tmp_path_factory, "trained", run)
 

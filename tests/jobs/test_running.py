@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 
 from jobs import running
+from plinth.storage.started import RunningProcess
 from plinth.storage.workspace import Workspace
-from registry.server import RunningProcess
 
 
 def test_the_pages_of_up_are_listed_and_stopped(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_where_nothing_is_registered_a_reader_is_told_so_and_starts_nothing(work
     assert models(client) == versions(client, "words") == []
     assert optional(lambda: client.get_model_version("words", "1")) is None
     assert optional(lambda: client.get_registered_model("words")) is None
-    assert not (workspace.mlflow / "server.json").exists()
+    assert not server._path(workspace).exists()
 
 
 def test_stopping_ends_workers_whose_parent_was_killed(workspace: Workspace) -> None:
@@ -99,7 +99,7 @@ def test_stopping_ends_workers_whose_parent_was_killed(workspace: Workspace) -> 
         time.sleep(0.02)
     workers = parent.children()
     state = server.ServerState(pid=parent.pid, started_at_s=parent.create_time(), port=1)
-    (workspace.mlflow / "server.json").write_text(state.model_dump_json())
+    server._path(workspace).write_text(state.model_dump_json())
     parent.kill()
     parent.wait(300)
     assert workers[0].is_running()
@@ -110,28 +110,29 @@ def test_stopping_ends_workers_whose_parent_was_killed(workspace: Workspace) -> 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_server_outlives_its_starter(workspace: Workspace) -> None:
+def test_the_server_ends_after_its_last_user(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next command finds it still there; without one it ends by itself, also when its user was killed."""
     code = (
-        "import sys; from plinth.storage.workspace import Workspace; from registry.server import ensure_server; "
-        "print(ensure_server(Workspace(sys.argv[1])))"
+        "import os, sys; from plinth.storage.workspace import Workspace; from registry.server import ensure_server; "
+        "print(ensure_server(Workspace(sys.argv[1])), flush=True); os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(workspace.root)], capture_output=True, text=True, timeout=600, check=True
-    )
-    time.sleep(0.5)
+    starting = [sys.executable, "-c", code, str(workspace.root)]
+    first = subprocess.run(starting, capture_output=True, text=True, timeout=600)
     state = server.find_server(workspace)
     assert state is not None
-    assert state.uri == done.stdout.strip()
+    assert state.uri == first.stdout.strip()
+    second = subprocess.run(starting, capture_output=True, text=True, timeout=600)
+    assert second.stdout == first.stdout
     family = [psutil.Process(state.pid), *psutil.Process(state.pid).children(recursive=True)]
-    assert server.stop_server(workspace)
     assert psutil.wait_procs(family, timeout=300)[1] == []
+    assert "no process has used this server for 20 s" in (workspace.mlflow / "server.log").read_text()
 
 
 def test_another_process_with_the_same_number_is_left_alone(workspace: Workspace) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
         state = server.ServerState(pid=bystander.pid, started_at_s=1.0, port=1)
-        (workspace.mlflow / "server.json").write_text(state.model_dump_json())
+        server._path(workspace).write_text(state.model_dump_json())
         assert server.find_server(workspace) is None
         assert not server.stop_server(workspace)
         assert bystander.poll() is None
@@ -141,7 +142,7 @@ def test_another_process_with_the_same_number_is_left_alone(workspace: Workspace
 
 
 def test_garbage_in_the_state_file_means_no_server(workspace: Workspace) -> None:
-    (workspace.mlflow / "server.json").write_text("{")
+    server._path(workspace).write_text("{")
     assert server.find_server(workspace) is None
 
 
@@ -152,7 +153,7 @@ def test_a_server_of_ones_own_wins_and_must_answer(workspace: Workspace, monkeyp
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
     with pytest.raises(RegistryError, match=f"no MLflow server answers at http://127.0.0.1:{port}"):
         server.ensure_server(workspace)
-    assert not (workspace.mlflow / "server.json").exists()
+    assert not server._path(workspace).exists()
 
 
 def test_a_server_that_cannot_start_says_why(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,10 @@ class LocalLauncher:
 
     def find(self, directory: Path) -> Handle | None:
         """The handle in `directory`; without one, that of a living job whose submitter died before it was written."""
-        return read_handle(directory) or _without_handle(directory)
+        handle = read_handle(directory)
+        if handle is None or not _is_of(handle, directory):  # whoever can write the file could name any process
+            return _without_handle(directory)
+        return handle
 
     def poll(self, handle: Handle) -> JobStatus:
         """Alive means: a process of this id that began at the recorded moment and is no zombie.
@@ -93,6 +96,23 @@ class LocalLauncher:
 
 def _handle(process: psutil.Process) -> Handle:
     return Handle(launcher="local", id=str(process.pid), started=_began(process), host=socket.gethostname())
+
+
+def _is_of(handle: Handle, directory: Path) -> bool:
+    """False for a living process of this user that was not started as the job of this directory.
+
+    A directory that was moved here while its job runs has its own job still; one that has ended harms nobody.
+    """
+    process = _process(handle) if handle.host == socket.gethostname() else None
+    if process is None:
+        return True
+    try:
+        place = process.environ().get(DIRECTORY)
+    except psutil.Error:  # another user's: it is seen to live, and cannot be ended
+        return True
+    if place is None:
+        return False
+    return not Path(place).exists() or Path(place).samefile(directory)
 
 
 def _without_handle(directory: Path) -> Handle | None:

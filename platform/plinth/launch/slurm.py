@@ -56,6 +56,8 @@ class SlurmLauncher:
     def find(self, directory: Path) -> Handle | None:
         """The handle in `directory`; where there is none but a script, the job that the script became."""
         handle = read_handle(directory)
+        if handle is not None and handle.started != job_name(directory):  # a file in the workspace: any job's number
+            handle = None
         if handle is None and (directory / SCRIPT).exists():
             return _queued(directory.absolute())
         return handle

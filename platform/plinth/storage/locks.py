@@ -6,6 +6,7 @@ lock as well, until the last holder has ended. Locks are advisory and work on ev
 
     locked     a block under the lock; waits
     take       the descriptor of a lock that outlives the block; waits (`try_take` gives up)
+    share      as `take`, at the same time as others who share it
     lock       the lock of a file that is open already
     held       whether any process holds the lock; an exclusive lock that lives as long as its process is a lease
     owner      the text that the holder wrote into the file
@@ -61,6 +62,17 @@ def try_take(path: Path, *, owner: str = "", wait_s: float = 0.0) -> int | None:
             return None
         time.sleep(POLL_S)
     _sign(fd, owner)
+    return fd
+
+
+def share(path: Path) -> int:
+    """Wait until no process holds the lock alone, and share it; returns the descriptor, which holds it.
+
+    Raises:
+        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+    """
+    fd = _open(path)
+    fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
 
 

@@ -70,11 +70,12 @@ def test_a_copy_of_the_directory_has_no_job_and_a_moved_one_keeps_its_own(local:
         assert local.poll(handle) is JobStatus.RUNNING
         ended = shutil.copytree(first, tmp_path / "ended")
         (ended / "result.json").write_text("{}")
-        assert local.find(ended) == handle  # its job has ended: a finished run is not submitted again
         first.rename(moved)
         assert local.find(moved) == handle
     finally:
         local.cancel(handle, 0.0)
+    wait_for(lambda: local.poll(handle) is JobStatus.GONE)
+    assert local.find(ended) == handle  # its job has ended: a finished run is not submitted again
 
 
 def test_submissions_at_the_same_moment_start_one_job(local: LocalLauncher, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from plinth.errors import CheckpointError, PlinthError
 from plinth.storage import locks
 from plinth.training.checkpoint.writer import rank_part
@@ -142,13 +144,18 @@ def wait_until_gone(run: RunDirectory, timeout_s: float) -> list[int]:
 
 
 def end(run: RunDirectory, rank: int) -> None:
-    """Kill a writer that does not end by itself; the lock proves that the number is still its own, on its host."""
+    """Kill a writer that does not end by itself, on its host.
+
+    The lock is in the workspace, where anyone may write another number: only a writer of this run is killed.
+    """
     if is_alive(run, rank):
         number, _, host = locks.owner(lock_path(run, rank)).partition(" ")
         if host != socket.gethostname():
             return  # its own node's supervisor ends it
-        with contextlib.suppress(ProcessLookupError, ValueError):
-            os.kill(int(number), signal.SIGKILL)
+        with contextlib.suppress(psutil.Error, ValueError):
+            process = psutil.Process(int(number))
+            if {__name__, str(run.root)} <= set(process.cmdline()):
+                process.kill()
         wait_until_gone(run, 10.0)
 
 

@@ -1,0 +1,78 @@
+"""Processes that Plinth started for a workspace on this machine, recorded where no writer of the workspace reaches.
+
+    folder            the private folder of a workspace's records: whoever writes the workspace names no process to end
+    RunningProcess    a process, identified by its number and start time
+    use, unused       who needs a server: it lives as long as a process holds its lock
+
+Does not belong here: jobs of runs, which their launchers find again (`plinth.launch`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+from plinth import private
+from plinth.records import Frozen
+from plinth.storage import locks
+from plinth.storage.workspace import Workspace
+
+POLL_S = 1.0
+#: Locks that this process holds until it ends, by file.
+_USED: dict[Path, tuple[int, int]] = {}
+
+
+class RunningProcess(Frozen):
+    """A process on this machine; the same one only when its start time is the same too."""
+
+    pid: int
+    started_at_s: float
+
+    @classmethod
+    def of(cls, pid: int) -> RunningProcess:
+        """The process of a number that lives now."""
+        return cls(pid=pid, started_at_s=psutil.Process(pid).create_time())
+
+    def find(self) -> psutil.Process | None:
+        """The process, while it lives."""
+        try:
+            found = psutil.Process(self.pid)
+            same = abs(found.create_time() - self.started_at_s) < 1.0
+            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.Error:
+            return None
+
+
+def folder(workspace: Workspace) -> Path:
+    """The records of a workspace, by its resolved path; private to this user.
+
+    Raises:
+        WorkspaceError: as `private.folder`.
+    """
+    place = private.folder("started") / hashlib.sha256(str(workspace.root.resolve()).encode()).hexdigest()[:16]
+    return private.required(place)
+
+
+def use(path: Path) -> None:
+    """Hold a server's lock until this process ends; waits for a server that is just ending."""
+    held = _USED.get(path)
+    if held is None or held[0] != os.getpid():
+        _USED[path] = (os.getpid(), locks.share(path))
+
+
+def wait_until_unused(path: Path, linger_s: float, poll_s: float = POLL_S) -> int:
+    """Wait until no process has used a server for `linger_s` seconds; returns the lock, held against new users."""
+    since = time.monotonic()
+    while True:
+        fd = locks.try_take(path)
+        if fd is None:
+            since = time.monotonic()
+        elif time.monotonic() - since >= linger_s:
+            return fd
+        else:
+            os.close(fd)
+        time.sleep(poll_s)
