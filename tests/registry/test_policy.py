@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jobs import policies
@@ -19,6 +20,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import POLICY, TRAINER
 from plinth.trust.pin import Trust
 from registry import policy
+from registry.canary import PairedStream, judge
 from registry.gates import GatePolicy
 from tests.registry.gate_evidence import policy as strict
 
@@ -164,6 +166,32 @@ def test_the_bounds_of_the_demo_are_those_that_its_numbers_of_items_give() -> No
         assert upper_share(chance, n) <= bound < upper_share(chance + 1, n)
     repeated = planted.count * 3 // len(planted.repetitions)
     assert lower_bound(repeated, repeated) < asked.canaries.max_epsilon < lower_bound(planted.count, planted.count)
+
+
+def test_the_trial_of_the_demo_ends_and_can_end_either_way() -> None:
+    """The power that jobs/policies/demo.yaml states, with the fewest pairs that the demo's recipe gives."""
+    recipe, rules = load_recipe(Path("jobs/recipes/demo.yaml")), policies.packaged("demo").trial
+    pairs = len(recipe.corpus.buckets) * recipe.corpus.holdout.min_documents
+    assert (pairs, rules.promote, rules.level) == (112, "automatic", 0.95)
+    assert pairs >= rules.least == 100  # the default, below which no stream is judged
+
+    def share(decision: str, worse: float, deviation: float) -> float:
+        """Of trials in which the canary is so much worse on average, those that end so."""
+        rng, ends = np.random.default_rng(0), 0
+        for _ in range(100):
+            champion = rng.uniform(3.0, 4.0, pairs)
+            canary = champion * (1 + rng.normal(worse, deviation, pairs))
+            stream = PairedStream("held-out text", list(zip(canary.tolist(), champion.tolist(), strict=True)))
+            ends += judge(rules, [stream]).decision == decision
+        return ends / 100
+
+    assert share("promote", 0.0, 0.03) == 1.0
+    assert share("return", 0.04, 0.03) == 1.0
+    assert share("promote", 0.005, 0.03) > 0.9
+    assert share("promote", 0.0, 0.05) > 0.7
+    assert share("return", 0.04, 0.05) > 0.7
+    assert share("promote", rules.margin, 0.03) <= 0.05  # as bad as the margin allows: hardly ever proved to be within
+    assert share("return", rules.margin, 0.03) <= 0.05
 
 
 def test_gates_that_a_recipe_measures_nothing_for_are_named() -> None:
