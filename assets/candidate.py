@@ -21,6 +21,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.training import config, manifests
 from registry import api, candidate
+from registry.gates import blocking, summary
 from registry.gates.facts import GrantedUses
 
 VERSION = "1"
@@ -97,7 +98,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
     scored = {asset: inputs[asset] for asset in _scored(recipe)}
     found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, scored, materials)
     api.keep_files(ctx, recipe, prepared.run_id, [evaluation_page.show(ctx, recipe, inputs[evaluation_page.ASSET])])
-    say(f"candidate {found.model} version {found.version}: {sum(gate.passed for gate in gates)}/{len(gates)} gates")
+    say(f"candidate {found.model} version {found.version}: {summary(gates)}")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}
     return manifest("candidate", CANDIDATE, inputs, [], stats)
 
@@ -127,8 +128,8 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
         raise GateError(
             f"no candidate of {recipe.required_release().name} may be released",
             found=waiting(ctx, recipe),
-            expected="every gate passed, approvals among them",
-            remedy="approve in MLflow or with `plinth approve`; `plinth promote` shows what is missing",
+            expected="no gate failed or pending",
+            remedy="`plinth approve` lists the candidates with every gate and its reason",
         )
     last = history[-1]
     stats = last.model_dump(mode="json")
@@ -136,10 +137,10 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
 
 
 def waiting(ctx: Context, recipe: Recipe) -> str:
-    """Candidates that wait, with the gates that hold them."""
+    """Pending candidates, with the gates that block them."""
     lines = [
         f"version {status.version}: "
-        + (status.error or ", ".join(f"{gate.name} ({gate.reason})" for gate in status.gates if not gate.passed))
+        + (status.error or ", ".join(f"{gate.name} {gate.state} ({gate.reason})" for gate in blocking(status.gates)))
         for status in api.pending(ctx, recipe)
     ]
     return "; ".join(lines) or "no candidate"

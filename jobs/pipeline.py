@@ -148,14 +148,16 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
 
 
 def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, Any]:
-    """Ask the approval sensor once, as the daemon would, and run what it requests."""
+    """Evaluate the approval sensor once, as the daemon would, and run what it requests."""
     from registry import api
+    from registry.gates import summary
 
     ctx = Context(space)
     if person := recipe.required_release().auto_approve_as:
         for status in api.pending(ctx, recipe):
             if status.waits_for_approval:
-                api.approve(ctx, recipe, status.version, person, "every other gate passed; approved by the recipe")
+                reason = f"approved by the recipe; gates before: {summary(status.gates)}"
+                api.approve(ctx, recipe, status.version, person, reason)
     defs = definitions.build(recipe, space.root, compute=compute)
     sensor = defs.resolve_sensor_def("approval")
     with open_instance(space) as instance:

@@ -24,7 +24,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     mlflow_client connection to MLflow, named failures, source URIs
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
     attestations  statements about a checkpoint, each signed by the role that may state it
-    gates/        pure functions: policy and evidence -> passed, reason
+    gates/        pure functions: policy and evidence -> state, reason
     policy        the signed policy that governs a release: a log, the newest version holds
     waivers       the owner lets one candidate pass one gate until a date
     verdict       what the gates said, as a signed verification summary

@@ -31,7 +31,7 @@ from registry import (
 )
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
-from registry.gates import GateResult
+from registry.gates import GateResult, summary
 from registry.promotion import CANARY, CHAMPION, Stage
 from registry.releases import ReleaseRecord, prove_log
 from registry.review import CandidateStatus, approve, find_candidate, pending, ready, status, waive
@@ -168,12 +168,16 @@ def promote(
 
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
-    """Promote every candidate whose gates, approvals among them, all pass: to champion, or on trial where the policy
-    says so, one after another; and the canary that is proved to be good enough. Called by the sensors' job."""
+    """Promote every candidate that no gate blocks: to champion, or to canary if the policy requires a trial, one after
+    another; and the canary that is proved to be good enough. Called by the sensors' job."""
     proved = promote_if_proved(ctx, recipe)
     stage, waiting = review.next_stage(ctx, recipe), ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
-    return (*proved, *(promote(ctx, recipe, one.version, by, "every gate passed", stage or CHAMPION) for one in chosen))
+    return (*proved, *(_promote_ready(ctx, recipe, one, by, stage or CHAMPION) for one in chosen))
+
+
+def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, stage: Stage) -> ReleaseRecord:
+    return promote(ctx, recipe, one.version, by, f"gates {summary(one.gates)}", stage)
 
 
 def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
@@ -185,7 +189,7 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
         return ()
     if seen is None or (seen.policy.promote, seen.status.trial.decision) != ("automatic", "promote"):
         return ()
-    reason = f"no worse than champion {seen.status.champion}: {seen.status.trial.reason}"
+    reason = f"within the margin of champion {seen.status.champion}: {seen.status.trial.reason}"
     return (promote(ctx, recipe, seen.status.candidate_version, by, reason),)
 
 

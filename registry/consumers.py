@@ -128,7 +128,7 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
     raise GateError(
         f"{name} is not served by canaries of {release}",
         expected=", ".join(one.name for one in canary_for(ctx, release)) or "nobody is enrolled",
-        remedy=f"`plinth consumer add {name} --model {release}@champion --canary`",
+        remedy=f"`plinth consumer add {name} --owner PERSON --model {release}@champion --canary`",
     )
 
 

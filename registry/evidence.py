@@ -20,6 +20,7 @@ from plinth.operation.indicators import ErrorBudget
 from plinth.provenance.statements import INITIAL, Chain, attempts_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
+from plinth.text.plural import counted
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from registry import approval, attestations, measured, policy, releases, service_levels, signing, taint, trained
@@ -156,7 +157,7 @@ def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | 
         provenance = signing.verify(candidate.directory, Trust.of(ctx.workspace).authority(TRAINER))
     except TrustError as error:
         return None, CheckResult(holds=False, detail=error.brief)
-    return provenance, CheckResult(holds=True, detail=f"every file is as the {TRAINER} signed it")
+    return provenance, CheckResult(holds=True, detail=f"all files match the {TRAINER}'s signature")
 
 
 def _lineage(
@@ -169,7 +170,8 @@ def _lineage(
         attempts = attempts_of(provenance["training"])
     except TrustError as error:
         return None, CheckResult(holds=False, detail=error.brief), None
-    detail = f"{len(chain.links)} manifests, complete down to {len(chain.sources)} source inventories"
+    sources = counted(len(chain.sources), "source inventory")
+    detail = f"{counted(len(chain.links), 'manifest')}, complete down to {sources}"
     detail += f"; {trained.in_words(ctx.refs.load(candidate.checkpoint), attempts)}"
     return chain, CheckResult(holds=True, detail=detail), trained.code(attempts)
 

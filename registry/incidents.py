@@ -174,7 +174,7 @@ def require_none(ctx: Context) -> None:
             "promotions are frozen while an incident is open",
             found="; ".join(f"incident {one.number} since {one.opened}: {one.title}" for one in found),
             expected="no open incident",
-            remedy=f"`plinth incident close {found[0].number}`, signed by compliance, once it is over",
+            remedy=f"`plinth incident close {found[0].number} --reason TEXT`, signed by compliance, once it is over",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from plinth.compute.context import Context
@@ -11,6 +12,7 @@ from plinth.trust.pin import Trust
 from registry import attestations, evidence, gates, policy, signing, verdict, waivers
 from registry import candidate as candidates
 from registry.candidate import Candidate
+from registry.gates.settings import ALWAYS
 from registry.policy import SignedPolicy
 from registry.registration import show_gates
 from registry.version_text import scores
@@ -30,7 +32,7 @@ class Judgement(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        return gates.open_gates(self.results)
+        return gates.is_open(self.results)
 
 
 def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = True) -> Judgement:
@@ -66,21 +68,37 @@ def write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
 
 
 def require_open(judged: Judgement) -> None:
-    """Every gate passed.
+    """Require that no gate blocks promotion.
 
     Raises:
-        SignatureError, LineageError, GateError: by the first gate that did not, with the reason of each.
+        SignatureError, LineageError, GateError: by the first gate that does, with the reason of each.
     """
     if judged.passed:
         return
-    closed = gates.failed(judged.results)
+    closed = gates.blocking(judged.results)
     kinds: dict[str, type[TrustError]] = {"signature": SignatureError, "lineage": LineageError}
     raise kinds.get(closed[0].name, GateError)(
         f"{judged.candidate.model} version {judged.candidate.version} may not be promoted",
         found="; ".join(f"{result.name}: {result.reason}" for result in closed),
-        expected="every gate passed",
-        remedy="the gates are listed on its version in MLflow, each with its reason",
+        expected="no gate failed or pending",
+        remedy=remedy(judged.candidate.version, judged.results),
     )
+
+
+def remedy(version: str, results: Sequence[gates.GateResult]) -> str:
+    """Command that unblocks a candidate: approve it, waive a gate, or look at what proves it."""
+    held = gates.blocking(results)
+    failed = [one.name for one in held if one.state == "failed"]
+    waivable = [name for name in failed if name not in (*ALWAYS, "policy")]
+    if "policy" in failed:
+        return "`plinth gates sign FILE` signs a gate policy"
+    if not failed:
+        return f"`plinth approve {version} --by PERSON --reason TEXT`" if held else ""
+    if waivable != failed:
+        proof = ", ".join(name for name in failed if name in ALWAYS)
+        return f"`plinth approve` lists every gate with its reason; no waiver lifts {proof}"
+    waive = f"`plinth gates waive {version} {waivable[0]} --until DATE --reason TEXT`"
+    return f"fix the cause and run again, or let the policy's owner waive each gate: {waive}"
 
 
 def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: gates.Evidence) -> Judgement:
@@ -89,7 +107,7 @@ def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: gates.Evid
         signed = policy.current(ctx, recipe.required_release().name)
     except TrustError as error:
         reason = error.brief
-        return Judgement(found, gathered, (gates.GateResult(name="policy", passed=False, reason=reason),), None)
+        return Judgement(found, gathered, (gates.GateResult(name="policy", state="failed", reason=reason),), None)
     waived = waivers.of(ctx, signed, found.key)
     return Judgement(found, gathered, gates.evaluate(signed.policy, gathered, waived.said), signed, waived.faults)
 

@@ -58,7 +58,7 @@ def promote(
             "by": by,
             "reason": reason,
             "approvals": judged.evidence.approvals,
-            "gates": {result.name: result.said for result in judged.results},
+            "gates": {result.name: result.text for result in judged.results},
             "policy": judged.policy.digest if judged.policy else "",
         }
         record = _move(ctx, client, CANARY, facts)
@@ -134,7 +134,8 @@ def return_canary(
             record = records[-1]
         else:
             mirror.repair(ctx, client, name)
-            raise MissingError(f"{name} has no canary", remedy="`plinth promote --stage canary` puts one on trial")
+            remedy = "`plinth promote --stage canary --by PERSON --reason TEXT` puts one on trial"
+            raise MissingError(f"{name} has no canary", remedy=remedy)
         asked.subject = f"{name} version {record.previous}"
         mirror.note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
         mirror.repair(ctx, client, name)

@@ -21,7 +21,7 @@ from plinth.training.checkpoint import mean_record
 from registry import mlflow_client
 from registry.candidate import CandidateRun, Facts, model_name
 from registry.consumers import DIGEST, PARENT
-from registry.gates import GateResult, failed
+from registry.gates import GateResult, summary
 from registry.policy import SignedPolicy
 from registry.version_text import scores, version_text
 
@@ -96,12 +96,11 @@ def show_gates(
         measured: the scores, as `version_text.scores` writes them; empty to keep what is there.
     """
     results = tuple(results)
-    closed = failed(results)
-    tags = {f"gate/{result.name}": _shown(result) for result in results}
+    tags = {f"gate/{result.name}": result.text for result in results}
     if policy is not None:
-        tags |= {f"gate/{name}": f"not asked: {reason}" for name, reason in policy.policy.without.items()}
+        tags |= {f"gate/{name}": f"not required by policy: {reason}" for name, reason in policy.policy.without.items()}
         tags["policy"] = f"{policy.title}, signed by {', '.join(policy.signers)}"
-    tags["gates"] = "passed" if results and not closed else f"FAILED: {', '.join(result.name for result in closed)}"
+    tags["gates"] = summary(results)
     tags["gates.json"] = json.dumps([result.model_dump(mode="json") for result in results], sort_keys=True)
     tags["root"] = root
     for key, value in tags.items():
@@ -115,11 +114,6 @@ def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str =
     text = version_text(measured or version.description or "", tags)
     if text != (version.description or ""):
         client.update_model_version(version.name, version.version, text)
-
-
-def _shown(result: GateResult) -> str:
-    state = "passed" if result.passed else "WAIVED" if result.waived else "FAILED"
-    return f"{state}: {result.reason}" + (f" ({result.waived})" if result.waived else "")
 
 
 def logged_model(client: Any, experiment_id: str, key: str) -> Any:

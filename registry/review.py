@@ -23,7 +23,7 @@ from registry import (
 )
 from registry.audit_log import AuditedAction
 from registry.candidate import Candidate
-from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
+from registry.gates import APPROVALS, Evidence, GateResult, approvals, blocking, is_open
 from registry.promotion import CANARY, CHAMPION, Stage
 from registry.standing import standing
 
@@ -39,18 +39,19 @@ class CandidateStatus(Frozen):
 
     @property
     def ready(self) -> bool:
-        """Every gate passed, approvals among them."""
-        return self.error is None and open_gates(self.gates)
+        """True if no gate blocks promotion, approvals among them."""
+        return self.error is None and is_open(self.gates)
 
     @property
     def refusal(self) -> str:
-        """Why it may not be promoted."""
-        return self.error or "; ".join(f"{gate.name}: {gate.reason}" for gate in failed(self.gates))
+        """Reason why it may not be promoted."""
+        return self.error or "; ".join(f"{gate.name}: {gate.reason}" for gate in blocking(self.gates))
 
     @property
     def waits_for_approval(self) -> bool:
-        """Only the approvals are missing."""
-        return self.error is None and [gate.name for gate in failed(self.gates)] == [APPROVALS]
+        """True if only approvals are missing, and no one has rejected it."""
+        held = blocking(self.gates)
+        return self.error is None and [(gate.name, gate.state) for gate in held] == [(APPROVALS, "pending")]
 
 
 @mlflow_client.named("judge the candidates")
@@ -152,6 +153,25 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     return tuple(status for status in judged if status.ready)
 
 
+def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
+    """Say what a candidate needs next, with the command: what blocks it, what it waits for, or who promotes it."""
+    if status.error is not None:
+        return "`plinth verify` names the first broken link"
+    history = releases.history(ctx, recipe.required_release().name)
+    if done := [one.version for one in history if one.candidate_version == status.version and one.version]:
+        return f"nothing: it was released as version {done[0]}"
+    if held := blocking(status.gates):
+        names = ", ".join(gate.name for gate in held)
+        return f"blocked by {names}: {judgement.remedy(status.version, status.gates)}"
+    if frozen := incidents.open_ones(ctx):
+        return f"promotions are frozen by incident {frozen[0].number}: `plinth incident show`"
+    stage = next_stage(ctx, recipe)
+    if stage is None:
+        return "waits for the end of the canary's trial: `plinth canary`"
+    promote = f"`plinth promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
+    return f"the approval sensor makes it {stage} while `plinth up` runs; {promote} does it now"
+
+
 def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
     """Where an approved candidate goes now; None while another one is on trial."""
     name = recipe.required_release().name
@@ -178,7 +198,7 @@ def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
     except TrustError:
         return False
     known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
-    return approvals(governing.policy, known).passed
+    return not approvals(governing.policy, known).blocks
 
 
 def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:

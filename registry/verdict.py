@@ -25,7 +25,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER
 from plinth.trust.pin import Trust
 from registry.candidate import Candidate
-from registry.gates.result import GateResult, open_gates
+from registry.gates.result import GateResult, is_open
 from registry.policy import SignedPolicy
 
 PREDICATE: Final = "https://slsa.dev/verification_summary/v1"
@@ -49,7 +49,7 @@ def predicate(
         inputs: SHA-256 of the signed statements that were read, by URI.
         faults: statements that did not count, in words.
     """
-    passed = open_gates(tuple(results))
+    passed = is_open(results)
     return {
         "verifier": {"id": VERIFIER, "version": {"plinth": _version()}},
         "timeVerified": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -74,9 +74,9 @@ def levels(results: Sequence[GateResult]) -> tuple[str, ...]:
     """What was verified, and no more."""
     by_name = {result.name: result.passed for result in results}
     found = ["SLSA_BUILD_LEVEL_1"] if by_name.get("signature") and by_name.get("lineage") else []
-    if not open_gates(tuple(results)):
+    if not is_open(results):
         return (*found, "FAILED")
-    waived = any(result.waived for result in results)
+    waived = any(result.state == "waived" for result in results)
     return (*found, "PLINTH_GATES_PASSED_WITH_WAIVERS" if waived else "PLINTH_GATES_PASSED")
 
 
@@ -122,8 +122,7 @@ def path(found: Candidate) -> Path:
 
 
 def _result(one: GateResult) -> dict[str, Any]:
-    state = "passed" if one.passed else "waived" if one.waived else "failed"
-    return {"gate": one.name, "result": state, "reason": one.reason, "waiver": one.waived, "evidence": one.evidence}
+    return {"gate": one.name, "result": one.state, "reason": one.reason, "waiver": one.waived, "evidence": one.evidence}
 
 
 def _uri(ctx: Context, file: Path) -> str:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from plinth.recipe.gate import BLOCKING
+from registry.gates.result import GateResult
 from registry.papers.markdown import plain
 
 SCORES = "## Scores"
@@ -20,7 +22,7 @@ HOW_TO_APPROVE = (
 #: Characters that MLflow's databases keep of a description.
 LIMIT = 5000
 #: Characters of a gate's reason; the tag `gate/NAME` has all.
-REASON = 110
+REASON = 150
 #: Characters of a trial's finding; the tag `trial` has all.
 TRIAL = 400
 
@@ -74,7 +76,7 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
         return
     yield f"## Gates: {plain(tags.get('gates', ''))}"
     yield ""
-    yield from ("| gate | | what it saw |", "|---|---|---|")
+    yield from ("| gate | state | evidence |", "|---|---|---|")
     yield from rows
     yield ""
     yield f"{plain(tags.get('policy', 'No signed policy'))}. Evidence of each gate: tag `gates.json`."
@@ -82,7 +84,7 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
 
 
 def _rows(results: str) -> list[str]:
-    """A row for each gate; none where somebody has set the tag to something else."""
+    """One row per gate; none if someone has set the tag to something else."""
     try:
         return [_row(one) for one in json.loads(results)]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -90,8 +92,9 @@ def _rows(results: str) -> list[str]:
 
 
 def _row(one: Mapping[str, Any]) -> str:
-    state = "passed" if one["passed"] else "waived" if one["waived"] else "**FAILED**"
-    return f"| {plain(one['name'])} | {state} | {_short(one['reason'], REASON)} |"
+    state = GateResult.model_validate(one).state
+    shown = f"**{state}**" if state in BLOCKING else state
+    return f"| {plain(one['name'])} | {shown} | {_short(one['reason'], REASON)} |"
 
 
 def _short(text: str, most: int) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from assets import comparison, evaluation_page
 from assets.framework.expectations import docs_index
@@ -28,6 +29,7 @@ from plinth.training import config, manifests
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import timeline
 from registry import api
+from registry.gates import GateResult, summary
 from registry.releases import ReleaseRecord
 from registry.standing import standing
 
@@ -44,13 +46,15 @@ def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
         MissingError: the funnel has not been made yet, or no such candidate.
     """
     about = subjects.newest(ctx, recipe) if version is None else subjects.of_candidate(ctx, recipe, version)
+    gates = _gates(ctx, recipe, about)
     content = report.ReportData(
         title=f"{recipe.name}: {about.title}",
         subtitle=recipe.description,
         written=f"{datetime.fromtimestamp(time.time(), UTC):%Y-%m-%d %H:%M} UTC",
         headline=_headline(about),
         release=_release(ctx, recipe, about),
-        gates=_gates(ctx, recipe, about),
+        gates=tuple(map(_gate, gates)),
+        gates_summary=summary(gates) if gates else "",
         slices=about.evaluation.stats["slices"] if about.evaluation else {},
         languages=about.evaluation.stats.get("axes", {}).get("language", {}) if about.evaluation else {},
         run=_training(ctx, about.run) if about.run else None,
@@ -139,12 +143,16 @@ def _candidate(record: ReleaseRecord) -> str:
     return f"candidate {record.candidate_version}"
 
 
-def _gates(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.GateOutcome, ...]:
-    """The gates of the candidate, evaluated now."""
+def _gates(ctx: Context, recipe: Recipe, about: Subject) -> tuple[GateResult, ...]:
+    """Evaluate the gates of the candidate now."""
     if about.version is None or recipe.release is None:
         return ()
-    gates = api.status(ctx, recipe, about.version).gates
-    return tuple(report.GateOutcome(name=gate.name, passed=gate.passed, reason=gate.reason) for gate in gates)
+    return api.status(ctx, recipe, about.version).gates
+
+
+def _gate(one: GateResult) -> report.GateOutcome:
+    tone: Literal["pass", "note", "fail"] = "fail" if one.blocks else "pass" if one.passed else "note"
+    return report.GateOutcome(name=one.name, state=one.state, tone=tone, reason=one.detail)
 
 
 def _training(ctx: Context, run: Manifest) -> report.RunCard:
@@ -187,14 +195,14 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
     at = f"-w {ctx.workspace.root.name}"
     run, digest = about.run.stats["run_id"] if about.run else "", about.checkpoint.digest if about.checkpoint else ""
     rows: Sequence[tuple[str, str, object]] = [
-        ("Dagster, MLflow and all pages in a browser", f"plinth up {at}", True),
-        ("the training run on one page", f"plinth timeline {at} {run}", run),
-        ("the documents of a training step", f"plinth batch {at} {run} 1", run),
-        ("one document through every stage", f"plinth explain {at} URI", True),
-        ("the ledger as Parquet, for any query engine", f"plinth ledger export {at} ledger", recipe.mixture is None),
-        ("every link back to the sources, every byte hashed", f"plinth verify {at} {digest[:16]}", digest),
+        ("Dagster, MLflow and all pages in a browser", "plinth up", True),
+        ("the training run on one page", f"plinth timeline {run}", run),
+        ("the documents of a training step", f"plinth batch {run} 1", run),
+        ("one document through every stage", "plinth explain URI", True),
+        ("the ledger as Parquet, for any query engine", "plinth ledger export ledger", recipe.mixture is None),
+        ("every link back to the sources, every byte hashed", f"plinth verify {digest[:16]}", digest),
     ]
-    commands = tuple(report.Next(what=what, command=command) for what, command, there in rows if there)
+    commands = tuple(report.Next(what=what, command=f"{command} {at}") for what, command, there in rows if there)
     pages = [("index of this workspace", Path("index.html"))]
     if digest:
         pages += [("every measure of the checkpoint, with intervals", evaluation_page.path(ctx, recipe, digest)),

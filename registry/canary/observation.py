@@ -61,7 +61,8 @@ class CanaryStatus(Frozen):
         if self.trial.decision == "return":
             return "it is given back"
         if self.trial.decision == "promote":
-            return "it may become champion: `plinth promote` judges its gates again"
+            promote = f"`plinth promote {self.candidate_version} --by PERSON --reason TEXT`"
+            return f"it may become champion: {promote} judges its gates again"
         open_ = [one.name for one in self.trial.streams if one.role != "guard" and one.decision == "continue"]
         waits = f"undecided: {', '.join(open_)}" if open_ else f"nothing signed decides: {self.missing}"
         return f"{waits}; any stream that is worse than the margin gives it back"

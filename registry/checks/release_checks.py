@@ -75,7 +75,7 @@ def consumers_known(scope: CheckScope) -> CheckAnswer:
         return not_applicable("no champion")
     found = consumers.concerned(scope.ctx, (), {name})
     words = ", ".join(f"{one.name} ({one.owner})" for one in found)
-    return passed(words) if found else warned(f"nobody is enrolled for {name}: nobody learns of a rollback")
+    return passed(words) if found else warned(f"no consumer of {name} is enrolled, so no one is notified of a rollback")
 
 
 def nothing_marked(scope: CheckScope) -> CheckAnswer:
@@ -114,15 +114,17 @@ CHECKS = (
     ),
     Check(
         "champion", "the champion verifies and is not marked", "release", ("readiness", "incident"),
-        "`plinth rollback`", champion_holds,
+        "`plinth rollback --by PERSON --reason TEXT`", champion_holds,
     ),
     Check(
         "way-back", "there is a good version to return to", "release", ("readiness", "incident"),
-        "release a second version; until then only `plinth rollback --withdraw` takes back a bad one", way_back,
+        "release a second version; until then only `plinth rollback --withdraw --by PERSON --reason TEXT` takes back a "
+        "bad one",
+        way_back,
     ),
     Check(
-        "consumers", "whoever uses the champion is enrolled with an owner", "release", ("readiness", "incident"),
-        "`plinth consumer enrol`", consumers_known,
+        "consumers", "every user of the champion is enrolled with an owner", "release", ("readiness", "incident"),
+        "`plinth consumer add NAME --owner PERSON --model RELEASE`", consumers_known,
     ),
     Check(
         "marks", "no mark of unfit data or models stands", "compliance", ("incident",),
@@ -130,6 +132,6 @@ CHECKS = (
     ),
     Check(
         "no-incident", "no incident is open", "on-call", ("preproduction", "readiness"),
-        "`plinth incident show`; `plinth incident close`", no_incident,
+        "`plinth incident show`; `plinth incident close --reason TEXT`", no_incident,
     ),
 )  # fmt: skip

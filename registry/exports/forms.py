@@ -23,7 +23,7 @@ from plinth.trust.authority import EVALUATOR, TRAINER
 from plinth.trust.pin import Trust
 from registry import attestations, measured, policy, signing
 from registry.exports.sealed import FormClaim
-from registry.gates import Evidence, GatePolicy, failed, of_exports
+from registry.gates import Evidence, GatePolicy, blocking, of_exports
 
 #: Folder of the assets under which forms are stated about the checkpoint of their release.
 FORMS: Final = standalone_verify.FORMS.rstrip("/")
@@ -92,11 +92,11 @@ def judge(ctx: Context, source: FormSource, release: str, form: str, compared: M
     if not _is_stated(ctx, source, form, stated):
         _state(ctx, source, form, stated, materials)
     results = of_exports(_policy(ctx, release), Evidence(comparison=facts))
-    if closed := failed(results):
+    if closed := blocking(results):
         raise GateError(
             f"{form} of {release} may not leave",
-            found="; ".join(f"{one.name}: {one.said}" for one in closed),
-            expected="every gate of exports passed",
+            found="; ".join(f"{one.name}: {one.detail}" for one in closed),
+            expected="no gate of exports failed",
             remedy="choose a form with more bits; or sign a policy with other bounds (`extensions: {compressed: …}`)",
         )
     return FormClaim(name=form, comparison=compared.digest, gates=results)

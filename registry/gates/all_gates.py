@@ -1,4 +1,4 @@
-"""Every gate of a policy, asked of the evidence, in a fixed order."""
+"""Evaluate every gate of a policy on the evidence, in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plinth.recipe.gate import GATES
 from plinth.records import Frozen
 from registry.gates import operation, origin, people, quality, risk
 from registry.gates.facts import Evidence
-from registry.gates.result import GateResult
+from registry.gates.result import MISCOUNTED, GateResult, missing
 from registry.gates.settings import ALWAYS, GatePolicy
 
 #: A gate: a pure function from policy and evidence to its result.
@@ -48,7 +48,7 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
     }
 )
 
-#: Pieces of evidence that a gate rests on, of those that are counted again (`registry.recount`).
+#: Recomputed pieces of evidence that a gate rests on (`registry.recount`).
 RESTS_ON: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "beats_gzip": ("evaluation",),
@@ -74,19 +74,19 @@ RESTS_ON: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 def evaluate(
     policy: GatePolicy, evidence: Evidence, waived: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[GateResult, ...]:
-    """Every gate of the policy.
+    """Evaluate every gate that the policy requires.
 
     Args:
-        waived: by gate, the waiver in words (`registry.waivers`); of `ALWAYS` none counts.
+        waived: waivers in words by gate (`registry.waivers`); those of `ALWAYS` are ignored.
     """
-    return tuple(_with_waiver(result, waived) for result in _asked(policy, evidence))
+    return tuple(_with_waiver(result, waived) for result in _required(policy, evidence))
 
 
-def _asked(policy: GatePolicy, evidence: Evidence) -> Iterator[GateResult]:
+def _required(policy: GatePolicy, evidence: Evidence) -> Iterator[GateResult]:
     last = people.APPROVALS
     for name in policy.asked:
         if name != last:
-            yield _counted(JUDGES[name](policy, evidence), evidence)
+            yield _recomputed(JUDGES[name](policy, evidence), evidence)
     for name, raw in sorted(policy.extensions.items()):
         if not _is_of_exports(name):
             yield _installed(name, raw, evidence)
@@ -94,64 +94,63 @@ def _asked(policy: GatePolicy, evidence: Evidence) -> Iterator[GateResult]:
 
 
 def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResult, ...]:
-    """Every gate of exports: the built-in ones, and those that the policy names.
+    """Evaluate every gate of exports: the built-in ones, and those that the policy names.
 
     Args:
-        policy: its `extensions` have the parameters; without one, or where it names none, the gate's own hold.
-        evidence: with the form as the candidate of `comparison`, and the release as its champion.
+        policy: has the parameters in its `extensions`; a gate that it does not name uses its defaults.
+        evidence: has the form as the candidate of `comparison`, and the release as its champion.
     """
     given = policy.extensions if policy else {}
-    asked = {name for name in (*GATES.built_in, *given) if _is_of_exports(name)}
-    return tuple(_installed(name, given.get(name, {}), evidence) for name in sorted(asked))
+    required = {name for name in (*GATES.built_in, *given) if _is_of_exports(name)}
+    return tuple(_installed(name, given.get(name, {}), evidence) for name in sorted(required))
 
 
 def _is_of_exports(name: str) -> bool:
-    """Whether a gate judges exports; one that cannot be loaded is asked of candidates, and fails there."""
+    """True if a gate judges exports; one that cannot be loaded is evaluated for candidates, and fails there."""
     with suppress(RecipeError):
         return GATES.find(name).of_exports
     return False
 
 
-def _counted(result: GateResult, evidence: Evidence) -> GateResult:
-    """Figures that their own tables do not give pass nothing."""
+def _recomputed(result: GateResult, evidence: Evidence) -> GateResult:
+    """Fail a gate whose evidence does not match its own tables."""
     wrong = [said for kind in RESTS_ON.get(result.name, ()) for said in evidence.miscounted.get(kind, ())]
     if not wrong:
         return result
     own = () if result.passed else (result.reason,)
-    reason = "; ".join((*own, f"not what its tables say: {'; '.join(wrong)}"))
-    return GateResult(name=result.name, passed=False, reason=reason, evidence=result.evidence)
+    reason = "; ".join((*own, f"{MISCOUNTED}: {'; '.join(wrong)}"))
+    return GateResult(name=result.name, state="failed", reason=reason, evidence=result.evidence)
 
 
 def _with_waiver(result: GateResult, waived: Mapping[str, str]) -> GateResult:
-    said = "" if result.passed or result.name in ALWAYS else waived.get(result.name, "")
-    return result.model_copy(update={"waived": said}) if said else result
+    text = waived.get(result.name, "") if result.state == "failed" and result.name not in ALWAYS else ""
+    return result.model_copy(update={"state": "waived", "waived": text}) if text else result
 
 
 def _installed(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateResult:
-    """A gate of an installed package; one that cannot be loaded, lacks evidence or raises has not passed."""
+    """Evaluate a gate of an installed package; one that cannot be loaded, lacks evidence or raises fails."""
     try:
         gate, origin_of = GATES.find(name), GATES.origin(name)
         params = GATES.parameters(name, raw, f"extensions.{name}")
     except RecipeError as error:
-        return GateResult(name=name, passed=False, reason=" ".join(str(error).split()))
+        return GateResult(name=name, state="failed", reason=" ".join(str(error).split()))
     known = {"gate": origin_of.model_dump() if origin_of else {}, "parameters": params.model_dump(mode="json")}
     lacking = [field for field in gate.needs if _is_absent(getattr(evidence, field, None))]
     if lacking:
-        return GateResult(name=name, passed=False, reason=f"no evidence: {', '.join(lacking)}", evidence=known)
+        return missing(name, ", ".join(lacking)).model_copy(update={"evidence": known})
     try:
         verdict = gate.judge(params, evidence.model_copy(deep=True))  # or it could change what later gates read
         fingerprint.canonical(verdict.evidence)
-        result = GateResult(
-            name=name, passed=verdict.passed, reason=verdict.reason, evidence={**verdict.evidence, **known}
-        )
+        if verdict.state == "waived":
+            raise ValueError("a gate cannot waive itself")
+        return GateResult(name=name, state=verdict.state, reason=verdict.reason, evidence={**verdict.evidence, **known})
     except Exception as error:
-        reason = f"the gate broke: {type(error).__name__}: {error}"
-        return GateResult(name=name, passed=False, reason=reason, evidence=known)
-    return result
+        reason = f"the gate raised {type(error).__name__}: {error}"
+        return GateResult(name=name, state="failed", reason=reason, evidence=known)
 
 
 def _is_absent(value: Any) -> bool:
-    """None, an empty table, or a record of nothing else."""
+    """True for None, an empty table, or a record of nothing else."""
     if isinstance(value, Frozen):
         return all(_is_absent(getattr(value, name)) for name in type(value).model_fields)
     return value is None or (isinstance(value, Mapping | tuple) and not value)

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 
-from registry.gates.facts import CheckResult, Evidence, GrantedUses, ResumeFacts
-from registry.gates.result import GateResult, missing
+from plinth.text.plural import counted
+from registry.gates.facts import CheckResult, Evidence, ResumeFacts
+from registry.gates.result import GateResult, decided, missing, shown
 from registry.gates.settings import GatePolicy, ResumePolicy
 
 
 def signature(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """The directory holds the files that the trainer signed."""
+    """The directory has exactly the files that the trainer signed."""
     return _finding("signature", evidence.signature)
 
 
 def lineage(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """The ancestry is complete, down to the raw sources, and the trainer stated how it trained: where the policy asks,
-    at a clean commit."""
+    """The ancestry is complete, down to the raw sources, and the trainer stated how it trained; at a clean commit if
+    the policy requires one."""
     found, known = _finding("lineage", evidence.lineage), evidence.code
     if not (found.passed and policy.lineage.clean_commit):
         return found
     if known is None or not (known.commits or known.unclean):
         return missing("lineage", "the code that trained")
     reason = "; ".join(known.unclean) or f"{found.reason}; every machine at a clean commit"
-    return GateResult(
-        name="lineage", passed=not known.unclean, reason=reason, evidence={"commits": list(known.commits)}
-    )
+    return decided("lineage", not known.unclean, reason, commits=list(known.commits))
 
 
 def taint(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """Nothing in the ancestry is marked as unfit."""
+    """No upstream artifact is tainted."""
     if evidence.taints is None:
         return missing("taint")
-    reason = "; ".join(evidence.taints) or "nothing in the ancestry is marked"
-    return GateResult(name="taint", passed=not evidence.taints, reason=reason)
+    return decided("taint", not evidence.taints, "; ".join(evidence.taints) or "no tainted upstream artifacts")
 
 
 def licence(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """Every training document under a licence that the recipe permits, and the policy where it has a list."""
+    """Every training document has a license that the recipe permits, and the policy if it has a list."""
     known = evidence.licences
     if known is None or not sum(known.documents.values()):
         return missing("licence")
@@ -49,13 +47,10 @@ def licence(policy: GatePolicy, evidence: Evidence) -> GateResult:
         for name, count in sorted(known.documents.items())
         if count and not all(judge(name, permitted)[1] for permitted in lists)
     }
-    reason = (
-        "not permitted: " + ", ".join(f"{name} ({count} documents)" for name, count in foreign.items())
-        if foreign
-        else f"{sum(known.documents.values())} documents, all under permitted licences"
-    )
-    evidence_shown = {"documents": dict(known.documents)}
-    return GateResult(name="licence", passed=not foreign, reason=reason, evidence=evidence_shown)
+    share = f"{sum(foreign.values()):,} of {counted(sum(known.documents.values()), 'document')}"
+    reason = f"{share} under licenses that are not permitted (limit 0)"
+    reason += f": {', '.join(f'{name} (n {count:,})' for name, count in foreign.items())}" if foreign else ""
+    return decided("licence", not foreign, reason, documents=dict(known.documents))
 
 
 def terms(policy: GatePolicy, evidence: Evidence) -> GateResult:
@@ -66,47 +61,48 @@ def terms(policy: GatePolicy, evidence: Evidence) -> GateResult:
         return missing("terms")
     refused = {name: [use for use in policy.licences.uses if not getattr(one, use)] for name, one in entered.items()}
     faults = [f"{name} does not grant {' and '.join(uses)}" for name, uses in refused.items() if uses]
-    granted = f"all {len(entered)} sources grant {', '.join(policy.licences.uses)}"
-    return GateResult(
-        name="terms",
-        passed=not faults,
-        reason="; ".join(faults) or granted,
-        evidence={"sources": {name: _terms(one) for name, one in entered.items()}},
+    held = len(entered) - len(faults)
+    reason = f"{held} of {counted(len(entered), 'source')} grant {', '.join(policy.licences.uses)}"
+    return decided(
+        "terms",
+        not faults,
+        "; ".join((reason, *faults)),
+        sources={name: one.model_dump(mode="json") for name, one in entered.items()},
     )
 
 
 def resume(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """A resumed run is bit-identical to an uninterrupted one, or as close as kernels of its hardware allow, where the
-    policy accepts that."""
+    """A resumed run is bit-identical to an uninterrupted one, or within the tolerance of its hardware if the policy
+    accepts that."""
     known, asked = evidence.resume, policy.resume
-    if known is None or known.compared_steps < asked.min_steps:
-        return missing(
-            "resume", "" if known is None else f"{known.compared_steps} steps compared, expected {asked.min_steps}"
-        )
+    if known is None:
+        return missing("resume")
+    steps = f"{counted(known.compared_steps, 'step')} (minimum {asked.min_steps})"
+    if known.compared_steps < asked.min_steps:
+        return missing("resume", f"compared over {steps}")
     within, how = _within(known, asked)
     passed = known.bit_exact or within
-    found = "is bit-identical to" if known.bit_exact else "agrees within a measured tolerance with"
-    found = found if passed else "differs from"
-    reason = f"a resumed run {found} an uninterrupted one over {known.compared_steps} steps"
+    found = "is bit-identical to" if known.bit_exact else "is within a measured tolerance of"
+    reason = f"a resumed run {found if passed else 'differs from'} an uninterrupted one over {steps}"
     reason = "; ".join((reason, *(how if not known.bit_exact else ()), *(() if passed else known.faults)))
-    return GateResult(name="resume", passed=passed, reason=reason, evidence=known.model_dump(mode="json"))
+    return decided("resume", passed, reason, **known.model_dump(mode="json"))
 
 
 def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
-    """Whether the policy accepts the tolerance that was measured, and the reasons."""
+    """Return whether the policy accepts the measured tolerance, and the reasons."""
     measured = known.tolerance
     if measured is None:
         return False, ()
     if "measured" not in asked.classes:
-        return False, ("the policy accepts bit-equal alone",)
+        return False, ("the policy accepts bit-equal only",)
     if measured.faults:
         return False, measured.faults
     widest = max(measured.bounds, key=lambda name: measured.bounds[name])
     if measured.bounds[widest] > asked.max_bound:
-        came = f"the bound of {widest} came to {measured.bounds[widest]:.3g}"
-        return False, (f"{came}, more than the {asked.max_bound:g} allowed",)
-    held = [f"{name} {measured.differences[name]:.2g} of {bound:.2g}" for name, bound in measured.bounds.items()]
-    differences = f"relative differences, of their bounds: {', '.join(held)}"
+        bound = measured.bounds[widest]
+        return False, (f"tolerance of {widest} {shown(bound, asked.max_bound)}, limit {shown(asked.max_bound, bound)}",)
+    held = [f"{name} {measured.differences[name]:.2g}, limit {bound:.2g}" for name, bound in measured.bounds.items()]
+    differences = f"relative differences: {'; '.join(held)}"
     return True, (differences, f"measured on {_machines(measured.hardware)}")
 
 
@@ -121,32 +117,23 @@ def stability(policy: GatePolicy, evidence: Evidence) -> GateResult:
     if known is None or not known.events:
         return missing("stability")
     count = sum(known.events.values())
-    listed = ", ".join(f"{n} {kind}" for kind, n in sorted(known.events.items()) if n) or "none"
-    return GateResult(
-        name="stability",
-        passed=0 <= count <= bound,
-        reason=f"events of the run: {listed}; at most {bound} allowed",
-        evidence={"events": dict(known.events)},
-    )
+    kinds = {kind.removesuffix("s").replace("_", " "): n for kind, n in sorted(known.events.items()) if n}
+    listed = ", ".join(counted(n, kind) for kind, n in kinds.items()) or "no events"
+    total = f"{counted(count, 'event')}: {listed}" if len(kinds) > 1 else listed
+    return decided("stability", 0 <= count <= bound, f"{total} (limit {bound})", events=dict(known.events))
 
 
 def cost(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """What the run cost is on record."""
+    """The cost of the run is on record."""
     known = evidence.cost
     if known is None:
         return missing("cost")
     absent = [name for name in policy.cost.amounts if not known.amounts.get(name, 0.0) > 0]
     if absent:
         return missing("cost", ", ".join(absent))
-    reason = "recorded: " + ", ".join(f"{name} {known.amounts[name]:g}" for name in policy.cost.amounts)
-    return GateResult(name="cost", passed=True, reason=reason, evidence={"amounts": dict(known.amounts)})
+    reason = "recorded: " + ", ".join(f"{name} {shown(known.amounts[name])}" for name in policy.cost.amounts)
+    return decided("cost", True, reason, amounts=dict(known.amounts))
 
 
 def _finding(name: str, found: CheckResult | None) -> GateResult:
-    if found is None:
-        return missing(name)
-    return GateResult(name=name, passed=found.holds, reason=found.detail)
-
-
-def _terms(one: GrantedUses) -> dict[str, bool | int]:
-    return one.model_dump(mode="json")
+    return missing(name) if found is None else decided(name, found.holds, found.detail)

@@ -1,10 +1,11 @@
-"""The gate on decisions of people: different, allowed, enough; with keys of their own where the policy asks for two."""
+"""The gate on approvals: enough different people who are allowed to, each with a key if the policy requires two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from plinth.recipe.gate import GateState
+from plinth.text.plural import counted
 from registry.gates.facts import Approval, Evidence
 from registry.gates.result import GateResult, missing
 from registry.gates.settings import ApprovalPolicy, GatePolicy
@@ -13,7 +14,7 @@ APPROVALS: Final = "approvals"
 
 
 class CountedApprovals(NamedTuple):
-    """People whose approval counts, the keys or logins that they used, who rejected, and why others do not count."""
+    """People whose approval counts, their keys or logins, rejections, and reasons why other decisions do not count."""
 
     people: list[str]
     keys: set[str]
@@ -22,33 +23,32 @@ class CountedApprovals(NamedTuple):
 
 
 def approvals(policy: GatePolicy, evidence: Evidence) -> GateResult:
-    """Different allowed people who approved; one rejection outweighs any number of approvals.
+    """Enough different people approved, and no one rejected: one rejection outweighs any number of approvals.
 
-    A tag counts as the decision of a person whom the policy lists, once a server that it names states that this person,
-    logged in, set it. What the policy does not accept, or anybody could set, counts for nothing: a rejection of that
-    kind is shown as a request, and vetoes nothing.
+    A tag counts as the decision of a person whom the policy lists, if a server that it names states that this person
+    set it while logged in. What the policy does not accept, or anyone could set, does not count: such a rejection is
+    shown as a request and vetoes nothing. Pending until enough people have approved.
     """
     if evidence.approvals is None:
         return missing(APPROVALS)
     asked = policy.approvals
     needed = max(asked.people, 2) if asked.two_person else asked.people
     found = _counted(asked, evidence)
-    faults = [*found.faults, *(_of_two(evidence, found, needed) if asked.two_person else ())]
-    unjudged = asked.two_person and (evidence.requested_by is None or len(found.keys) < needed)
-    parts = [f"{len(found.people)} of {needed} approvals" + (f" ({', '.join(found.people)})" if found.people else "")]
-    return GateResult(
-        name=APPROVALS,
-        passed=len(found.people) >= needed and not unjudged and not found.rejected,
-        reason="; ".join(parts + found.rejected + faults),
-        evidence={"decisions": [approval.model_dump(mode="json") for approval in evidence.approvals]},
-    )
-
-
-def _of_two(evidence: Evidence, found: CountedApprovals, needed: int) -> Iterator[str]:
-    if evidence.requested_by is None:
-        yield "nobody is recorded as having asked for the run, so two-person approval cannot be judged"
-    if len(found.people) >= needed > len(found.keys):
-        yield f"{len(found.people)} people used {len(found.keys)} keys or logins, expected {needed}"
+    unknown = asked.two_person and evidence.requested_by is None
+    alike = asked.two_person and len(found.people) >= needed > len(found.keys)
+    enough = len(found.people) >= needed and not alike
+    state: GateState = "failed" if found.rejected or unknown else "passed" if enough else "pending"
+    if not needed and state == "passed":
+        state = "not applicable"
+    parts = [f"{len(found.people)} of {counted(needed, 'approval')}" if needed else "the policy requires no approval"]
+    parts[0] += f" ({', '.join(found.people)})" if found.people else ""
+    if unknown:
+        parts.append("the requester of the run is unknown, so two-person approval cannot be evaluated")
+    if alike:
+        parts.append(f"{len(found.people)} people used {len(found.keys)} of {needed} different keys or logins")
+    decisions = [approval.model_dump(mode="json") for approval in evidence.approvals]
+    reason = "; ".join((*parts, *found.rejected, *found.faults))
+    return GateResult(name=APPROVALS, state=state, reason=reason, evidence={"decisions": decisions})
 
 
 def _counted(asked: ApprovalPolicy, evidence: Evidence) -> CountedApprovals:
@@ -58,7 +58,7 @@ def _counted(asked: ApprovalPolicy, evidence: Evidence) -> CountedApprovals:
         if approval.decision == "rejected":
             said, unproved = f"{approval.by}: {approval.reason}", _unproved(asked, approval)
             if unproved:
-                faults.append(f"a rejection is asked for by {said} ({approval.how}{unproved})")
+                faults.append(f"rejection not counted: {said} ({approval.how}{unproved})")
             else:
                 rejected.append(f"rejected by {said}")
         elif why:
@@ -70,26 +70,26 @@ def _counted(asked: ApprovalPolicy, evidence: Evidence) -> CountedApprovals:
 
 
 def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) -> str:
-    """Why an approval does not count; empty where it does."""
+    """Reason why an approval does not count; empty if it does."""
     if unproved := _unproved(asked, approval):
-        return f"{approval.by} approved by {approval.how}{unproved}"
+        return f"approval not counted: {approval.by} ({approval.how}{unproved})"
     if approval.by in asked.proxies:
-        return f"{approval.by} states whose tags they are, and may not approve"
+        return f"approval not counted: {approval.by} is the server that states logins"
     if asked.approvers and approval.by not in asked.approvers:
-        return f"{approval.by} may not approve"
+        return f"approval not counted: {approval.by} is not an approver of the policy"
     if asked.two_person and approval.by == requested_by:
-        return f"{approval.by} asked for the run and may not approve it"
+        return f"approval not counted: {approval.by} requested the run"
     return ""
 
 
 def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
-    """Why a decision is not shown to be that person's, as the policy asks; empty where it is."""
+    """Reason why a decision is not proved to be that person's, as the policy requires; empty if it is."""
     if approval.how not in asked.accepted:
         return f", the policy accepts {' or '.join(asked.accepted)}"
     if approval.how == "statement":
         return ""
     if not approval.proxy:
-        return ", which anybody may have set: no server states who was logged in"
+        return ", which anyone can set: no server states who was logged in"
     if approval.proxy not in asked.proxies:
         return f" through {approval.proxy}, which the policy does not name"
-    return "" if approval.by in asked.approvers else ", whom the policy does not list among approvers"
+    return "" if approval.by in asked.approvers else ", who is not an approver of the policy"

@@ -175,7 +175,7 @@ def test_a_child_that_forgets_is_refused_and_one_within_the_bound_is_released(tr
         plinth(workspace, "gates", "sign", tmp_path / "policy.yaml")
         given = {"name": "forgets", "lr": 3e-2, "replay": "", "run": parent.name}
         refused = plinth(workspace, "run", "-r", variant(tmp_path, FORGETTING.format(**given)))
-        said = r"forgetting \(.*all of the parent's text may be [\d.]+ worse than the parent, allowed is less than 0.2"
+        said = r"forgetting failed \(.*overall of the parent's text \+[\d.]+ \(95% upper bound [\d.]+\), limit 0.2"
         assert re.search(said, refused.stdout), refused.stdout
         assert plinth(workspace, "verify", "child@champion", check=False).returncode != 0
 
@@ -187,7 +187,7 @@ def test_a_child_that_forgets_is_refused_and_one_within_the_bound_is_released(tr
         payload = json.loads(base64.b64decode(json.loads(verdict.read_bytes())["payload"]))
         (gate,) = [one for one in payload["predicate"][GATES]["results"] if one["gate"] == "forgetting"]
         assert gate["result"] == "passed"
-        assert re.match(r"no worse than the parent on \d+ slices", gate["reason"])
+        assert re.match(r"\d+ differences from the parent within the limit; worst: ", gate["reason"])
         card = plinth(workspace, "papers", "child@champion", "--show", "model-card").stdout
         assert f"| replay-prose | {digests(trained)['checkpoint']} |" in card
     finally:

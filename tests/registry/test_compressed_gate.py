@@ -26,9 +26,15 @@ def asked(lines: list[PairedLine], **params: object) -> tuple[bool, str]:
 
 def test_the_upper_end_of_every_interval_lies_below_the_margin() -> None:
     fine = [line("all", 0.01), line("bucket web", 0.019)]
-    assert asked(fine) == (True, "loses 0.0045 bits per byte (-0.001 to 0.01); within the margin on all 2 slices")
+    assert asked(fine) == (
+        True,
+        "2 differences from the release within the limit; worst: web +0.009 (95% upper bound 0.019), limit 0.02, n 50",
+    )
     passed, reason = asked([*fine, line("bucket code", 0.02)])
-    assert (passed, reason) == (False, "bucket code may lose 0.02 bits per byte, below 0.02 is allowed")
+    assert (passed, reason) == (
+        False,
+        "1 of 3 differences from the release above the limit: code +0.0095 (95% upper bound 0.02), limit 0.02, n 50",
+    )
     assert asked([*fine, line("bucket code", 0.02)], margins={"bucket code": 0.03})[0]
     assert asked([*fine, line("bucket code", 0.5, clusters=9)])[0]
     assert not asked([*fine, line("bucket code", 0.5, clusters=9)], min_documents=9)[0]

@@ -14,7 +14,7 @@ GATES = [
     GateResult(name="tasks", passed=False, reason="worse", waived="until 2027-01-01 by ada"),
 ]
 TAGS = {
-    "gates": "FAILED: cost",
+    "gates": "failed (cost); 3 gates: 1 passed, 1 waived, 1 failed",
     "gates.json": json.dumps([each.model_dump(mode="json") for each in GATES]),
     "policy": "policy 3 of demo, signed by policy",
     "root": "root acme version 2",
@@ -27,12 +27,12 @@ def test_gates_stand_above_scores_and_are_written_again() -> None:
     text = version_text(first, TAGS)
     assert text.endswith(first)
     assert text.splitlines()[:6] == [
-        "## Gates: FAILED: cost",
+        "## Gates: failed (cost); 3 gates: 1 passed, 1 waived, 1 failed",
         "",
-        "| gate | | what it saw |",
+        "| gate | state | evidence |",
         "|---|---|---|",
         "| lineage | passed | 52 manifests |",
-        "| cost | **FAILED** | none \\| &lt;b&gt;stated&lt;/b&gt; |",
+        "| cost | **failed** | none \\| &lt;b&gt;stated&lt;/b&gt; |",
     ]
     assert "| tasks | waived | worse |" in text
     assert version_text(text, TAGS) == text

@@ -13,7 +13,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER
 from plinth.trust.pin import Trust
 from registry import policy, waivers
-from registry.gates import evaluate, failed
+from registry.gates import blocking, evaluate
 from registry.gates.settings import ALWAYS
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof
@@ -35,7 +35,7 @@ def test_a_waiver_opens_its_gate_for_its_candidate_until_its_date(
     found = waivers.of(ctx, governing, CANDIDATE)
     assert (found.valid, found.faults) == ({"stability": made}, ())
     assert found.said == {"stability": f"waived by {made.by} until {LATER}: {WHY}"}
-    assert failed(evaluate(governing.policy, proof(stability=None), found.said)) == ()
+    assert blocking(evaluate(governing.policy, proof(stability=None), found.said)) == ()
     other = waivers.of(ctx, governing, OTHER)  # begins alike, so that its file is looked at
     assert (dict(other.valid), other.faults) == ({}, (f"waiver of stability by {made.by}: it is of another candidate",))
 

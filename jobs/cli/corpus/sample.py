@@ -176,7 +176,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise MissingError(
-            f"cannot read {path}", found=error, remedy="`plinth sample --out FILE.jsonl` makes one"
+            f"cannot read {path}", found=error, remedy="`plinth sample --reason REASON --out FILE.jsonl` makes one"
         ) from error
     for number, line in enumerate(lines, start=1):
         try:

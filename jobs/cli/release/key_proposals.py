@@ -1,4 +1,4 @@
-"""`plinth keys sign, publish`, and `--propose`: versions of the root that several holders sign, each on a machine."""
+"""`plinth keys sign`, `plinth keys publish`, `--propose`: root versions that several holders sign."""
 
 from __future__ import annotations
 

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_COLORS = {
+    "passed": "green",
+    "waived": "yellow",
+    "skipped": "yellow",
+    "not applicable": "yellow",
+    "pending": "red",
+    "failed": "red",
+}
+
 version_argument = click.argument("version", default="latest")
 
 
@@ -31,7 +40,7 @@ def person(required: bool = True) -> Callable[[F], F]:
 
 @click.command(
     epilog=examples(
-        "plinth approve                      lists waiting candidates with their gates",
+        "plinth approve                      lists pending candidates with their gates",
         "plinth approve --by ada@example.org --reason 'beats the baseline on every slice'",
         "plinth approve 3 --reject --by ada@example.org --reason 'worse on code'",
     )
@@ -45,11 +54,13 @@ def person(required: bool = True) -> Callable[[F], F]:
 def approve(settings: Settings, version: str, by: str | None, reason: str | None, reject: bool, as_json: bool) -> None:
     """Sign an approval of candidate VERSION (default: the newest) with your own key.
 
-    Without --by: list the waiting candidates, with every gate and its reason. Where MLflow asks for a login
+    Without --by: list the pending candidates, with every gate and its reason. If MLflow requires a login
     (`plinth people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
     """
     from jobs.cli import output
     from registry import api
+    from registry.gates import blocking, summary
+    from registry.review import next_step
 
     ctx, recipe = settings.context(), settings.load_recipe()
     if by is None:
@@ -57,11 +68,15 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
         return output.emit_json(waiting) if as_json else _show(waiting)
     decision: Literal["approved", "rejected"] = "rejected" if reject else "approved"
     path = api.approve(ctx, recipe, _version(version), by, reason or "", decision)
+    status = api.status(ctx, recipe, _version(version))
     if as_json:
-        output.emit_json({"decision": decision, "by": by, "statement": str(path)})
-    else:
-        output.say(f"{decision} by {by}: {path}")
-        output.say("The approval sensor of `plinth up` promotes it; so does `plinth promote`." if not reject else "")
+        held = {gate.name: gate.state for gate in blocking(status.gates)}
+        made = {"decision": decision, "by": by, "statement": str(path), "version": status.version, "blocked_by": held}
+        return output.emit_json(made)
+    output.say(f"{decision} by {by}: {path}")
+    gates = f"gates {summary(status.gates)}" if status.gates else status.refusal
+    output.say(f"{status.model} version {status.version}: {gates}")
+    output.say(f"Next: {next_step(ctx, recipe, status)}")
     return None
 
 
@@ -129,22 +144,15 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
         output.say(f"{made.model} is back at version {made.version} (was {made.previous})")
 
 
-def _show(waiting: tuple[CandidateStatus, ...]) -> None:
+def _show(candidates: tuple[CandidateStatus, ...]) -> None:
     from jobs.cli import output
+    from registry.gates import summary
 
-    if not waiting:
-        output.say("No candidate waits.")
-    for status in waiting:
-        wants = "ready" if status.ready else "waits for approval" if status.waits_for_approval else "may not pass"
-        output.heading(f"{status.model} version {status.version}: {wants}")
-        rows = [
-            (
-                gate.name,
-                output.coloured("passed", "green") if gate.passed else output.coloured("closed", "red"),
-                gate.reason,
-            )
-            for gate in status.gates
-        ]
+    if not candidates:
+        output.say("No pending candidates.")
+    for status in candidates:
+        output.heading(f"{status.model} version {status.version}: {summary(status.gates)}")
+        rows = [(gate.name, output.coloured(gate.state, _COLORS[gate.state]), gate.detail) for gate in status.gates]
         output.table(("gate", "state", "reason"), rows)
         if status.error:
             output.say(status.error)

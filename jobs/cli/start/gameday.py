@@ -109,7 +109,7 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
             f"game day {day.name} failed at {len(failed)} of {len(record.instants)} instants",
             found=f"instant {failed[0].number}: {'; '.join(failed[0].failures)}",
             expected=day.hypothesis,
-            remedy=f"plinth gameday {day.name} --seed {seed} --first {failed[0].number} --instants 1 plays it again",
+            remedy=f"repeat it: `plinth gameday {day.name} --seed {seed} --first {failed[0].number} --instants 1`",
         )
 
 

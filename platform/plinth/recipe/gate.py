@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plinth.extensions import Catalogue, NoParams
 from plinth.records import Frozen
@@ -23,12 +23,44 @@ BUILT_IN = (
 )  # fmt: skip
 
 
-class GateVerdict(Frozen):
-    """What a gate decided, why, and the numbers on which it rests."""
+#: State of a gate. `skipped`: the sample is too small to decide. `not applicable`: the gate has nothing to compare.
+#: Neither is a pass. `waived` is set from a signed waiver only, never by a gate.
+GateState = Literal["passed", "waived", "skipped", "not applicable", "pending", "failed"]
+#: States that block promotion.
+BLOCKING: Final[tuple[GateState, ...]] = ("failed", "pending")
 
-    passed: bool
+
+class GateVerdict(Frozen):
+    """Decision of a gate: its state, the reason and the numbers behind it.
+
+    Give `passed` or `state`, and the other follows; records written before there were states have `passed` alone.
+    """
+
+    passed: bool = False
+    state: GateState = "failed"
     reason: str
     evidence: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        if "state" not in given:
+            other = "waived" if given.get("waived") else "failed"
+            return {**given, "state": "passed" if given.get("passed") else other}
+        return {"passed": given["state"] == "passed", **given}
+
+    @model_validator(mode="after")
+    def _agree(self) -> GateVerdict:
+        if self.passed != (self.state == "passed"):
+            raise ValueError(f"passed is {self.passed}, but the state is {self.state}")
+        return self
+
+    @property
+    def blocks(self) -> bool:
+        """True if the gate blocks promotion."""
+        return self.state in BLOCKING
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ that a caller copies and does not compute.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -35,10 +35,11 @@ class RunCard(Frozen):
 
 
 class GateOutcome(Frozen):
-    """The decision of one gate, with its reason."""
+    """State of one gate, with its reason."""
 
     name: str
-    passed: bool
+    state: str
+    tone: Literal["pass", "note", "fail"] = Field(description="Badge: `fail` blocks promotion, `note` is no pass.")
     reason: str
 
 
@@ -77,6 +78,7 @@ class ReportData(Frozen):
     headline: tuple[Fact, ...] = ()
     release: ReleaseCard | None = None
     gates: tuple[GateOutcome, ...] = ()
+    gates_summary: str = Field("", description="Outcome and number of gates by state.")
     slices: Mapping[str, Row] = Field(default_factory=dict, description="`stats['slices']` of the evaluation.")
     languages: Mapping[str, Row] = Field(default_factory=dict, description="The same by language.")
     run: RunCard | None = None

@@ -28,7 +28,6 @@ def page(data: ReportData) -> str:
         reasons=reasons(data.funnel) if data.funnel else [],
         rules=rules(data.funnel) if data.funnel else [],
         factors=_factors(data.funnel) if data.funnel else [],
-        passed=sum(gate.passed for gate in data.gates),
         safe_link=safe_link,
     )
 

@@ -81,7 +81,7 @@ class SharedStore(CachedStore):
             f"{doing} works on the files of a store",
             found=f"the shared workspace {self.workspace_uri}",
             expected="a workspace that is a folder",
-            remedy=f"blobs lie below {self.objects.uri} as DVC lays them: `plinth push` copies published ones",
+            remedy=f"`plinth restore DIGEST DIRECTORY` writes a manifest's files; blobs are in {self.objects.uri}",
         )
 
     def has(self, blob: Blob) -> bool:

@@ -238,7 +238,8 @@ class SignedLog(RecordForm):
                 raise SignatureError(
                     f"{objects.where(name)} is not a signed record",
                     expected="a number as its name",
-                    remedy=f"move it out of {self.name}/; a mark of 0.3 is stated again with `plinth taint`",
+                    remedy=f"move it out of {self.name}/; a mark of version 0.3 is stated again with "
+                    "`plinth taint mark TARGET --by PERSON --reason TEXT`",
                 )
         for number, name in enumerate(sorted(names, key=lambda each: int(each.removesuffix(".json"))), start=1):
             if name != _file(number):

@@ -65,8 +65,9 @@ def test_has_every_section_and_loads_nothing(data: ReportData) -> None:
 
 def test_says_what_it_was_given(data: ReportData) -> None:
     text = read(page(data)).text
-    for expected in (data.title, "champion", "1.523", "manuals/de", "3 of 4 passed", "0 of 1 approvals", "33.8 MB",
-                     "plinth explain DOC_ID", "ab" * 8, "demo-approver", "3,410 tokens/s"):  # fmt: skip
+    for expected in (data.title, "champion", "1.523", "manuals/de", "4 gates: 3 passed, 1 pending",
+                     "0 of 1 approvals", "33.8 MB", "plinth explain DOC_ID", "ab" * 8, "demo-approver",
+                     "3,410 tokens/s"):  # fmt: skip
         assert expected in text, expected
 
 
@@ -90,7 +91,7 @@ def test_text_from_the_corpus_stays_text(data: ReportData, evil: str) -> None:
             "title": evil,
             "subtitle": evil,
             "headline": (Fact(label=evil, value=evil, note=evil),),
-            "gates": (GateOutcome(name=evil, passed=False, reason=evil),),
+            "gates": (GateOutcome(name=evil, state=evil, tone="fail", reason=evil),),
             "slices": {evil: dict(data.slices["web"])},
         }
     )

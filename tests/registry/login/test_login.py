@@ -88,7 +88,7 @@ def test_a_tag_written_into_the_database_or_by_the_administrator_is_a_request(
     found = gate(served, line)
     assert not found.passed
     for person in (ADA, BEN):
-        assert f"{person} approved by tag, which anybody may have set" in found.reason
+        assert f"approval not counted: {person} (tag, which anyone can set" in found.reason
 
 
 #: A request that a browser sends from another site's page.

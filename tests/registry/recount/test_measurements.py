@@ -256,6 +256,6 @@ def test_what_was_miscounted_fails_every_gate_that_rests_on_it_and_no_other(kind
     evidence = Evidence.model_validate(proof().model_dump(mode="json") | {"miscounted": {kind: ["x: stated 1"]}})
     failed = {one.name: one.reason for one in all_gates.evaluate(asked, evidence) if not one.passed}
     assert set(failed) == {name for name, kinds in RESTS_ON.items() if kind in kinds}
-    assert set(failed.values()) == {"not what its tables say: x: stated 1"}
+    assert set(failed.values()) == {"does not match its tables: x: stated 1"}
 
 

@@ -1,0 +1,49 @@
+"""What a candidate needs next is said of its gates as they are, with a command that can be typed."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from jobs.cli.root import cli
+from plinth.compute.context import Context
+from registry import incidents
+from registry.gates import Evidence, evaluate
+from registry.review import CandidateStatus, next_step
+from tests.command_lines import resolve
+from tests.registry.gate_evidence import person, policy, proof
+
+RECIPE = cast(Any, SimpleNamespace(required_release=lambda: SimpleNamespace(name="demo")))
+
+
+def step(ctx: Context, evidence: Evidence) -> str:
+    """The next step of a candidate with this evidence; its commands are parsed."""
+    gates = evaluate(policy(), evidence)
+    said = next_step(ctx, RECIPE, CandidateStatus(model="demo-candidate", version="3", checkpoint="", gates=gates))
+    for line in re.findall("`(plinth [^`]+)`", said):
+        resolve(cli, line)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"cost": None, "stability": None}, "blocked by stability, cost: fix the cause and run again, or"),
+        ({"cost": None}, "`plinth gates waive 3 cost --until DATE --reason TEXT`"),
+        ({"approvals": ()}, "blocked by approvals: `plinth approve 3 --by PERSON --reason TEXT`"),
+        ({"approvals": (), "taints": ("bad",)}, "no waiver lifts taint"),
+        ({"approvals": (person("ada"), person("ben", "rejected"))}, "no waiver lifts approvals"),
+        ({}, "the approval sensor makes it champion while `plinth up` runs; `plinth promote 3 --stage champion --by"),
+        ({"champion": "", "comparison": None}, "the approval sensor makes it champion"),
+    ],
+)
+def test_the_next_step_follows_from_what_blocks(ctx: Context, changed: dict[str, Any], says: str) -> None:
+    assert says in step(ctx, proof(**changed))
+
+
+def test_while_an_incident_is_open_nothing_is_promised(ctx: Context) -> None:
+    incidents.declare(ctx, "loss diverges", "ben@example.org")
+    assert step(ctx, proof()) == "promotions are frozen by incident 1: `plinth incident show`"
