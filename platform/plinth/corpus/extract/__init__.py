@@ -4,6 +4,7 @@
     charset        bytes -> HTML text
     engines        resiliparse and trafilatura: HTML text -> main content, title
     formulas       raised and lowered text, MathML: as text, before the page is parsed
+    lists          lists of the main content, and the numbers of their items
     listings       code as it stands in the page, without line numbers
     page_metadata  title, canonical address, date, language, by one scan of the head
     pdf            text of PDF, page by page, by PDFium

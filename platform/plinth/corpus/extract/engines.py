@@ -6,6 +6,7 @@ import re
 
 from plinth.corpus.extract.formulas import readable_formulas
 from plinth.corpus.extract.listings import plain_listings, with_listings, without_gutters
+from plinth.corpus.extract.lists import labels_in_place, with_lists
 from plinth.corpus.extract.page import Extract
 
 #: Distributions that decide the text of each extractor; trafilatura falls back on jusText where it finds little.
@@ -31,7 +32,9 @@ def _resiliparse() -> Extract:
             html if html.isascii() and "&" not in html else _THREE_BYTES.sub(rf"\g<0>{_JOINER}", html)
         )
         without_gutters(tree, html)
+        labeled = with_lists(tree)
         text = extract_plain_text(tree, main_content=True, preserve_formatting=True, alt_texts=False)
+        text = labels_in_place(text) if labeled else text
         return _spaces(text).replace(_JOINER, ""), tree.title
 
     return extract
