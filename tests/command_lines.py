@@ -16,7 +16,7 @@ SOURCES = ("registry", "assets", "jobs", "platform/plinth")
 #: Stands for a value that is filled in when the sentence is printed.
 FILLED = "VALUE"
 _TICKED = re.compile(r"`(plinth [^`]+)`")
-_BARE = re.compile(r"plinth [a-z]")
+_BARE = re.compile(r"plinth [a-z-]+(?:[ \n]|$)")
 
 
 class CommandLine(NamedTuple):
