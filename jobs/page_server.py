@@ -1,13 +1,14 @@
 """Serves the pages of a workspace on loopback, for people who look through Dagster or MLflow: a browser follows no link
 from a served page to a file.
 
-Only files below `reports/` and the Data Docs are given out: no listing, no link that leads elsewhere, no other host
-name. The pages need no server: `reports/index.html` opens as a file.
+Only files below `reports/` and the Data Docs are given out: no listing, no symbolic link, no file that has another name
+(hard link), no other host name. The pages need no server: `reports/index.html` opens as a file.
 """
 
 from __future__ import annotations
 
 import mimetypes
+import os
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from assets.framework.expectations import docs_index
 from jobs import workspace_index
+from plinth.storage.uris import open_unlinked
 from plinth.storage.workspace import Workspace
 
 #: Pages run their own inline scripts and load nothing from elsewhere.
@@ -58,12 +60,11 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
                 self.send_header("Location", f"/{index.relative_to(workspace.root).as_posix()}")
                 self.end_headers()
                 return b""
-            found = _file(root, place, allowed)
-            if found is None:
+            content = _content(root, place, allowed)
+            if content is None:
                 return self._refused(HTTPStatus.NOT_FOUND)
-            content = found.read_bytes()
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", mimetypes.guess_type(found.name)[0] or "application/octet-stream")
+            self.send_header("Content-Type", mimetypes.guess_type(place)[0] or "application/octet-stream")
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Content-Security-Policy", POLICY)
             self.send_header("X-Content-Type-Options", "nosniff")
@@ -83,11 +84,19 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
     return server
 
 
-def _file(root: Path, place: str, allowed: tuple[Path, ...]) -> Path | None:
-    """The file at a place below the workspace, where pages lie; links are followed before it is compared."""
+def _content(root: Path, place: str, allowed: tuple[Path, ...]) -> bytes | None:
+    """The content of a page, read from the file that was checked: whoever writes the workspace may exchange it.
+
+    Args:
+        root: the workspace, resolved.
+        place: of the page below it, as a browser asks for it.
+        allowed: the folders of pages.
+    """
     try:
-        found = (root / place).resolve(strict=True)
+        path = os.path.normpath(root / place)
+        if not any(Path(path).is_relative_to(folder) for folder in allowed):
+            return None
+        with open_unlinked(path, depth=len(Path(path).relative_to(root).parts) - 1) as stream:
+            return stream.read() if os.fstat(stream.fileno()).st_nlink == 1 else None
     except (OSError, ValueError):
         return None
-    inside = any(found.is_relative_to(folder) for folder in allowed)
-    return found if inside and found.is_file() else None

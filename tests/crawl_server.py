@@ -21,6 +21,7 @@ class CrawlServer:
         cut_after: breaks off bodies after so many bytes, `cuts` times.
         ranges: whether ranges are served.
         lengths: whether it says how long a file is.
+        moved: paths and where they redirect to.
         requests: method, path and range of every request.
     """
 
@@ -28,6 +29,7 @@ class CrawlServer:
         self.root, self.index = root, list[dict[str, Any]]()
         self.busy = self.cuts = self.cut_after = 0
         self.page_lines, self.ranges, self.lengths, self.tag = 2, True, True, '"1"'
+        self.moved = dict[str, str]()
         self.requests: list[tuple[str, str, str]] = []
         self.lock = threading.Lock()
 
@@ -60,6 +62,8 @@ def crawl_server(root: Path) -> Iterator[tuple[CrawlServer, str]]:
             state.requests.append((self.command, unquote(parts.path), self.headers.get("Range", "")))
             if state.count_down("busy"):
                 return self._answer(503, b"", {"Retry-After": "0"})
+            if (target := state.moved.get(unquote(parts.path))) is not None:
+                return self._answer(302, b"", {"Location": target})
             if parts.path.endswith("-index"):
                 return self._index(parse_qs(parts.query))
             file = root / unquote(parts.path).lstrip("/")

@@ -95,7 +95,9 @@ def _ask(workspace: Workspace, person: str, method: str, path: str, **given: str
     url = f"{ensure_server(workspace)}/api/{path}"
     own = (settings.ACCOUNT, settings.password(workspace))
     try:
-        answer = requests.request(method, url, json={"username": person, **given}, auth=own, timeout=TIMEOUT_S)
+        answer = requests.request(
+            method, url, json={"username": person, **given}, auth=own, timeout=TIMEOUT_S, allow_redirects=False
+        )
     except requests.RequestException as error:
         raise RegistryError("the connection to MLflow broke", found=error, remedy="run the command again") from error
     granted = path == GRANT and "RESOURCE_ALREADY_EXISTS" in answer.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,10 @@ def workspace(tmp_path: Path) -> Workspace:
     (made.root / "alerts.jsonl").write_text("secret")
     (tmp_path / "outside").write_text("secret")
     (made.reports / "link.html").symlink_to(tmp_path / "outside")
+    (made.reports / "inside.html").symlink_to(made.reports / "index.html")
+    (made.reports / "hard.html").hardlink_to(tmp_path / "outside")
+    (made.reports / "folder").symlink_to(tmp_path)
+    os.mkfifo(made.reports / "pipe.html")
     return made
 
 
@@ -57,7 +62,9 @@ def test_the_index_and_what_it_links(port: int, workspace: Workspace) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/alerts.jsonl", "/reports", "/reports/", "/reports/../alerts.jsonl", "/reports/%2e%2e/alerts.jsonl",
-     "/reports/../../outside", "/reports/link.html", "//etc/passwd", "/etc/passwd", "/reports/absent.html", "/%00"],
+     "/reports/../../outside", "/reports/link.html", "/reports/inside.html",
+     "/reports/hard.html", "/reports/folder/outside", "/reports/pipe.html",
+     "//etc/passwd", "/etc/passwd", "/reports/absent.html", "/%00"],
 )  # fmt: skip
 def test_nothing_else_is_given_out(port: int, path: str) -> None:
     status, body, _ = asked(port, path)

@@ -216,9 +216,8 @@ def _request(address: str, method: str, what: str, body: dict[str, Any] | None =
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", **_token()}
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, data, headers, method=method), timeout=TIMEOUT_S
-        ) as answer:
+        asked = urllib.request.Request(url, data, headers, method=method)
+        with urllib.request.build_opener(_NoRedirects).open(asked, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         if error.code == 404 and method == "GET":
@@ -236,6 +235,13 @@ def _request(address: str, method: str, what: str, body: dict[str, Any] | None =
             expected="the address of its dashboard, which serves the Jobs API",
             remedy="is it up, with `ray[default]` installed? see training.launch.ray.address",
         ) from error
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would take the cluster's token to another server; it becomes the refusal of its status."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def _token() -> dict[str, str]:

@@ -3,23 +3,33 @@
 A request that fails, or that is answered with 429 or a 5xx, is made again: at once, then after 2, 4, 8 … seconds, or
 when `Retry-After` says. An answer that breaks off is continued where it broke. A file whose entity tag is another one
 than at its opening is refused. Servers without ranges send what comes before a block once more.
+
+A redirect is followed within the scheme, host and port of the address that the recipe names, and the final address is
+the file's: its licence and terms were stated for that server. No host name leads to this machine or its network link.
 """
 
 from __future__ import annotations
 
 import io
+import ipaddress
 import time
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import fsspec
 import requests
 from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 from urllib3.util.retry import Retry
 
+from plinth.errors import SourceError
+
 ATTEMPTS, BACKOFF_S, TIMEOUT_S = 6, 1.0, 60.0
+#: Redirects followed for one request.
+REDIRECTS = 10
 BUSY = (429, 500, 502, 503, 504)
 BLOCK_BYTES = 8 * 2**20
 CHUNK_BYTES = 1 << 18
@@ -44,7 +54,7 @@ class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
         return name
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Length and entity tag.
+        """Length, entity tag and final address.
 
         Raises:
             FileNotFoundError, OSError: the server has no such file, does not answer, or does not tell the length: a
@@ -55,11 +65,12 @@ class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
             length = found.headers.get("Content-Length", "")
             if not length.isdecimal():
                 raise OSError(f"{path}: the server does not say how long the file is (no Content-Length)")
-            return {"name": path, "size": int(length), "type": "file", "ETag": tag.strip('"')}
+            return {"name": path, "uri": found.url, "size": int(length), "type": "file", "ETag": tag.strip('"')}
 
     def find(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """The file itself."""
-        found = {path: self.info(path)}
+        """The file itself, by its final address."""
+        info = self.info(path)
+        found = {info["uri"]: info}
         return found if detail else list(found)
 
     def open(self, path: str, mode: str = "rb", block_size: int | None = None, **_: Any) -> io.BufferedReader:
@@ -157,17 +168,74 @@ def get(url: str) -> bytes:
 
 
 def _request(method: str, url: str, headers: dict[str, str] | None = None) -> requests.Response:
-    """An answer that is good; its body is still to be read."""
-    wanted = {"Accept-Encoding": "identity", **(headers or {})}
-    try:
-        found = _session().request(method, url, headers=wanted, timeout=TIMEOUT_S, stream=True, allow_redirects=True)
-    except requests.RequestException as error:
-        raise OSError(f"{url}: {error}") from error
+    """An answer that is good; its body is still to be read. `url` of it is the final address.
+
+    Raises:
+        SourceError: a redirect leaves the server, or its name leads to this machine.
+    """
+    wanted, at = {"Accept-Encoding": "identity", **(headers or {})}, url
+    for _ in range(REDIRECTS + 1):
+        try:
+            found = _session().request(
+                method, at, headers=wanted, timeout=TIMEOUT_S, stream=True, allow_redirects=False
+            )
+        except requests.RequestException as error:
+            raise OSError(f"{url}: {error}") from error
+        _require_outside(at, found)
+        if not found.is_redirect:
+            found.url = at
+            break
+        found.close()
+        at = _same_server(url, urljoin(at, found.headers["Location"]))
+    else:
+        raise OSError(f"{url}: more than {REDIRECTS} redirects")
     if found.status_code in (404, 410):
         raise FileNotFoundError(url)
     if found.status_code not in (200, 206):
         raise OSError(f"{url}: the server answers {found.status_code} {found.reason}")
     return found
+
+
+def _same_server(url: str, target: str) -> str:
+    """The target of a redirect, if it stays at the server of `url`."""
+    if _server(target) != _server(url):
+        raise SourceError(
+            f"{url} redirects to another server",
+            found=target,
+            expected="an address with the same scheme, host and port",
+            remedy="if its owner's licence and terms are those of the source, name that address as the source's `path`",
+        )
+    return target
+
+
+def _server(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _require_outside(url: str, found: requests.Response) -> None:
+    """Refuse an answer of this machine or its network link (cloud metadata) under the name of another host."""
+    host = urlsplit(url).hostname or ""
+    socket = getattr(getattr(found.raw, "_connection", None), "sock", None)
+    if socket is None or host == "localhost" or _is_address(host) or get_environ_proxies(url):
+        return
+    peer = ipaddress.ip_address(str(socket.getpeername()[0]).partition("%")[0])
+    if peer.is_loopback or peer.is_link_local:
+        found.close()
+        raise SourceError(
+            f"{url} leads to this machine or its network link",
+            found=f"{host} is {peer}",
+            expected="a server elsewhere",
+            remedy="name the numeric address as the source's `path` where it is meant",
+        )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.errors import SourceError
-from plinth.storage import hub
+from plinth.storage import http, hub
 from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDigests, digests, range_digest
 from plinth.storage.files import SPECIAL_FILE, SYMLINK, SourceFile
 from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable
@@ -178,6 +178,8 @@ def _find(location: str, base: Path | str, suffixes: tuple[str, ...]) -> tuple[A
                 found |= fs.find(match, detail=True) if info["type"] == "directory" else {match: info}
         else:
             found = fs.find(path, detail=True)
+    if http.serves(uri):
+        root = folder = next(iter(found))  # the final address, which a redirect may have changed
     listed = ((_relative(one, root, folder), one, info) for one, info in sorted(found.items()) if one[-1:] != "/")
     wanted = [one for one in listed if not suffixes or one[0].endswith(suffixes) or _leads_to_folder(fs, *one[1:])]
     return fs, root, list(_followed(fs, root.rstrip("/"), wanted))

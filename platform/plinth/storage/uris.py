@@ -67,12 +67,18 @@ def open_stream(fs: Any, path: str, depth: int = 0, wanted: int = 0) -> Any:
         wanted: where only so many bytes of it are read.
     """
     if "file" in fs.protocol:
-        return _open_unlinked(path, depth)
+        return open_unlinked(path, depth)
     return fs.open(path, "rb", block_size=min(wanted, BLOCK_BYTES) or BLOCK_BYTES)
 
 
-def _open_unlinked(path: str, depth: int) -> IO[bytes]:
-    """Step by step from folder to folder: a link that takes a folder's place after a look at it is not followed."""
+def open_unlinked(path: str, depth: int) -> IO[bytes]:
+    """A regular file, opened without following a link in it or in the `depth` folders above it.
+
+    Step by step from folder to folder: a link that takes a folder's place after a check is not followed either.
+
+    Raises:
+        OSError: it is a link or no regular file, or a folder is a link.
+    """
     root, *folders, name = path.rsplit("/", depth + 1)
     at = os.open(root or "/", os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY))
     try:

@@ -153,7 +153,7 @@ def _asked(method: str, url: str, **more: Any) -> Any:
     import requests
 
     try:
-        answer = requests.request(method, url, timeout=TIMEOUT_S, **more)
+        answer = requests.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, **more)
     except requests.RequestException as error:
         found = type(error).__name__
         raise MissingError(f"{url} does not answer", found=found, remedy="--url names Alertmanager") from error
