@@ -22,7 +22,7 @@ from plinth.training.config import load
 TEXT_STAGES = ("documents", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
 #: Stages that are listed with the model they belong to.
 _MODEL_STAGES = ("run", "checkpoint", "candidate", "release")
-_UNTIL_GC = "until `plinth gc --delete` deletes it, once nothing needs it"
+_UNTIL_GC = "until `plinth gc --delete` deletes it, once no run, candidate, signed record or pin needs it"
 HOLDS_TEXT, MAY_HOLD_TEXT, UNKNOWN = "still holds the text", "may still hold the text", "unknown"
 TAINTED, NOT_TAINTED = "still holds it: tainted", "still holds it: not tainted"
 
@@ -45,7 +45,7 @@ class Remaining(Frozen):
 UNRECORDED = Remaining(
     what="copies that Plinth has no record of",
     where="backups, DVC remotes, copies of exports, downloads of a release",
-    until="unknown: ask the people who made them",
+    until="unknown: ask the people who made them; a backup that is restored brings the text back, until `plinth run`",
     state=MAY_HOLD_TEXT,
 )
 

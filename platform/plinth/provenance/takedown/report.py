@@ -26,7 +26,7 @@ from plinth.errors import CheckFailedError, MissingError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth.provenance.takedown import page
 from plinth.provenance.takedown.exposed_runs import ExposedRun, runs_of
-from plinth.provenance.takedown.measured import TakedownMeasure
+from plinth.provenance.takedown.measured import TakedownMeasure, texts_of
 from plinth.provenance.takedown.rebuild import DownstreamAsset, RebuiltAsset, behind, rebuilt
 from plinth.provenance.takedown.remaining import (
     UNRECORDED,
@@ -39,6 +39,7 @@ from plinth.provenance.takedown.remaining import (
 )
 from plinth.provenance.takedown.removal import hits
 from plinth.provenance.takedown.search import LISTED, FoundDocuments, of_entry
+from plinth.provenance.takedown.traces import traces
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.text.plural import counted
@@ -139,7 +140,11 @@ def prove(
     problems += [f"derived from a snapshot that held it: {', '.join(others)}"] if others else []
     if problems:
         raise _not_removed(problems)
-    left = [*near_duplicates_left(known), *remaining(ctx, snapshots, descendants, runs, tainted)]
+    left = [
+        *near_duplicates_left(known),
+        *remaining(ctx, snapshots, descendants, runs, tainted),
+        *traces(ctx, texts_of(ctx, known)),
+    ]
     held_by = frozenset(one.digest for one in descendants)
     done = rebuilt(downstream, descendants)
     return RemovalProof(entries, known, buckets, runs, tuple(left), held_by, done, tuple(downstream))
