@@ -86,7 +86,7 @@ def excerpts(text: str) -> tuple[str, ...]:
 
 
 def forms(wanted: Sequence[str]) -> tuple[bytes, ...]:
-    """The bytes of excerpts as they are, and as pages and JSON write them; also JSON in JSON, as in Dagster's events."""
+    """The bytes of excerpts as they are, in pages, in JSON, and in JSON inside JSON (Dagster's events)."""
     escaped = (form for one in wanted for form in (one, *_in_json(one), *_in_html(one)))
     return tuple(dict.fromkeys(form.encode(errors="surrogatepass") for form in escaped))
 
