@@ -40,7 +40,7 @@ from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
 
-VERSION = "6"
+VERSION = "7"
 #: Built-in kinds whose text comes from an extractor, within its limits.
 EXTRACTED = ("warc", "html", "pdf", "latex")
 #: Of a bucket with more than twice so many groups, so many are read first: a source that is damaged throughout fails

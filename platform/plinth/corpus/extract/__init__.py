@@ -1,7 +1,6 @@
 """Main content of HTML and text of PDF and LaTeX, in a process that can be killed.
 
     page           a page, its text, and the bytes of both
-    charset        bytes -> HTML text
     engines        resiliparse and trafilatura: HTML text -> main content, title
     formulas       raised and lowered text, MathML: as text, before the page is parsed
     lists          lists of the main content, and the numbers of their items

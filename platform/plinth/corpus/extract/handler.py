@@ -11,10 +11,10 @@ import resource
 from collections.abc import Iterator
 
 from plinth.compute.worker_process import Handler, ItemWatch
-from plinth.corpus.extract.charset import decode
 from plinth.corpus.extract.engines import engine
 from plinth.corpus.extract.page import Answer, Extract, ExtractionFailure, Page, Text, answer_bytes, page_of
 from plinth.corpus.extract.page_metadata import page_facts
+from plinth.corpus.sources.charsets import decode
 
 #: A page that was read: its HTML, main content, title.
 Read = tuple[str, str, str | None]
@@ -68,7 +68,7 @@ def _blocks(items: Iterator[memoryview]) -> Iterator[list[Page]]:
 
 def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
     try:
-        html = decode(page.body, page.charset)
+        html = decode(page.body, page.charset, html=True)
         if "\0" in html:
             return ExtractionFailure("nul_bytes", f"NUL at character {html.index(chr(0))} of the decoded page")
         return html, *extract(html)

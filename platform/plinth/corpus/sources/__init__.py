@@ -7,7 +7,8 @@
     licences    the licence of a file whose source says `per-document`
     origin      the source of a stored document
     streams     plain bytes and lines out of gzip and Zstandard files, with damage named
-    codings     HTTP bodies: chunks and compression undone, character sets by name
+    codings     HTTP bodies: chunks and compression undone
+    charsets    bytes as text, in the character set that a browser would find
     signals     opt-outs and licences that pages and servers declare
     media_types media types by the first bytes, where a declaration is missing or wrong
     base        the record that describes a reader, of this package or of an installed one
@@ -23,5 +24,5 @@ A reader's function is a generator `read(file, source, licence, max_bytes) -> Ra
 is a counted reject, never an exception: an exclusion where a source simply is not that, damage where it is broken
 (`record`); only a file that cannot be opened at all raises.
 
-Does not belong here: turning bytes into text (`extract`, `normalize`) and writing parts (`documents`).
+Does not belong here: main content (`extract`), the normal form of text and parts (`documents`).
 """

@@ -7,7 +7,6 @@ lines before an encoded body are skipped, as browsers do. No more is inflated th
 
 from __future__ import annotations
 
-import codecs
 import io
 import re
 import zlib
@@ -24,7 +23,6 @@ MAGIC = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"
 #: Size of a chunk, in hexadecimal, with extensions (RFC 9112, 7.1); many recipients take a bare line feed (2.2).
 CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
 CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s"';,]+)""", re.I)
-MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _MARKUP = re.compile(rb"(?:\xef\xbb\xbf)?\s*<[!?a-zA-Z]")
 _LINE_END = re.compile(rb"\r?\n")
 #: What may follow the empty chunk (RFC 9112, 7.1.2): trailer fields and a blank line.
@@ -50,24 +48,6 @@ def charset(content_type: str) -> str:
     """The character set that a `Content-Type` names, in lower case; empty when it names none."""
     named = CHARSET.search(content_type)
     return named[1].lower() if named else ""
-
-
-def text(body: bytes, named: str, partial_body: bool = False) -> str:
-    """Plain text by its byte order mark, else by the character set named, else as UTF-8.
-
-    Names are those of HTML (the Encoding Standard) and not of Python, among whose codecs are some that take time by
-    the square of a text's length, and some that are no encoding of text. Of a body that the archiver has cut
-    (`partial_body`) the last character may be cut, too.
-
-    Raises:
-        UnicodeDecodeError: it is not of that character set.
-    """
-    from resiliparse.parse.encoding import map_encoding_to_html5
-
-    mark = next((mark for mark in MARKS if body.startswith(mark)), b"")
-    declared = map_encoding_to_html5(named, fallback_utf8=False) if named and not mark else None
-    decoder = codecs.getincrementaldecoder(MARKS.get(mark) or declared or "utf-8")()
-    return decoder.decode(body[len(mark) :], final=not partial_body)
 
 
 def _codings(headers: Any) -> list[str]:

@@ -12,7 +12,7 @@ broken_record      a WARC record or JSON line that does not parse, or is shorter
 broken_parquet     a Parquet file or row group that cannot be read
 segmented_record   a WARC record split over several, which is not put together again
 too_large          more bytes than `extraction.max_bytes`
-invalid_utf8       text that is not UTF-8 (HTML is decoded by its declared or detected charset instead)
+invalid_utf8       text that is not UTF-8 (captured pages and texts are decoded as in a browser: `charsets`)
 nul_bytes          NUL in what should be text
 missing_field      a JSON line or row that lacks its text's field, a capture without address
 duplicate_id       the same record identifier twice in a file or piece

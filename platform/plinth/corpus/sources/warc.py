@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from plinth.corpus.sources.base import Reader
-from plinth.corpus.sources.codings import charset, decoded, text
+from plinth.corpus.sources.charsets import decode
+from plinth.corpus.sources.codings import charset, decoded
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.media_types import HTML, TEXT, UNKNOWN, XML, page_type
 from plinth.corpus.sources.parameters import Source
@@ -202,7 +203,7 @@ class _Reader:
         content: str | bytes = body
         if found in TEXT:
             try:
-                content = text(body, charset(declared), partial_body=bool(truncated))
+                content = decode(body, charset(declared), partial=bool(truncated))
             except UnicodeDecodeError as error:
                 return self._refuse("invalid_utf8", str(error), length)
         return RawRecord(

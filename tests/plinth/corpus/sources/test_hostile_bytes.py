@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.corpus.documents import documents
-from plinth.corpus.extract.charset import decode
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import ExtractionFailure, Page, Text
+from plinth.corpus.sources.charsets import decode
 from plinth.corpus.sources.inventory import groups, inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Extraction, Source
 from plinth.corpus.sources.readers import READERS, read
@@ -210,7 +210,7 @@ def test_any_page_gives_text_or_a_reason(
 @fuzz
 @given(st.binary(max_size=300), st.text(max_size=10))
 def test_any_bytes_are_decoded(body: bytes, charset: str) -> None:
-    assert isinstance(decode(body, charset), str)
+    assert isinstance(decode(body, charset, html=True), str)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
