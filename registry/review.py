@@ -156,7 +156,7 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
 def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
     """Say what a candidate needs next, with the command: what blocks it, what it waits for, or who promotes it."""
     if status.error is not None:
-        return "`plinth verify` names the first broken link"
+        return "`plinth verify candidate` names the first broken link"
     history = releases.history(ctx, recipe.required_release().name)
     if done := [one.version for one in history if one.candidate_version == status.version and one.version]:
         return f"nothing: it was released as version {done[0]}"

@@ -192,7 +192,7 @@ def resolve(ctx: Context, digest: str) -> str:
             f"nothing to mark under {digest!r}",
             found=f"{len(found)} manifests or sources whose digest begins so",
             expected="a digest (at least 8 of its digits), or a document's 32 digits",
-            remedy="`plinth status` lists digests; `plinth explain` shows a document's id",
+            remedy="`plinth status` lists digests; `plinth explain URI` shows a document's id",
         )
     if found[0] not in of_stage(edges, INVENTORY_STAGE):
         return found[0]

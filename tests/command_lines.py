@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,13 +30,21 @@ class CommandLine(NamedTuple):
 
 def in_source() -> Iterator[CommandLine]:
     """Every `plinth …` in a string of the source; `remedy` arguments and lines of checklists are instructions."""
-    for folder in SOURCES:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            tree = ast.parse(path.read_text())
-            told = set(_instructions(tree))
-            for node, text in _strings(tree):
-                for line in _lines(text):
-                    yield CommandLine(line, f"{path.relative_to(ROOT)}:{node.lineno}", id(node) in told)
+    for path, tree in _trees():
+        told = set(_instructions(tree))
+        for node, text in _strings(tree):
+            for line in _lines(text):
+                yield CommandLine(line, f"{path.relative_to(ROOT)}:{node.lineno}", id(node) in told)
+
+
+def unquoted(names: Iterable[str]) -> Iterator[str]:
+    """Commands of these names inside a sentence of the source, without backticks."""
+    command = re.compile(rf"(?<![`\w./:-])plinth ({'|'.join(names)})\b")
+    for path, tree in _trees():
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node, text in _strings(tree):
+            if id(node) not in docstrings and not _BARE.match(text) and command.search(re.sub(r"`[^`]*`", "", text)):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {text}"
 
 
 def in_text(text: str) -> Iterator[str]:
@@ -77,13 +86,20 @@ def resolve(root: click.Command, line: str, *, whole: bool = True) -> None:
         if whole and words != ["--help"] and not command.invoke_without_command:
             raise click.UsageError(f"{line!r} names no command of the group")
         return
+    if f"--{FILLED}" in words:  # which option it is shows only when the sentence is printed
+        return
     if not whole and words and words[-1].startswith("-"):
         words = [*words, *[FILLED] * _takes(command, words[-1])]  # a mention of an option
     given, rest, _ = command.make_parser(context).parse_args(args=words)
-    required = [one for one in command.params if one.required and given.get(one.name or "") in (None, ())]
+    required = [one for one in command.params if one.required and not _is_given(given.get(one.name or ""))]
     if whole and "help" not in given and (required or rest):
         lacking = ", ".join(one.human_readable_name for one in required)
         raise click.UsageError(f"{line!r}: missing {lacking or 'nothing'}, unexpected {rest}")
+
+
+def _is_given(value: object) -> bool:
+    """True for a parsed value: click has None or a sentinel of its own for what is absent."""
+    return isinstance(value, str | bool | int) or (isinstance(value, tuple | list) and any(map(_is_given, value)))
 
 
 def _takes(command: click.Command, option: str) -> int:
@@ -92,14 +108,21 @@ def _takes(command: click.Command, option: str) -> int:
     return sum(one.nargs for one in found if not one.is_flag and not one.count)
 
 
+@cache
+def _trees() -> tuple[tuple[Path, ast.Module], ...]:
+    """Files of the source that mention a command, parsed."""
+    paths = (path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py")))
+    return tuple((path, ast.parse(text)) for path in paths if _BARE.search(text := path.read_text()))
+
+
 def _instructions(tree: ast.Module) -> Iterator[int]:
-    """Ids of the nodes inside `remedy=…`, the remedy of a `Check`, or a constant or function so named."""
+    """Ids of the nodes inside a remedy, a line of a checklist, or what a command prints."""
     for node in ast.walk(tree):
         inside: list[ast.AST] = []
         if isinstance(node, ast.keyword) and node.arg in ("remedy", "hint", "command"):
             inside = [node.value]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Check":
-            inside = list(node.args)
+        elif isinstance(node, ast.Call) and re.search(r"(^Check|\bsay|\bline)$", ast.unparse(node.func)):
+            inside = list(node.args)  # a line of a checklist, or what a command prints
         elif isinstance(node, ast.FunctionDef) and re.search(r"remedy|next", node.name):
             inside = list(node.body[1:] if ast.get_docstring(node) else node.body)
         elif isinstance(node, ast.Assign) and any(re.search("REMEDY|remedy", ast.unparse(one)) for one in node.targets):

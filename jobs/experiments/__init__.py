@@ -64,7 +64,7 @@ def noted(workspace: Path, name: str) -> Path:
         MissingError: none of that name has run.
         RequestError: another user ran it, or its file or recipe is in the workspace, where others may have edited it.
     """
-    again = "run it once more by its file: plinth experiment run FILE"
+    again = "run it once more by its file: `plinth experiment run FILE`"
     data = own_notes.read(workspace, _note(name), again)
     if data is None:
         raise MissingError(

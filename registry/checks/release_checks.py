@@ -110,7 +110,7 @@ CHECKS = (
     ),
     Check(
         "lineage", "everything published is traced to raw sources", "data", ("preproduction", "readiness"),
-        "`plinth verify` names the first broken link; run the pipeline again", lineage_complete,
+        "`plinth verify ASSET` names the first broken link; run the pipeline again", lineage_complete,
     ),
     Check(
         "champion", "the champion verifies and is not marked", "release", ("readiness", "incident"),

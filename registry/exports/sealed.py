@@ -153,7 +153,7 @@ def verify(directory: Path, root: Path, *, unreleased: bool = False) -> dict[str
             f"{directory} is not a verified export",
             found=str(error) or type(error).__name__,
             expected=f"every file as a {PROMOTER} of the root in {root} signed it, and no others",
-            remedy="do not use this model; export the release again (text and tokens: `plinth export verify`)",
+            remedy="do not use this model; export the release again (text and tokens: `plinth export verify PLACE`)",
         ) from error
 
 

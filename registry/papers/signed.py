@@ -100,7 +100,7 @@ def for_export(ctx: Context, model: str, made: MadePapers) -> Path | None:
     raise GateError(
         f"the papers of {made.subject.name} are not signed",
         expected="a statement of compliance over these papers: the gate policy says `papers: signed`",
-        remedy=f"read them, then: plinth papers {made.subject.name} --sign",
+        remedy=f"read them, then: `plinth papers {made.subject.name} --sign`",
     )
 
 

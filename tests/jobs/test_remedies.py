@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
-from jobs.cli.root import cli
+from jobs.cli.root import COMMANDS, cli
 from tests import command_lines
 from tests.command_lines import ROOT, CommandLine, resolve
+from tests.jobs.cli.conftest import plinth
+
+__all__ = ["plinth"]
 
 PAGES = sorted({*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")} - {ROOT / "CHANGELOG.md"})
 
@@ -31,6 +38,11 @@ def test_every_command_in_the_source_can_be_typed() -> None:
     assert refused(found) == []
 
 
+def test_a_command_in_a_sentence_is_in_backticks() -> None:
+    """Else no test sees it, and no reader sees where it ends."""
+    assert list(command_lines.unquoted(COMMANDS)) == []
+
+
 def test_every_command_of_a_page_can_be_typed() -> None:
     found = [
         CommandLine(line, page.name, whole)
@@ -41,6 +53,38 @@ def test_every_command_of_a_page_can_be_typed() -> None:
     ]
     assert len(found) > 400
     assert refused(found) == []
+
+
+#: Values for placeholders of commands that are executed in a workspace without anything in it.
+VALUES = {
+    "PERSON": "ada@example.org", "NAME": "ada", "TEXT": "'a reason in a sentence'", "DATE": "2999-01-01",
+    "RUN": "latest", "STEP": "1", "AMOUNT": "5", "WHOSE": "all", command_lines.FILLED: "1",
+}  # fmt: skip
+#: Commands that decide, look up or write small things: none trains, starts a server or imports a framework.
+CHEAP = ("backup", "consumer", "cost", "gameday", "gates", "gc", "impact", "incident", "keys", "log", "people",
+         "review", "taint", "takedown", "trace", "sample", "papers")  # fmt: skip
+
+
+def executable() -> list[str]:
+    """Instructions of the source that are cheap to execute, with values for their placeholders."""
+    found = {one.text for one in command_lines.in_source() if one.instruction and one.text.split()[1] in CHEAP}
+    found = {line for line in found if f"--{command_lines.FILLED}" not in line}
+    return sorted({re.sub(r"\b[A-Z]+\b(?!\.)", lambda word: VALUES.get(word[0], word[0]), line) for line in found})
+
+
+@pytest.mark.slow
+def test_instructions_executed_for_real_answer_by_name(
+    plinth: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ends well or with a named error in a workspace without anything in it: never as wrong usage or a defect."""
+    monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "trust"))
+    assert plinth("keys", "init", "--demo").code == 0
+    for name in ("FILE", "KEY.pub", "FILE.jsonl"):  # exist, and are nothing that a command can use
+        (tmp_path / name).write_text("{}\n")
+    lines = executable()
+    assert len(lines) > 30
+    codes = {line: plinth(*shlex.split(line)[1:]).code for line in lines}
+    assert {line: code for line, code in codes.items() if code in (2, 70)} == {}
 
 
 @pytest.mark.parametrize(

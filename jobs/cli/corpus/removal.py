@@ -41,7 +41,7 @@ def removal(
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         documents = counted(len(rows), "document")
-        output.say(f"{documents} in {out}; fill in `label` (good or bad), then: plinth review {out}")
+        output.say(f"{documents} in {out}; fill in `label` (good or bad), then: `plinth review {out}`")
     elif as_json:
         output.emit_json({"rules": found, "samples": rows})
     else:

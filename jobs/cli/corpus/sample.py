@@ -63,7 +63,7 @@ def sample(
     rows = removed_samples.sample(ctx, reason, _buckets(ctx, bucket), count, seed, fired=fired)
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        output.say(f"{len(rows)} of {reason} in {out}; fill in `label` (good or bad), then: plinth review {out}")
+        output.say(f"{len(rows)} of {reason} in {out}; fill in `label` (good or bad), then: `plinth review {out}`")
     elif as_json:
         output.emit_json(rows)
     else:

@@ -145,7 +145,8 @@ def _show_sample(new: str, found: dict[str, Any], price: float | None, currency:
     _show(new, found)
     if tokens is not None:
         output.facts({"a million effective tokens": priced(tokens.per_token, currency, 1e6)})
-    return output.say(f"\nRuns with it and without it decide: plinth source value {new} … --train")
+    train = f"`plinth source value {new} --train`"
+    return output.say(f"\n{train}, with the same options, compares runs with and without it")
 
 
 def _bucket(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -203,7 +204,7 @@ def exclude(
         raise RequestError(
             f"this exclusion takes {took}",
             expected="a confirmation",
-            remedy="look at it with `plinth takedown find`; then give --yes",
+            remedy=f"look at it with `plinth takedown find --{kind} {shlex.quote(value)}`; then give --yes",
         )
     entry = None if dry_run else _appended(ctx, proposed.fields)
     if as_json:

@@ -83,4 +83,4 @@ def _propose(settings: Settings, made: Manifest, target: Path) -> None:
     write_bytes(
         target, overlay(settings.load_recipe(), str(base.absolute()) if base.is_file() else str(base), found).encode()
     )
-    output.line(f"{target}: begins from the champion; try: plinth recipe check {target}", err=True)
+    output.line(f"{target}: begins from the champion; try: `plinth recipe check {target}`", err=True)

@@ -80,7 +80,7 @@ def _show_worst(rows: list[Mapping[str, Any]]) -> None:
         output.heading("documents that cost most above the rate of their bucket")
     for row in rows:
         output.say(f"  {row['excess_bits']:,.0f} bits, {row['model']:.3f} per byte  {output.plain_markup(row['uri'])}")
-        output.say(f"    [dim]plinth explain {row['id']}[/dim]")
+        output.say(f"    [dim]`plinth explain {row['id']}`[/dim]")
 
 
 def _show_spans(ctx: Context, made: Manifest, against: str, most: int, as_json: bool) -> None:
@@ -97,7 +97,7 @@ def _show_spans(ctx: Context, made: Manifest, against: str, most: int, as_json: 
         more = "more" if one.difference > 0 else "fewer"
         output.say(
             f"  {abs(one.difference):,.1f} bits {more}: {one.a_bits:,.1f} instead of {one.b_bits:,.1f}"
-            f"  [dim]{output.plain_markup(one.uri)} bytes {one.start} to {one.end}; plinth explain {one.id}[/dim]"
+            f"  [dim]{output.plain_markup(one.uri)} bytes {one.start} to {one.end}; `plinth explain {one.id}`[/dim]"
         )
         output.say(f"    {output.plain_markup(' '.join(one.text.split()))}")
 

@@ -72,7 +72,7 @@ def tell(proposal: RootProposal, file: Path) -> None:
 
     keys = {**proposal.record.keys, **proposal.before.keys}
     by = sorted({keys[key_id].owner for key_id in (*proposal.signed_old, *proposal.signed_new)})
-    rest = f"missing: {proposal.missing}" if proposal.missing else "ready: plinth keys publish FILE"
+    rest = f"missing: {proposal.missing}" if proposal.missing else "ready: `plinth keys publish FILE`"
     changes = (f"  {line}" for line in root.changes(proposal.before, proposal.record))
     lines = (f"{file}: {_named(proposal)}", *changes, f"signed by {', '.join(by) or 'nobody'}; {rest}")
     output.say(output.plain_markup("\n".join(lines)))

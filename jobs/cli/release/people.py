@@ -59,7 +59,7 @@ def login(settings: Settings, behind_proxy: bool, header: str, origin: str, sign
     output.say(f"MLflow asks for a login: {place}")
     if behind_proxy:
         output.say(f"The proxy sends {header}, and in {logins.SECRET_HEADER} what is in {place / logins.SECRET}")
-    return output.say("Give people accounts: plinth people add NAME")
+    return output.say("Give people accounts: `plinth people add NAME`")
 
 
 @people.command()

@@ -60,7 +60,7 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
     for gap in done.gaps:
         output.say(output.plain_markup(output.visible(f"Not done: {gap}")))
     if done.aliases:
-        output.say("These are in use now: `plinth rollback` moves them back.")
+        output.say("These are in use now: `plinth rollback --by PERSON --reason TEXT` moves them back.")
     return None
 
 

@@ -73,7 +73,7 @@ class Authority(Frozen):
                 f"{owner} has no key as {self.role}",
                 found=f"keys of {', '.join(sorted({key.owner for key in self.keys.values()})) or 'nobody'}",
                 expected=f"a key enrolled in {self.root}",
-                remedy=f"the holder of the root enrols one: plinth keys enrol {self.role} KEY.pub --owner {owner}",
+                remedy=f"the holder of the root enrols one: `plinth keys enrol {self.role} KEY.pub --owner {owner}`",
             )
         return self.model_copy(update={"keys": kept, "threshold": 1})
 

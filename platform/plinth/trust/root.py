@@ -92,7 +92,7 @@ class Root(Frozen):
                 f"{self.title} has expired",
                 found=f"expires {self.expires}",
                 expected="a root that is still valid",
-                remedy="the holders of the root sign its next version: plinth keys renew",
+                remedy="the holders of the root sign its next version: `plinth keys renew`",
             )
         return self
 

@@ -168,7 +168,7 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
             f"the key at {source} may not sign as {role}",
             found="a key that the root does not list for this role",
             expected=f"a key enrolled as {role}",
-            remedy=f"the holder of the root enrols it: plinth keys enrol {role} KEY.pub --owner NAME",
+            remedy=f"the holder of the root enrols it: `plinth keys enrol {role} KEY.pub --owner NAME`",
         )
     owner, pem = candidates[0]
     return Signer(role=role, owner=owner, source=source, public=pem)

@@ -46,7 +46,7 @@ def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[Sig
         raise SignatureError(
             f"{root.title} names nobody of Sigstore as {role}",
             expected="an identity and its issuer",
-            remedy=f"the holder of the root names one: plinth keys identity {role} IDENTITY --issuer URL",
+            remedy=f"the holder of the root names one: `plinth keys identity {role} IDENTITY --issuer URL`",
         )
     try:
         signer, payload, entry = _verified(bundle, trusted_root, known)

@@ -121,7 +121,7 @@ def publish_proposal(workspace: Workspace, file: Path) -> Trust:
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))
-    _require_enough(found, f"too few have signed {file}", "the other holders of the root: plinth keys sign FILE")
+    _require_enough(found, f"too few have signed {file}", "the other holders of the root: `plinth keys sign FILE`")
     trusted = root.following(found.before, envelope, str(file)).require_current()
     return _put(workspace, workspace.trust_folder, trusted, envelope)
 

@@ -164,7 +164,7 @@ CHECKS = (
     Check(
         "backup", "what cannot be made again has a fresh backup elsewhere", "platform",
         ("preproduction", "readiness", "incident"),
-        "name the place in checklists.yaml (`backups`), and `plinth backup to` it every day", backed_up,
+        "name the place in checklists.yaml (`backups`), and run `plinth backup to PLACE` every day", backed_up,
     ),
     Check(
         "alerts", "nothing has alarmed within a day", "on-call", ("incident",), "read alerts.jsonl", alerts_seen,

@@ -132,7 +132,7 @@ CHECKS = (
     ),
     Check(
         "jobs-ended", "no run is left failed or silent", "on-call", ("readiness", "incident"),
-        "`plinth timeline RUN` shows why; the same command goes on with it, `plinth job cancel` gives it up",
+        "`plinth timeline RUN` shows why; the same command goes on with it, `plinth job cancel RUN` gives it up",
         restarts_bounded,
     ),
     Check(

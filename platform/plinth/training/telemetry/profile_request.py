@@ -48,8 +48,8 @@ def submit(config: RunConfig, first: int, last: int, ranks: tuple[int, ...] = (0
             f"steps {first} to {last} of run {config.run_id} cannot be traced any more",
             found=f"{done} steps that are taken, of {config.total_steps}",
             expected=f"steps from {done + 1} on",
-            remedy="a trace is taken while a step is trained; a replay (`plinth replay`) scores a step's batch without "
-            "training on it"
+            remedy="a trace is taken while a step is trained; `plinth replay RUN STEP` scores a step's batch "
+            "without training on it"
             + ("" if done < config.total_steps else "; set training.telemetry.profile_steps for the next run"),
         )
     number = latest(run)
