@@ -30,6 +30,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, bucket_of
 from plinth.storage.atomic import write_bytes
 from plinth.storage.checkout import resolve
+from plinth.storage.off_limits import place
 from plinth.training.initial import source
 
 ASSET = job.ASSET
@@ -152,7 +153,9 @@ def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | N
         return ctx.refs.load(found) if found else None
     base = ctx.workspace.input
     folder = Path(base, against) if isinstance(base, Path) else Path(against)
-    return weights(ctx, folder) if folder.is_dir() else resolve(ctx.refs, against)
+    if not folder.is_dir():
+        return resolve(ctx.refs, against)
+    return weights(ctx, Path(place(str(folder.absolute()), base).path))
 
 
 def parent(ctx: Context, inputs: Inputs) -> Manifest:

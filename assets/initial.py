@@ -15,11 +15,13 @@ from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
+from plinth.evaluation.comparison.folder import open_file
 from plinth.model.hugging_face import CONFIG
 from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.checkout import resolve
+from plinth.storage.off_limits import place
 from plinth.training import config, manifests
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
@@ -102,8 +104,8 @@ def vocabulary(ctx: Context, params: InitialWeights) -> int:
         MissingError: nothing has that name.
     """
     if params.folder:
-        described = (_folder(ctx, params.folder) / CONFIG).read_bytes()
-        return int(json.loads(described)["vocab_size"])
+        with open_file(_folder(ctx, params.folder), CONFIG) as stream:
+            return int(json.load(stream)["vocab_size"])
     mean = _mean(ctx, params.checkpoint or "")
     if params.checkpoint and mean is None:
         return _run(ctx, params.checkpoint)[0].vocab_size
@@ -172,7 +174,7 @@ def _folder(ctx: Context, given: str) -> Path:
     folder = Path(base, given) if isinstance(base, Path) else Path(given)
     if not folder.is_dir():
         raise MissingError(f"no folder {folder}", remedy="give it, or an absolute path")
-    return folder
+    return Path(place(str(folder.absolute()), base).path)
 
 
 def _outside(params: InitialWeights, ctx: Context) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from plinth.storage import off_limits
 from tests import tiny_corpus
 from tests.jobs.conftest import answer, plinth, variant
 
@@ -40,7 +41,8 @@ def holders(root, word):
 
 
 @pytest.mark.exhaustive
-def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path):
+def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path, monkeypatch):
+    monkeypatch.setenv(off_limits.VARIABLE, str(tmp_path))
     workspace, lists, outside = tmp_path / "workspace", tmp_path / "lists", tmp_path / "prose.jsonl"
     tiny_corpus.write(workspace / "input")
     lists.mkdir()
@@ -64,7 +66,8 @@ def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_what_came_in_before_a_list_grew_is_found_and_can_be_removed(tmp_path):
+def test_what_came_in_before_a_list_grew_is_found_and_can_be_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv(off_limits.VARIABLE, str(tmp_path))
     workspace, lists = tmp_path / "workspace", tmp_path / "lists"
     tiny_corpus.write(workspace / "input")
     lists.mkdir()

@@ -5,6 +5,7 @@
     common_crawl  files of a crawl by its list, records by its index
     hub         files of the Hugging Face Hub, at one commit
     safe_path   names that others have written, as paths that stay below their folder
+    off_limits  keys, credentials and private folders, which no source may lead to
     files       files of a source, read once and compared with the inventory
     listing     the files at a location: names, digests, marks of change
     digests     SHA-256 of files and pieces, remembered while a file does not change

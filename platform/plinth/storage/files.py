@@ -17,7 +17,7 @@ from plinth.storage.uris import filesystem, open_stream, readable
 
 CHUNK_BYTES = 1 << 20
 #: Why a name in a source is no file to read.
-SYMLINK, SPECIAL_FILE = "symlink", "special_file"
+SYMLINK, SPECIAL_FILE, PRIVATE_FILE = "symlink", "special_file", "private_file"
 
 
 class SourceFile(Frozen):
@@ -26,7 +26,8 @@ class SourceFile(Frozen):
 
     `bytes` and `sha256` are the file's; of a piece, the piece's, which begins at byte `start` of the `whole`
     bytes and has `before` lines before it. The last `tail` bytes of the file belong to each of its pieces. `depth`
-    folders lie between the source's root and it. What is `refused` (`SYMLINK`, `SPECIAL_FILE`) has no content.
+    folders lie between the source's root and it. What is `refused` (`SYMLINK`, `SPECIAL_FILE`,
+    `PRIVATE_FILE`) has no content.
     """
 
     uri: str

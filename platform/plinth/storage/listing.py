@@ -2,7 +2,9 @@
 
 A symbolic link below a location is followed to a file below the same location that is read under no other name (a
 cache of downloads is a folder of such links), and listed as a link otherwise: a tree that somebody else has made must
-not lead to files of this machine. The location itself may be or pass through links: the recipe names it.
+not lead to files of this machine. The location itself may be or pass through links where the recipe names an absolute
+path; one relative to the workspace stays in its `input/`. Files that are off limits are listed as such, wherever they
+are (`off_limits`).
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.errors import SourceError
-from plinth.storage import http, hub
+from plinth.storage import http, hub, off_limits
 from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDigests, digests, range_digest
-from plinth.storage.files import SPECIAL_FILE, SYMLINK, SourceFile
-from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable
+from plinth.storage.files import PRIVATE_FILE, SPECIAL_FILE, SYMLINK, SourceFile
+from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable, source_filesystem
 
 #: Maps a module-level function over small tasks and yields the results in order (`compute.engine`).
 Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -47,8 +49,8 @@ def inventory(
     memory: DigestMemory | None = None,
     spread: Spread | None = None,
 ) -> list[SourceFile]:
-    """Every file that a location (path, folder or glob) names, sorted by name, with its digest; links and special
-    files as `refused` ones without content.
+    """Every file that a location (path, folder or glob) names, sorted by name, with its digest; links, special files
+    and files that are off limits as `refused` ones without content.
 
     Args:
         location: relative to `base`, absolute, or a URI.
@@ -59,9 +61,9 @@ def inventory(
         spread: where more than `HERE_BYTES` have to be read: maps a function over tasks on workers, in order.
 
     Raises:
-        SourceError: when nothing is there or a file cannot be read.
+        SourceError: nothing is there, all of it is off limits, or a file cannot be read.
     """
-    fs, root, found = _find(location, base, suffixes)
+    fs, anchor, found = _find(location, base, suffixes)
     if not found:
         raise SourceError(
             f"no file matches {absolute(location, base)}",
@@ -77,7 +79,7 @@ def inventory(
             _mark(info),
             cutter(name) if cutter and "start" not in info else None,
             _refused(info),
-            path[len(root) + 1 :].count("/"),
+            path[len(anchor.rstrip("/")) + 1 :].count("/"),
             info.get("start"),
         )
         for name, path, info in _sized(found)
@@ -91,8 +93,8 @@ def inventory(
 
 
 def listing(location: str, base: Path | str, suffixes: tuple[str, ...] = (), sized: bool = True) -> list[list[Any]]:
-    """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content. Links that
-    are not followed and special files are left out.
+    """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content. Files that
+    are not read (`refused`) are left out.
 
     Args:
         sized: ask for sizes that a list does not have; without it they are None.
@@ -156,9 +158,9 @@ _Found = tuple[str, str, Mapping[str, Any]]
 
 
 def _find(location: str, base: Path | str, suffixes: tuple[str, ...]) -> tuple[Any, str, list[_Found]]:
-    """File system, root of the location, and the files wanted."""
+    """File system, the folder below which no part of a path may be a link, and the files wanted."""
     uri = absolute(location, base)
-    fs, named = filesystem(uri)
+    fs, named = source_filesystem(uri)
     if hub.SCHEME in fs.protocol:
         with readable(uri, "list"):
             fs.invalidate_cache()
@@ -168,7 +170,8 @@ def _find(location: str, base: Path | str, suffixes: tuple[str, ...]) -> tuple[A
             named_ones = [(one["name"], path, one) for path, one in sorted(fs.find(named).items())]
         return fs, "", [one for one in named_ones if not suffixes or one[0].endswith(suffixes)]
     folder = named.split("*", 1)[0].rsplit("/", 1)[0] if "*" in named else named
-    root = os.path.realpath(folder or "/") if "file" in fs.protocol else folder
+    local = "file" in fs.protocol
+    root, anchor = off_limits.place(folder, base) if local else (folder, folder)
     path = root.rstrip("/") + named[len(folder) :]
     found: dict[str, Mapping[str, Any]] = {}
     with readable(uri, "list"):
@@ -179,10 +182,28 @@ def _find(location: str, base: Path | str, suffixes: tuple[str, ...]) -> tuple[A
         else:
             found = fs.find(path, detail=True)
     if http.serves(uri):
-        root = folder = next(iter(found))  # the final address, which a redirect may have changed
+        root = folder = anchor = next(iter(found))  # the final address, which a redirect may have changed
     listed = ((_relative(one, root, folder), one, info) for one, info in sorted(found.items()) if one[-1:] != "/")
     wanted = [one for one in listed if not suffixes or one[0].endswith(suffixes) or _leads_to_folder(fs, *one[1:])]
-    return fs, root, list(_followed(fs, root.rstrip("/"), wanted))
+    followed = _followed(fs, root.rstrip("/"), wanted)
+    return fs, anchor, _guarded(followed, uri) if local else list(followed)
+
+
+def _guarded(found: Iterable[_Found], uri: str) -> list[_Found]:
+    """The same with a mark on files that are off limits.
+
+    Raises:
+        SourceError: all of them are.
+    """
+    limits = off_limits.current()
+
+    def hidden(path: str, info: Mapping[str, Any]) -> bool:
+        return not _refused(info) and limits.has(path, info.get("nlink", 1))
+
+    marked: list[_Found] = [(name, path, {**info, "off_limits": hidden(path, info)}) for name, path, info in found]
+    if marked and all(info["off_limits"] for _, _, info in marked):
+        raise off_limits.refused(uri, f"{len(marked)} files that are off limits")
+    return marked
 
 
 def _sized(found: Sequence[_Found]) -> list[_Found]:
@@ -218,7 +239,9 @@ def _leads_to_folder(fs: Any, path: str, info: Mapping[str, Any]) -> bool:
 
 
 def _refused(info: Mapping[str, Any]) -> str:
-    """Why something is no file to read; empty for files. Only local file systems know links and special files."""
+    """Why a file is not read; empty for those that are. Only local file systems have others."""
+    if info.get("off_limits"):
+        return PRIVATE_FILE
     if info.get("islink"):
         return SYMLINK
     return SPECIAL_FILE if info.get("type") == "other" else ""

@@ -17,10 +17,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from plinth.errors import IntegrityError, PlinthError, SourceError
+from plinth.storage import off_limits
 
 #: What remote drivers fetch at a time.
 BLOCK_BYTES = 8 * 2**20
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+#: Schemes that sources may have. Others of fsspec read this machine, archives or other schemes in ways of their own,
+#: where nothing would be off limits (`off_limits`).
+SOURCE_SCHEMES = (
+    "file", "local", "memory", "http", "https", "cc", "hf", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl",
+    "oci", "oss", "tos", "hdfs", "webhdfs",
+)  # fmt: skip
 #: What s3fs raises when an object no longer has the entity tag that it was opened with, and what we do.
 EXPIRED = ("FileExpired", "ChangedError")
 #: Schemes that fsspec does not know, or serves worse: module and maker of the file system, imported when it is needed.
@@ -59,6 +66,22 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
         ) from error
 
 
+def source_filesystem(uri: str) -> tuple[Any, str]:
+    """As `filesystem`, for what a recipe names.
+
+    Raises:
+        SourceError: for a scheme that sources may not have, or one without an installed driver.
+    """
+    scheme = SCHEME.match(uri)
+    if scheme and scheme.group(1).lower() not in SOURCE_SCHEMES:
+        raise SourceError(
+            f"cannot open {uri}",
+            found=f"the scheme {scheme.group(1)}://",
+            expected=f"a path, or one of {', '.join(f'{one}://' for one in SOURCE_SCHEMES[3:])}",
+        )
+    return filesystem(uri)
+
+
 def open_stream(fs: Any, path: str, depth: int = 0, wanted: int = 0) -> Any:
     """A file for reading, from its beginning.
 
@@ -67,8 +90,24 @@ def open_stream(fs: Any, path: str, depth: int = 0, wanted: int = 0) -> Any:
         wanted: where only so many bytes of it are read.
     """
     if "file" in fs.protocol:
-        return open_unlinked(path, depth)
+        return open_local(path, depth)
     return fs.open(path, "rb", block_size=min(wanted, BLOCK_BYTES) or BLOCK_BYTES)
+
+
+def open_local(path: str, depth: int = 0) -> IO[bytes]:
+    """As `open_unlinked`, for what a recipe names.
+
+    Raises:
+        OSError: as `open_unlinked`.
+        SourceError: it is off limits.
+    """
+    stream = open_unlinked(path, depth)
+    try:
+        off_limits.require(path, os.fstat(stream.fileno()))
+    except BaseException:
+        stream.close()
+        raise
+    return stream
 
 
 def open_unlinked(path: str, depth: int) -> IO[bytes]:

@@ -104,12 +104,21 @@ def folder_of(location: str) -> Path:
     uri = location.rstrip("/")
     if not re.fullmatch(r"s3://[^/]+(/[^/]+)*", uri):
         raise WorkspaceError(f"no workspace can lie at {location}", expected="a folder, or s3://bucket/prefix")
-    caches = Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "plinth")
     short = re.sub(r"[^A-Za-z0-9.]+", "-", uri.removeprefix("s3://"))[:60]
-    folder = caches.absolute() / f"{short}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+    folder = cache_folder() / f"{short}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
     if not (folder / LOCATION).exists():
         write_bytes(folder / LOCATION, uri.encode())
     return folder
+
+
+def cache_folder() -> Path:
+    """The folder that has this machine's folders of shared workspaces."""
+    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "plinth").absolute()
+
+
+def trust_home() -> Path:
+    """The folder that has this machine's folders of trust, but for one that the environment names."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "plinth" / "trust"
 
 
 class Workspace:
@@ -163,8 +172,7 @@ class Workspace:
             return Path(given).absolute()
         place = self.uri or str(self.root)
         short = re.sub(r"[^A-Za-z0-9.]+", "-", place).strip("-")[-60:]
-        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        return home / "plinth" / "trust" / f"{short}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+        return trust_home() / f"{short}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
     @property
     def input(self) -> Path | str:

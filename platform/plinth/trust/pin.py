@@ -23,14 +23,13 @@ from typing import Any, NamedTuple
 from plinth.errors import SignatureError
 from plinth.storage import locks
 from plinth.storage.atomic import write_bytes
+from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, root, signers
 from plinth.trust.authority import Authority
 from plinth.trust.root import Root
 from plinth.trust.signers import Signer
 
-#: Followed by a role in capitals: where that role's private key is kept.
-KEY_VARIABLE = "PLINTH_KEY_"
 ROOT_FILE = "root.json"
 SEEN = "seen.json"
 

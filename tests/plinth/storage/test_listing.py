@@ -115,8 +115,10 @@ def test_a_listing_tells_of_every_change(folder: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="nowhere"):
         listing.inventory("nowhere", tmp_path)
-    with pytest.raises(SourceError, match="plinth\\[s3\\]"):
+    with pytest.raises(SourceError, match="the scheme nothing-serves-this://"):
         listing.inventory("nothing-serves-this://x", tmp_path)
+    with pytest.raises(SourceError, match="plinth\\[s3\\]"):
+        listing.inventory("oss://bucket/x", tmp_path)
 
 
 def seen(folder: Path, location: str = "in", suffixes: tuple[str, ...] = ()) -> dict[str, str]:

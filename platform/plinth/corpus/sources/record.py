@@ -33,6 +33,7 @@ attributes         a line of Dolma's attributes: scores about a document, withou
 empty              no text, or none left after extraction and normalisation
 symlink            a symbolic link that leads out of its source, to a folder, or to a file that is read anyway
 special_file       a pipe, socket or device in a source
+private_file       a key, a credential or a file of Plinth's own, or a hard link to one (`storage.off_limits`)
 illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); the reject holds no text
 takedown           an entry of the exclusion list takes it (`plinth.corpus.exclusions`)
 seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
@@ -45,7 +46,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from plinth.storage.files import SPECIAL_FILE, SYMLINK
+from plinth.storage.files import PRIVATE_FILE, SPECIAL_FILE, SYMLINK
 
 DETAIL_CHARACTERS = 300
 QUARANTINED = "illegal_content"
@@ -66,6 +67,7 @@ EXCLUSIONS = frozenset(
         EMPTY,
         SYMLINK,
         SPECIAL_FILE,
+        PRIVATE_FILE,
         QUARANTINED,
         TAKEDOWN,
         SEEN_BEFORE,

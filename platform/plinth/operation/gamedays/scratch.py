@@ -20,9 +20,9 @@ from types import FrameType
 
 import psutil
 
+from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
-from plinth.trust.pin import KEY_VARIABLE
 
 #: The approver of a scratch root.
 PERSON = "game-day@example.org"

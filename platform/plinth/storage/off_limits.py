@@ -1,0 +1,174 @@
+"""Files of this machine that no source, list or folder of weights may hold, whatever a recipe says.
+
+    keys          folders of trust, and files that hold the key of a role elsewhere
+    Plinth's own  private folders and caches
+    credentials   those of other programs in the home directory
+    the system's  `/proc`, `/sys` and mounted secrets: views of other processes, and no documents
+
+A file is compared by its path, with links resolved, and by device and inode: a hard link to a key is that key. A file
+with several links elsewhere is an ordinary file. `PLINTH_SOURCES` names the only folders that local sources may be in,
+next to `input/` of the workspace. No link leads out of `input/`: others may write the workspace.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from plinth import private
+from plinth.errors import SourceError
+from plinth.storage.workspace import CACHE_VARIABLE, TRUST_VARIABLE, cache_folder, trust_home
+
+#: Names the folders that local sources may be in, separated as in PATH.
+VARIABLE: Final = "PLINTH_SOURCES"
+#: Followed by a role in capitals: where that role's private key is kept (`trust.signers`).
+KEY_VARIABLE: Final = "PLINTH_KEY_"
+#: Where other programs keep credentials, below the home directory.
+CREDENTIALS: Final = (
+    ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".ray", ".netrc", ".pgpass", ".git-credentials",
+    ".config/gcloud", ".config/gh", ".config/rclone", ".cache/huggingface/token", ".cache/huggingface/stored_tokens",
+)  # fmt: skip
+SYSTEM: Final = ("/proc", "/sys", "/run/secrets", "/var/run/secrets")
+#: Seconds for which a process remembers where keys and credentials are.
+REMEMBERED_S: Final = 5
+
+
+class Place(NamedTuple):
+    """A location on this machine with links resolved, and the folder above it below which no part may be a link."""
+
+    path: str
+    anchor: str
+
+
+class OffLimits:
+    """The places, as they are now.
+
+    Args:
+        secrets: folders and files whose hard links count as well.
+        others: folders that are compared by path alone.
+    """
+
+    def __init__(self, secrets: Iterable[Path], others: Iterable[Path]) -> None:
+        self._secrets = tuple(secrets)
+        self._prefixes = tuple({_below(os.path.realpath(one)) for one in (*self._secrets, *others)})
+
+    def has(self, path: str, links: int = 1) -> bool:
+        """True if a path without links is off limits, or is a hard link to a file that is.
+
+        Args:
+            links: the number of the file's hard links.
+        """
+        if _below(path).startswith(self._prefixes):
+            return True
+        with suppress(OSError):
+            return links > 1 and self.has_inode(os.stat(path))
+        return False
+
+    def has_inode(self, status: os.stat_result) -> bool:
+        """True if a file is one of the secrets under any name."""
+        return (status.st_dev, status.st_ino) in self._inodes
+
+    @cached_property
+    def _inodes(self) -> frozenset[tuple[int, int]]:
+        return frozenset((status.st_dev, status.st_ino) for place in self._secrets for status in _files(place))
+
+
+def current() -> OffLimits:
+    """What is off limits now, by the environment and the files of the last seconds."""
+    names = (TRUST_VARIABLE, private.VARIABLE, CACHE_VARIABLE, "XDG_CONFIG_HOME", "HOME")
+    keys = sorted(value for name, value in os.environ.items() if name.startswith(KEY_VARIABLE))
+    given = tuple(os.environ.get(name, "") for name in names)
+    return _known(int(time.monotonic() // REMEMBERED_S), tuple(keys), given)
+
+
+def place(location: str, base: Path | str) -> Place:
+    """Where a local location leads.
+
+    Args:
+        location: an absolute path.
+        base: the folder, or URI, that relative locations are relative to.
+
+    Raises:
+        SourceError: it is off limits, it leaves `base` by a link, or `PLINTH_SOURCES` does not name it.
+    """
+    found = os.path.realpath(location or "/")
+    if current().has(found):
+        raise refused(location, found)
+    named = [_below(os.path.realpath(one)) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one]
+    home = _home(location, base)
+    if home and _below(found).startswith(_below(home)):
+        return Place(found, os.path.dirname(home))
+    if (home or named) and not _below(found).startswith(tuple(named)):
+        raise SourceError(
+            f"{location} is outside the folders that sources may be in",
+            found=f"a link to {found}" if home else found,
+            expected=f"a place in {home or os.environ[VARIABLE]}",
+            remedy=f"name the place itself by an absolute `path`; where {VARIABLE} is set, it has to name the folder",
+        )
+    return Place(found, found)
+
+
+def require(path: str, status: os.stat_result) -> None:
+    """Refuse an open file that is off limits.
+
+    Args:
+        path: where it was opened.
+        status: of the open file.
+
+    Raises:
+        SourceError: it is.
+    """
+    limits = current()
+    if limits.has(path) or (status.st_nlink > 1 and limits.has_inode(status)):
+        raise refused(path, "a file that is off limits")
+
+
+def refused(location: str, found: str) -> SourceError:
+    """The error for a location that is off limits."""
+    return SourceError(
+        f"{location} is not read",
+        found=found,
+        expected="documents: no keys, credentials, private folders or caches of Plinth, or views of the system",
+        remedy="name another `path` in the recipe",
+    )
+
+
+def _home(location: str, base: Path | str) -> str:
+    """The real path of `base`, but for a link in its own place, where the location is written as one below it."""
+    if "://" in str(base):
+        return ""
+    own = os.path.abspath(base)
+    real = os.path.join(os.path.realpath(os.path.dirname(own)), os.path.basename(own))
+    return real if _below(os.path.abspath(location)).startswith((_below(own), _below(real))) else ""
+
+
+def _below(folder: str) -> str:
+    """How paths below a folder begin; the folder itself as well, once it is written so."""
+    return f"{folder.rstrip('/')}/"
+
+
+@lru_cache(maxsize=2)
+def _known(tick: int, keys: tuple[str, ...], environment: tuple[str, ...]) -> OffLimits:
+    secrets, others = [private.root()], [Path(one) for one in SYSTEM]
+    folders = [Path(given)] if (given := os.environ.get(TRUST_VARIABLE)) else []
+    with suppress(RuntimeError):  # no home directory
+        folders.append(trust_home())
+        others += [cache_folder(), Path.home() / ".cache" / "plinth"]
+        secrets += [Path.home() / name for name in CREDENTIALS]
+    notes = (note for folder in folders for note in folder.rglob("*.source"))
+    named = [*keys, *(note.read_text(errors="replace").strip() for note in notes)]
+    elsewhere = [Path(one.removeprefix("file:")) for one in named if one.startswith("file:")]
+    return OffLimits([*secrets, *folders, *elsewhere], others)
+
+
+def _files(place: Path) -> Iterator[os.stat_result]:
+    """The files at a place, and what links there lead to."""
+    paths = [place] if place.is_file() else [Path(at, name) for at, _, names in os.walk(place) for name in names]
+    for path in paths:
+        with suppress(OSError):
+            yield path.stat()
