@@ -29,7 +29,6 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     waivers       the owner lets one candidate pass one gate until a date
     verdict       what the gates said, as a signed verification summary
     measured      statistics of manifests -> facts that gates read
-    approval      decisions of people: signed statements, or tags set in the MLflow UI behind its login
     recount/      figures that gates read, counted again from their tables
     service_levels  service levels of a workspace, with the lineage of its runs
     evidence      gather the evidence that the gates read
@@ -40,6 +39,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     releases      records of every movement, with person and reason, and their signed head
     taint         marks and their lifting, signed; everything downstream of them
     standing      which version is champion, on trial or gone: a pure function of those records
+    approval      decisions of people: signed statements, or tags set in the MLflow UI behind its login
     page_links    links from MLflow to the pages of the workspace
     mirror        MLflow's aliases after them, repaired and reported
     held_models   checkpoints to candidates, releases and exports, for takedowns

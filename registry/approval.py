@@ -6,7 +6,8 @@
              a second person uses approval.2, approval.2.by, approval.2.reason, and so on; behind a login, the
              server sets the name
 
-Either must name the person and the reason. A statement that does not verify, or speaks of another
+Either must name the person and the reason, and counts for one promotion: where a candidate was promoted before and has
+lost its place, people decide again. A statement that does not verify, or speaks of another
 candidate, counts for nothing and is reported. Whose tags they are is stated by the server that asked for a login
 (`login.log`); tags alone are anybody's, and a request.
 """
@@ -14,9 +15,11 @@ candidate, counts for nothing and is reported. Whose tags they are is stated by 
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
@@ -27,6 +30,7 @@ from plinth.trust.pin import Trust, owner_file
 from registry.candidate import Candidate
 from registry.gates import Approval
 from registry.login import log
+from registry.standing import ended_by
 
 PREDICATE = "urn:plinth:approval:v1"
 Decision = Literal["approved", "rejected"]
@@ -46,17 +50,19 @@ def sign(
     by, reason = by.strip(), reason.strip()
     if not reason:
         raise SignatureError(f"the decision of {by or 'nobody'} needs a reason", expected="why, in a sentence")
-    path = statement_path(ctx, candidate, by)
+    path, after = statement_path(ctx, candidate, by), ended_by(ctx, candidate)
+    wanted = (decision, reason, policy, after)
     key = Trust.of(ctx.workspace).signer(APPROVER, by)
     if path.exists():
         try:
             earlier = verify_statement(ctx, path, candidate)
         except SignatureError:
             earlier = None
-        if earlier is not None and (earlier.decision, earlier.reason, earlier.policy) == (decision, reason, policy):
+        if earlier is not None and (earlier.decision, earlier.reason, earlier.policy, earlier.after) == wanted:
             return path
     number = max(Trust.of(ctx.workspace).seen(_counted(ctx, candidate, by)), _number(path)) + 1
     predicate = {"decision": decision, "by": by, "reason": reason, "policy": policy, "at": now(), "number": number}
+    predicate |= {"after": after} if after else {}
     dsse.write(path, dsse.statement(PREDICATE, candidate.subjects, predicate), key)
     return path
 
@@ -88,8 +94,34 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval
         raise SignatureError(f"{path} is no decision of {person}", found=predicate)
     key = next(one["keyid"] for one in envelope["signatures"] if one.get("keyid") in authority.keys)
     given = {"decision": predicate["decision"], "reason": str(predicate.get("reason"))}
-    given |= {"key": key, "policy": str(predicate.get("policy", ""))}
-    return Approval(by=person, how="statement", **given)
+    given |= {"key": key, "policy": str(predicate.get("policy", "")), "after": predicate.get("after", 0)}
+    try:
+        return Approval(by=person, how="statement", **given)
+    except ValidationError as error:
+        raise SignatureError(f"{path} is no decision of {person}", found=error) from error
+
+
+def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Approval]) -> None:
+    """Require the decisions that a release record names, or later ones of the same people: a release rests on them.
+
+    Raises:
+        SignatureError: one is missing or does not hold.
+    """
+    by_tag = {one.by for one in recorded if one.how == "tag" and one.proxy}
+    logged = {one.by for one in log.decisions(ctx, candidate)} if by_tag else set()
+    missing = [f"{person}: no login states it" for person in sorted(by_tag - logged)]
+    for one in (each for each in recorded if each.how == "statement"):
+        try:
+            verify_statement(ctx, statement_path(ctx, candidate, one.by), candidate)
+        except SignatureError as error:
+            missing.append(f"{one.by}: {error.brief}")
+    if missing:
+        raise SignatureError(
+            f"decisions that released candidate {candidate.key[:12]} are missing",
+            found="; ".join(missing),
+            expected="the statements that its release record names",
+            remedy="restore approvals/ and logins/ from a backup; or roll back, approve anew and promote again",
+        )
 
 
 def collect(
@@ -109,6 +141,7 @@ def collect(
     decisions: list[Approval] = []
     faults: list[str] = []
     holding: set[str] = set()
+    after = ended_by(ctx, candidate)
     for path in sorted((ctx.workspace.approvals / candidate.key[:12]).glob("*.json")):
         try:
             found = verify_statement(ctx, path, candidate)
@@ -116,7 +149,7 @@ def collect(
             faults.append(error.what)
             continue
         holding.add(found.by)
-        if fault := _outdated(found, policy):
+        if fault := _outdated(found, policy, after):
             faults.append(fault)
         else:
             decisions.append(found)
@@ -124,7 +157,7 @@ def collect(
     for tagged in _tagged(ctx, candidate, tags):
         if isinstance(tagged, str):
             faults.append(tagged)
-        elif fault := _outdated(tagged, policy):
+        elif fault := _outdated(tagged, policy, after):
             faults.append(fault)
         else:
             decisions.append(tagged)
@@ -142,11 +175,15 @@ def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iter
             yield found
 
 
-def _outdated(found: Approval, policy: str) -> str:
-    """Why an approval is not one under the policy that governs; empty for one of anybody, which the gate refuses."""
-    if found.decision != "approved" or found.policy == policy or (found.how == "tag" and not found.proxy):
+def _outdated(found: Approval, policy: str, after: int) -> str:
+    """Why an approval is not one of this promotion, under the policy that governs; empty for one of anybody, which the
+    gate refuses."""
+    if found.decision != "approved" or (found.how == "tag" and not found.proxy):
         return ""
-    return f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})"
+    if found.policy != policy:
+        return f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})"
+    spent = f"{found.by} approved a promotion that release record {after} ended; another one needs a new approval"
+    return "" if found.after == after else spent
 
 
 def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> None:

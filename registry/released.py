@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, TrustError
+from plinth.errors import GateError, SignatureError, TrustError
 from plinth.provenance.statements import Chain
+from registry import approval, materialise, policy, releases, taint
 from registry import candidate as candidates
-from registry import materialise, releases, taint
 from registry.candidate import Candidate
 from registry.releases import ReleaseRecord
-from registry.standing import Place, Standing, standing
+from registry.standing import PROMOTED, Place, Standing, standing
 
 
 def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
-    """A release version, proved: the signed history has it and has not taken it back, and its model is unchanged and
-    untainted.
+    """A release version, proved: the signed history has it and has not taken it back, what let it be released is there,
+    and its model is unchanged and untainted.
 
     Raises:
         SignatureError, LineageError: changed or incomplete.
@@ -24,6 +24,7 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
     if standing_of(ctx, name).place(version) == "rolled back":
         raise GateError(f"{name} version {version} was rolled back", remedy=f"use {name}@champion")
     found = _candidate_of(ctx, record)
+    _require_decisions(ctx, record, found)
     chain = candidates.verify_candidate(ctx, found)
     marks = taint.marks_on(ctx, chain, candidates.evidence_of(ctx, found.checkpoint, found.evaluation))
     if marks:
@@ -32,14 +33,32 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
     return found, chain
 
 
+def _require_decisions(ctx: Context, record: ReleaseRecord, found: Candidate) -> None:
+    """Require what let a version be released: the policy, the decisions of people, the log of decisions until then.
+
+    Raises:
+        SignatureError: one of them is missing or was changed.
+    """
+    known = policy.history(ctx, record.model) if record.policy else ()
+    if record.policy and record.policy not in {one.digest for one in known}:
+        raise SignatureError(
+            f"the gate policy that released {record.model} version {record.version} is missing",
+            found=f"{len(known)} other versions",
+            expected=record.policy,
+            remedy="restore policies/ from a backup",
+        )
+    approval.require_recorded(ctx, found, record.approvals)
+    releases.require_audited(ctx, record)
+
+
 def record_of(ctx: Context, name: str, version: str) -> ReleaseRecord:
-    """The newest record that put a version somewhere.
+    """The newest record that released a version: a rollback to it, or the return of a canary, decides nothing about it.
 
     Raises:
         GateError: the promoter never released it.
     """
     for record in reversed(releases.history(ctx, name)):
-        if record.version == version:
+        if record.version == version and record.action in PROMOTED:
             return record
     raise never_released(name, version)
 

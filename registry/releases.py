@@ -134,6 +134,17 @@ def history(ctx: Context, model: str | None = None, *, expired: bool = False) ->
     return tuple(record for record in records if model in (None, record.model))
 
 
+def require_audited(ctx: Context, record: ReleaseRecord) -> None:
+    """Require the entries of the log of decisions that a record and the head name; those between are not read
+    (`prove_log` reads all).
+
+    Raises:
+        SignatureError: the log was cut, emptied or replaced.
+    """
+    _HEAD.newest_of(ctx, AUDIT)
+    AUDIT.require_file(ctx, record.audit)
+
+
 def prove_log(ctx: Context) -> AuditProof:
     """Prove the log of decisions, and that it has what every release record and the head of their history name.
 

@@ -6,13 +6,18 @@ MLflow's aliases are a mirror of it (`mirror`); whoever sets one by hand changes
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
 
+from plinth.compute.context import Context
 from plinth.records import Frozen
+from registry import releases
+from registry.candidate import SUFFIX, Candidate
 from registry.releases import ReleaseRecord
 
 Place = Literal["champion", "previous", "canary", "superseded", "rolled back"]
+#: Movements that release a version; others give places back.
+PROMOTED: Final = ("canary", "champion")
 #: A place of a release, as people write it.
 _HELD = re.compile(r"(models:/)?[a-z][a-z0-9-]*@(champion|canary|previous)")
 
@@ -63,6 +68,37 @@ def standing(records: Iterable[ReleaseRecord]) -> Standing:
     for record in records:
         found = _after(found, record)
     return found
+
+
+def ended(records: Iterable[ReleaseRecord], candidate: Mapping[str, str]) -> int:
+    """Number of the record that ended the last promotion of a candidate; 0 before the first one has ended.
+
+    A promotion ends where the version is champion or canary no more, whatever the cause. A rollback to it resumes it.
+    An approval counts for the promotion after this record.
+
+    Args:
+        candidate: its digests, as records name them.
+    """
+    now, own, found = Standing(), set[str | None](), [0]
+    for record in records:
+        if record.action in PROMOTED and record.candidate == candidate:
+            own.add(record.version)
+        before, now = now, _after(now, record)
+        was, holds = (bool(own & {one.champion, one.canary} - {None}) for one in (before, now))
+        if was and not holds:
+            found.append(record.number)
+        elif holds and not was and record.action not in PROMOTED:
+            found.pop()
+    return found[-1]
+
+
+def ended_by(ctx: Context, candidate: Candidate) -> int:
+    """Number of the record that ended the last promotion of a candidate, by the history as it is, fresh or not.
+
+    Raises:
+        SignatureError: the history does not hold.
+    """
+    return ended(releases.history(ctx, candidate.model.removesuffix(SUFFIX), expired=True), candidate.subjects)
 
 
 def _after(now: Standing, record: ReleaseRecord) -> Standing:

@@ -1,6 +1,7 @@
 """Verdicts: what the gates said of a candidate, as a signed verification summary that any in-toto tool reads.
 
     models/<12>.<candidate 12>.verdict.json    DSSE envelope, signed as `promoter`
+    models/<12>.<candidate 12>.refused.json    of a later promotion that was refused: the verdict that passed stays
 
 The predicate is SLSA's Verification Summary Attestation v1 (https://slsa.dev/spec/v1.0/verification_summary): who
 verified what, when, under which policy, from which attestations. Gates with their reasons stand in an extension field
@@ -88,7 +89,8 @@ def write(
     inputs: Sequence[Path],
     faults: Sequence[str] = (),
 ) -> Path:
-    """Sign the verdict beside the candidate's directory; the newest replaces an earlier one.
+    """Sign the verdict next to the candidate's directory; the newest replaces an earlier one, but none that passed is
+    replaced by one that did not: exports of the release need it.
 
     Raises:
         SignatureError: no key as `promoter` on this machine.
@@ -97,6 +99,10 @@ def write(
     content = predicate(found, policy, results, read, datetime.now(UTC), faults)
     signer = Trust.of(ctx.workspace).signer(PROMOTER)
     target = path(found)
+    refused = target.with_name(target.name.replace(".verdict.", ".refused."))
+    refused.unlink(missing_ok=True)
+    if content["verificationResult"] != "PASSED" and _passed(ctx, found):
+        target = refused
     dsse.write(target, dsse.statement(PREDICATE, found.subjects, content), signer)
     return target
 
@@ -114,6 +120,13 @@ def read(ctx: Context, found: Candidate) -> dict[str, Any]:
             f"{where} is the verdict of another candidate", found=dsse.subjects(content), expected=found.subjects
         )
     return dict(content["predicate"])
+
+
+def _passed(ctx: Context, found: Candidate) -> bool:
+    try:
+        return bool(read(ctx, found)["verificationResult"] == "PASSED")
+    except SignatureError:
+        return False
 
 
 def path(found: Candidate) -> Path:

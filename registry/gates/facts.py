@@ -265,6 +265,12 @@ class Approval(Frozen):
     key: str = Field("", description="Identity of the key that signed; empty for a tag.")
     policy: str = Field("", description="Digest of the gate policy that governed then; empty for a tag of anybody.")
     proxy: str = Field("", description="Owner of the key of the server that states whose tag it is; empty: anybody's.")
+    after: int = Field(
+        0,
+        ge=0,
+        exclude_if=lambda given: not given,
+        description="Number of the release record that ended the candidate's promotion before; 0: it had none.",
+    )
 
 
 class Evidence(Frozen):

@@ -19,6 +19,7 @@ from plinth.trust.log_record import LogRecord
 from registry.candidate import Candidate
 from registry.gates import Approval
 from registry.signed_log import LOGINS
+from registry.standing import ended_by
 
 #: A tag that decides, with the number of the person in it; its reason and name are tags beside it.
 TAG: Final = re.compile(r"approval(\.\d+)?")
@@ -36,8 +37,8 @@ def write(ctx: Context, candidate: Candidate, server: str, person: str, tag: str
     Raises:
         SignatureError: the log does not hold, or the key is not here.
     """
-    body = {"person": person, "candidate": candidate.key, "tag": tag, "value": value, "policy": policy}
-    body |= {"model": candidate.model, "version": candidate.version}
+    body: dict[str, Any] = {"person": person, "candidate": candidate.key, "tag": tag, "value": value, "policy": policy}
+    body |= {"model": candidate.model, "version": candidate.version, "after": ended_by(ctx, candidate)}
     LOGINS.append(ctx, body, candidate.subjects, APPROVER, server)
 
 
@@ -74,8 +75,8 @@ def _decision(person: str, server: str, tags: Mapping[str, Mapping[str, Any]]) -
         return Approval(by=person, decision="rejected", reason=reason, how="tag", proxy=server)
     for tag in sorted(tag for tag, value in said.items() if value == "approved"):
         if reason := _reason(tags, tag):
-            policy = str(tags[tag].get("policy", ""))
-            return Approval(by=person, decision="approved", reason=reason, how="tag", proxy=server, policy=policy)
+            given = {"policy": str(tags[tag].get("policy", "")), "after": int(tags[tag].get("after", 0))}
+            return Approval(by=person, decision="approved", reason=reason, how="tag", proxy=server, **given)
     return None
 
 

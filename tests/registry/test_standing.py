@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from registry.releases import Action, ReleaseRecord
-from registry.standing import Standing, standing
+from registry.standing import Standing, ended, standing
 
 
 def record(action: Action, version: str | None, previous: str | None = None) -> ReleaseRecord:
@@ -37,6 +37,33 @@ def record(action: Action, version: str | None, previous: str | None = None) -> 
 def test_what_the_records_say(moves, champion, canary, previous, gone) -> None:
     found = standing(record(*move) for move in moves)
     assert (found.champion, found.canary, found.previous, found.gone) == (champion, canary, previous, gone)
+
+
+@pytest.mark.parametrize(
+    ("moves", "after"),
+    [
+        ([], 0),
+        ([("canary", "1"), ("champion", "1")], 0),
+        ([("champion", "1"), ("withdrawn", None)], 2),
+        ([("champion", "1"), ("withdrawn", None), ("champion", "1")], 2),
+        ([("champion", "1"), ("withdrawn", None), ("champion", "1"), ("withdrawn", None)], 4),
+        ([("champion", "2"), ("canary", "1"), ("returned", "2", "1")], 3),
+        ([("champion", "2"), ("canary", "1"), ("canary", "3")], 3),
+        ([("champion", "1"), ("canary", "2")], 0),
+        ([("champion", "1"), ("champion", "2")], 2),
+        ([("champion", "1"), ("champion", "2"), ("rollback", "1")], 0),
+        ([("champion", "1"), ("champion", "2"), ("rollback", "1"), ("champion", "3")], 4),
+        ([("champion", "2"), ("champion", "1"), ("rollback", "2")], 3),
+    ],
+)
+def test_which_record_ended_the_promotion_of_a_candidate(moves, after) -> None:
+    """Of version 1; others are other candidates."""
+    candidates = {"1": {"candidate": "a"}, None: {"candidate": "a"}}
+    records = [
+        record(*move).model_copy(update={"number": number, "candidate": candidates.get(move[1], {"candidate": "b"})})
+        for number, move in enumerate(moves, 1)
+    ]
+    assert ended(records, {"candidate": "a"}) == after
 
 
 def test_a_version_has_one_place() -> None:

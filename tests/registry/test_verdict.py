@@ -20,6 +20,7 @@ from plinth.trust.pin import Trust
 from registry import policy, verdict
 from registry.candidate import Candidate, evidence_path
 from registry.gates import Evidence, evaluate
+from registry.gates.result import GateResult
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof
 
@@ -91,6 +92,20 @@ def test_in_toto_reads_it(ctx: Context, unregistered: Candidate, governing: poli
     assert read["uri"] == f"plinth:///models/{facts.name}"
     assert read["digest"] == {"sha256": hashlib.sha256(facts.read_bytes()).hexdigest()}
     assert verdict.read(ctx, unregistered) == content["predicate"]
+
+
+def test_a_refusal_does_not_replace_the_verdict_that_released_a_candidate(
+    ctx: Context, unregistered: Candidate, governing: policy.SignedPolicy
+) -> None:
+    passed = [GateResult(name="slices", passed=True, reason="good")]
+    failed = [GateResult(name="slices", passed=False, reason="worse")]
+    assert verdict.write(ctx, unregistered, governing, failed, []) == verdict.path(unregistered)
+    assert verdict.write(ctx, unregistered, governing, passed, []) == verdict.path(unregistered)
+    refused = verdict.write(ctx, unregistered, governing, failed, [])
+    assert refused.name.endswith(".refused.json")
+    assert verdict.read(ctx, unregistered)["verificationResult"] == "PASSED"
+    verdict.write(ctx, unregistered, governing, passed, [])
+    assert not refused.exists()
 
 
 def test_a_verdict_of_another_candidate_or_by_another_role_is_refused(

@@ -1,9 +1,9 @@
 """Export of a checkpoint as a folder that other programs load: `transformers`, vLLM, llama.cpp's converter.
 
-    config.json                         the published architecture's configuration
+    config.json                         the published architecture's configuration, with the pad token's id
     model-00001-of-00003.safetensors    in the order of the model, each of at most so many bytes;
     model.safetensors.index.json        which file holds which tensor (one file alone is `model.safetensors`)
-    tokenizer.json                      unchanged
+    tokenizer.json                      puts the token before a text that documents begin with in training
     tokenizer_config.json, generation_config.json
 
 muP's multipliers are folded into the weights. Tensors go through memory by blocks of rows, so any model may be
@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from plinth.errors import IntegrityError, WorkspaceError
+from plinth.errors import CheckpointError, IntegrityError, WorkspaceError
 from plinth.model.decoder import Decoder
 from plinth.model.folder import SavedWeights, described_model, read_config, read_text
 from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, WEIGHTS, config_text, hf_config, hf_name, plain_factor
 from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, sync_directory
+from plinth.tokens.tokenizer import template
 
 #: Bytes of a tensor that are in memory at once.
 BLOCK_BYTES = 1 << 26
@@ -209,18 +210,21 @@ def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str
     plain = model.config.model_copy(update={"mup": None})
     length, end = config["max_position_embeddings"], config["eos_token_id"]
     token = Tokenizer.from_str(tokenizer).id_to_token(end)
-    described = {
+    if token is None:
+        raise CheckpointError("the tokenizer lacks the token that ends documents", found=f"no token {end}")
+    described: dict[str, Any]
+    described, ids = {"bos_token": token, "eos_token": token}, {"bos_token_id": end, "eos_token_id": end}
+    if pad := template.pad_token(tokenizer, end):
+        described, ids = described | {"pad_token": pad[1]}, ids | {"pad_token_id": pad[0]}
+    described |= {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
         "clean_up_tokenization_spaces": False,
-        "bos_token": token,
-        "eos_token": token,
-        "pad_token": token,
     }
     return {
-        CONFIG: config_text(hf_config(plain, model.vocab_size, length, dtype, end)),
-        "generation_config.json": config_text({"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}),
-        TOKENIZER: tokenizer,
+        CONFIG: config_text(hf_config(plain, model.vocab_size, length, dtype, end) | ids),
+        "generation_config.json": config_text(ids),
+        TOKENIZER: template.beginning_with(tokenizer, end, token),
         "tokenizer_config.json": config_text(described),
     }
 

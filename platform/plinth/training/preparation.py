@@ -57,7 +57,8 @@ def prepare(
         RecipeError, StageError: there is no held-out text to validate on; or the recipe's model or vocabulary is not
             that of the weights it begins from.
     """
-    begun, learnt = _initial_state(training, initial, tokenizer), _teacher_state(training, teacher, tokenizer, logits)
+    begun = _initial_state(ctx, training, initial, tokenizer)
+    learnt = _teacher_state(ctx, training, teacher, tokenizer, logits)
     inputs = {"mixture": mixture.digest, "tokenizer": tokenizer.digest}
     inputs |= {"initial": begun.manifest} if begun else {}
     inputs |= learnt.inputs if learnt else {}
@@ -98,23 +99,25 @@ def prepare(
     return config
 
 
-def _initial_state(training: Training, initial: Manifest | None, tokenizer: Manifest) -> InitialState | None:
+def _initial_state(
+    ctx: Context, training: Training, initial: Manifest | None, tokenizer: Manifest
+) -> InitialState | None:
     """The weights that the run begins from, after a check that it can."""
     if training.initial is None or initial is None:
         return None
-    require_agreement(training.initial, training.model, initial, tokenizer)
+    require_agreement(ctx.store, training.initial, training.model, initial, tokenizer)
     how = training.initial.model_dump(include={"optimizer", "vocabulary"})
     return InitialState(manifest=initial.digest, **how)
 
 
 def _teacher_state(
-    training: Training, teacher: Manifest | None, tokenizer: Manifest, logits: Manifest | None
+    ctx: Context, training: Training, teacher: Manifest | None, tokenizer: Manifest, logits: Manifest | None
 ) -> TeacherState | None:
     """The model that the run learns from, after a check that it speaks of the same tokens."""
     params = training.distillation
     if params is None or teacher is None:
         return None
-    require_same_vocabulary(teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
+    require_same_vocabulary(ctx.store, teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
     said = "" if logits is None else logits.digest
     return TeacherState(manifest=teacher.digest, share=params.share, temperature=params.temperature, logits=said)
 

@@ -182,13 +182,26 @@ class SignedLog(RecordForm):
         if not anchor or not number:
             return
         found = next((each for each in records if each.number == number), None)
-        if found is None or found.sha256 != anchor["sha256"]:
+        self._require_anchored(found.sha256 if found else None, anchor)
+
+    def _require_anchored(self, sha256: str | None, anchor: Mapping[str, Any]) -> None:
+        if sha256 != anchor["sha256"]:
             raise SignatureError(
                 f"{self.plural} are missing or were replaced",
-                found=f"record {number} is {found.sha256 if found else 'not there'}",
-                expected=f"{anchor['sha256']}, which a signed head names",
+                found=f"record {anchor['number']} is {sha256 or 'not there'}",
+                expected=f"{anchor['sha256']}, which a signed record or head names",
                 remedy=f"restore {self.name}/ from a backup; nothing is released or loaded until then",
             )
+
+    def require_file(self, ctx: State, anchor: Mapping[str, Any]) -> None:
+        """One record is the one that an anchor names; reads no other.
+
+        Raises:
+            SignatureError: it is missing or another.
+        """
+        if anchor:
+            found = self._objects(ctx).get(_file(int(anchor["number"])))
+            self._require_anchored(_sha256(found.data) if found else None, anchor)
 
     def _chained(self, opened: _Opened, files: Sequence[bytes], proved: int) -> list[LogRecord]:
         found: list[LogRecord] = []

@@ -167,7 +167,7 @@ def test_files_tokenizer_and_precision(plinth: Plinth, tmp_path: Path, tokenizer
             assert torch.equal(found[key], tensor), name
     theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     text = "a small text,  that\nwas never merged: äöü"
-    assert theirs(text)["input_ids"] == tokenizer.encode(text).ids
+    assert theirs(text)["input_ids"] == [run.end_of_text, *tokenizer.encode(text).ids]  # as in training
     assert theirs.decode(tokenizer.encode(text).ids) == text
     assert (theirs.eos_token, theirs.eos_token_id) == (END, run.end_of_text)
     assert left.generation_config.eos_token_id == run.end_of_text

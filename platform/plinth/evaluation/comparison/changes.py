@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plinth.errors import PlinthError
+from plinth.model.hugging_face import TOKENIZER
 from plinth.records import Frozen, Manifest
 from plinth.storage.refs import Refs
+from plinth.storage.store import Store
+from plinth.tokens.tokenizer.template import same_tokenizer
 
 RECIPE, DATA, STEPS = "recipe", "data", "steps"
 ABSENT = "-"
@@ -37,9 +40,12 @@ def changes(refs: Refs, a: Manifest, b: Manifest) -> list[ModelChange]:
     return [*_steps(ours, theirs), *_recipe(ours, theirs), *_data(ours, theirs)]
 
 
-def tokenizer(checkpoint: Manifest) -> str:
-    """SHA-256 of the tokenizer's file."""
-    return next((part.blob.sha256 for part in checkpoint.parts if part.name == "tokenizer.json"), "")
+def cut_alike(store: Store, a: Manifest, b: Manifest) -> bool:
+    """True if two checkpoints have the same tokenizer."""
+    ours, theirs = (one.named(TOKENIZER) for one in (a, b))
+    if not (ours and theirs):
+        return ours == theirs
+    return same_tokenizer(store, ours[0].blob, theirs[0].blob)
 
 
 def ancestry(refs: Refs, manifest: Manifest) -> dict[str, Manifest]:

@@ -149,7 +149,7 @@ def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict
     """What the two are and came of, and why they differ where that can be said."""
     ours, theirs = (changes.ancestry(ctx.refs, one) for one in (a, b))
     losses = tuple(side["run"].stats.get("final_loss_ema") if "run" in side else None for side in (ours, theirs))
-    same = changes.tokenizer(a) == changes.tokenizer(b)
+    same = changes.cut_alike(ctx.store, a, b)
     return {
         "models": {"a": _model(a), "b": _model(b)},
         "same_tokenizer": same,

@@ -63,8 +63,10 @@ def describe(writer: Any, plain: Path, config: Mapping[str, Any]) -> None:
     end = int(config["eos_token_id"])
     writer.add_bos_token_id(end)
     writer.add_eos_token_id(end)
-    writer.add_pad_token_id(end)
-    writer.add_add_bos_token(True)  # every document of training and evaluation begins with it
+    if "pad_token_id" in config:
+        writer.add_pad_token_id(int(config["pad_token_id"]))
+    writer.add_add_bos_token(True)  # as the template of `tokenizer.json`
+    writer.add_add_eos_token(False)
 
 
 def words_of(tokenizer: Mapping[str, Any]) -> str:

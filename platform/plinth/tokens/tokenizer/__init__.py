@@ -11,6 +11,7 @@
     encoder     words by a scan, tokens of a word from a table
     words       the scan: where the words of a pipeline end
     vocabulary  the bytes of every token
+    template    the tokens that an exported tokenizer puts around a text
     lexis       lengths of texts, and words that are one token: what canaries are made from
     audit/      measure a tokenizer before anything is built on it
 """

@@ -73,7 +73,7 @@ def run(
         CheckpointError, IntegrityError, MissingError: the teacher or the shards are absent or have changed.
     """
     params = identified(training)
-    require_same_vocabulary(teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
+    require_same_vocabulary(ctx.store, teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
     vocab_size, top_k = int(tokenizer.stats["vocab_size"]), int(params["top_k"])
     if top_k > vocab_size:
         raise TrainingError(

@@ -13,6 +13,8 @@ from plinth.errors import RecipeError
 from plinth.model.hugging_face import TOKENIZER
 from plinth.model.parameters import Model
 from plinth.records import Manifest
+from plinth.storage.store import Store
+from plinth.tokens.tokenizer.template import same_tokenizer
 from plinth.training.initial.parameters import InitialWeights
 
 #: Fields of `Model` that shape parameters, or decide what is computed with them.
@@ -22,7 +24,9 @@ SHAPE = (
 )
 
 
-def require_agreement(params: InitialWeights, model: Model, initial: Manifest, tokenizer: Manifest) -> None:
+def require_agreement(
+    store: Store, params: InitialWeights, model: Model, initial: Manifest, tokenizer: Manifest
+) -> None:
     """Refuse a model or a vocabulary that is not that of the weights.
 
     Raises:
@@ -39,6 +43,7 @@ def require_agreement(params: InitialWeights, model: Model, initial: Manifest, t
         )
     if params.vocabulary == "same":
         require_same_vocabulary(
+            store,
             initial,
             tokenizer,
             "training.initial",
@@ -46,26 +51,21 @@ def require_agreement(params: InitialWeights, model: Model, initial: Manifest, t
         )
 
 
-def require_same_vocabulary(initial: Manifest, tokenizer: Manifest, key: str, remedy: str) -> None:
+def require_same_vocabulary(store: Store, initial: Manifest, tokenizer: Manifest, key: str, remedy: str) -> None:
     """Refuse weights whose rows of embeddings are not the tokens of the run.
 
     Raises:
         RecipeError: names the recipe's `key`.
     """
-    ours, theirs = (_tokenizer(one) for one in (tokenizer, initial))
+    (ours,), (theirs,) = (one.named(TOKENIZER) for one in (tokenizer, initial))
     rows = tokenizer.stats["vocab_size"], initial.stats["vocab_size"]
-    if ours != theirs or rows[0] != rows[1]:
+    if rows[0] != rows[1] or not same_tokenizer(store, ours.blob, theirs.blob):
         raise RecipeError(
             f"the run's tokenizer is not that of {key}",
-            found=f"{TOKENIZER} {ours[:12]}, {rows[0]} tokens",
-            expected=f"{TOKENIZER} {theirs[:12]}, {rows[1]} rows of embeddings",
+            found=f"{TOKENIZER} {ours.blob.sha256[:12]}, {rows[0]} tokens",
+            expected=f"{TOKENIZER} {theirs.blob.sha256[:12]}, {rows[1]} rows of embeddings",
             remedy=remedy,
         )
-
-
-def _tokenizer(one: Manifest) -> str:
-    (part,) = one.named(TOKENIZER)
-    return part.blob.sha256
 
 
 def _shape(model: Model) -> dict[str, Any]:

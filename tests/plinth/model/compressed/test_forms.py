@@ -141,6 +141,7 @@ def test_keys_and_vocabulary_that_llama_cpp_reads(tmp_path: Path) -> None:
         "llama.attention.key_length": 32, "llama.attention.value_length": 32, "llama.rope.dimension_count": 32,
         "llama.rope.freq_base": 500.0, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": False,
     }  # fmt: skip
     assert {name: fields[name] for name in expected} == expected
     assert fields["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from plinth.errors import RecipeError
 from plinth.model.hugging_face import TOKENIZER
 from plinth.model.parameters import Model, RopeScaling
 from plinth.records import Blob, Manifest, Part
+from plinth.storage.store import Store
 from plinth.training.config import run_key
 from plinth.training.initial.agreement import require_agreement
 from plinth.training.initial.parameters import InitialWeights
@@ -27,10 +29,24 @@ def held(tokenizer: str = "a", rows: int = 64, model: Model = MODEL) -> Manifest
     return Manifest(asset="x", step="x", version="1", params={}, inputs={}, parts=parts, stats=stats)
 
 
+class Files(Store):
+    """Tokenizers by the first character of their digest; `c` is `a` with a template."""
+
+    def __init__(self) -> None:
+        pass
+
+    def read_bytes(self, blob: Blob) -> bytes:
+        template = {"post_processor": {"type": "TemplateProcessing"}} if blob.sha256[0] == "c" else {}
+        return json.dumps({"model": "a" if blob.sha256[0] == "c" else blob.sha256[0], **template}).encode()
+
+
+FILES = Files()
+
+
 def test_every_difference_is_named_with_the_value_that_agrees() -> None:
     other = MODEL.model_copy(update={"layers": 3, "tied_embeddings": False, "head_dim": 16})
     with pytest.raises(RecipeError) as caught:
-        require_agreement(SAME, MODEL, held(model=other), held())
+        require_agreement(FILES, SAME, MODEL, held(model=other), held())
     assert caught.value.found == "layers 2, tied_embeddings True, head_dim 8"
     assert caught.value.expected == "layers 3, tied_embeddings False, head_dim 16"
 
@@ -38,14 +54,18 @@ def test_every_difference_is_named_with_the_value_that_agrees() -> None:
 def test_positions_and_what_only_training_uses_may_change() -> None:
     scaling = RopeScaling(kind="yarn", factor=4.0, original_tokens=32)
     changes: dict[str, Any] = {"rope_theta": 5e5, "rope_scaling": scaling, "z_loss": 1e-4, "init": "normal"}
-    require_agreement(SAME, MODEL.model_copy(update={**changes, "head_dim": 8}), held(), held())
+    require_agreement(FILES, SAME, MODEL.model_copy(update={**changes, "head_dim": 8}), held(), held())
 
 
 @pytest.mark.parametrize(("tokenizer", "rows"), [("b", 64), ("a", 60)])
 def test_another_vocabulary_is_refused_unless_it_is_resized(tokenizer: str, rows: int) -> None:
     with pytest.raises(RecipeError, match=r"tokenizer\.kind: initial.*vocabulary: mean"):
-        require_agreement(SAME, MODEL, held(), held(tokenizer, rows))
-    require_agreement(SAME.model_copy(update={"vocabulary": "mean"}), MODEL, held(), held(tokenizer, rows))
+        require_agreement(FILES, SAME, MODEL, held(), held(tokenizer, rows))
+    require_agreement(FILES, SAME.model_copy(update={"vocabulary": "mean"}), MODEL, held(), held(tokenizer, rows))
+
+
+def test_the_template_of_an_export_makes_no_other_vocabulary() -> None:
+    require_agreement(FILES, SAME, MODEL, held("c"), held())
 
 
 @pytest.mark.parametrize(

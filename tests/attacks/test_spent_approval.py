@@ -1,0 +1,75 @@
+"""Somebody who may promote, with an approval of a promotion that has ended. People decide about one promotion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plinth.compute.context import Context
+from plinth.errors import GateError
+from plinth.trust.clock import now
+from registry import api, approval, gates, policy, releases
+from registry.candidate import Candidate
+from registry.login import log
+from registry.releases import Action
+from tests.attacks.test_mlflow_writer import ADA, BEN, register, release
+
+PROXY = "anna@example.org"
+
+
+def test_a_withdrawn_candidate_is_not_promoted_again_on_its_old_approval(
+    ctx: Context, line: Any, mlflow: Any
+) -> None:
+    release(ctx, line)
+    again = (ctx, line.recipe, "1", "ops", "again")
+    assert api.promote(*again).action == "champion"  # it is champion: nothing moves
+    ended = api.rollback(ctx, line.recipe, ADA, "worse", withdraw=True).number
+    with pytest.raises(GateError) as caught:
+        api.promote(*again)
+    assert f"{ADA} approved a promotion that release record {ended} ended" in str(caught.value.found)
+    api.approve(ctx, line.recipe, "1", ADA, "good")  # the same words are another decision now
+    assert api.promote(*again).number == ended + 2
+
+
+@pytest.mark.exhaustive
+def test_a_canary_that_was_given_back_is_approved_anew(ctx: Context, line: Any, mlflow: Any) -> None:
+    register(ctx, line)
+    api.approve(ctx, line.recipe, "1", ADA, "good")
+    api.promote(ctx, line.recipe, "1", "ops", "trial", "canary")
+    api.return_canary(ctx, line.recipe, ADA, "worse")
+    with pytest.raises(GateError, match="0 of 1 approvals"):
+        api.promote(ctx, line.recipe, "1", "ops", "again", "canary")
+
+
+def move(ctx: Context, found: Candidate, action: Action, version: str | None, previous: str | None = None) -> int:
+    about = {"candidate": found.subjects, "candidate_version": "1", "by": "ops", "reason": "a reason", "at": now()}
+    to = {"model": found.model.removesuffix("-candidate"), "version": version, "previous": previous}
+    return releases.append(ctx, action=action, goal=action, **to, **about).number
+
+
+@pytest.mark.parametrize("how", ["statement", "tag"])
+def test_both_ways_to_approve_are_of_one_promotion(ctx: Context, unregistered: Candidate, how: str) -> None:
+    found, governs = unregistered, policy.governing(ctx, unregistered.model.removesuffix("-candidate"))
+
+    def decide(person: str) -> None:
+        if how == "statement":
+            approval.sign(ctx, found, person, "good", policy=governs)
+        else:
+            for tag, value in (("approval", "approved"), ("approval.reason", "good")):
+                log.write(ctx, found, PROXY, person, tag, value, governs)
+
+    def counted() -> list[str]:
+        return [one.by for one in approval.collect(ctx, found, {}, governs)[0]]
+
+    decide(ADA)
+    assert counted() == [ADA]
+    move(ctx, found, "champion", "1")
+    assert counted() == [ADA]
+    ended = move(ctx, found, "withdrawn", None, "1")
+    assert counted() == []
+    decide(BEN)
+    assert counted() == [BEN]
+    given = gates.Evidence(approvals=approval.collect(ctx, found, {}, governs)[0])
+    assert given.approvals is not None
+    assert given.approvals[0].after == ended
