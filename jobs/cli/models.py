@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from plinth.evaluation.engine.client import ModelEngine
     from plinth.records import Manifest
 
+LATEST = "latest"
 EXPECTED = (
     "`latest`, a run or RUN:STEP, a checkpoint's digest, a version NAME/VERSION or NAME@ALIAS, or a folder with "
     "weights, config.json and tokenizer.json"
@@ -23,7 +24,7 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
     """The engine of the model that `target` names.
 
     A version, and a folder that is signed, is proved first: what does not verify is not loaded. `latest` is the
-    published checkpoint, or the newest one of the newest run.
+    newest run: its published checkpoint, or its newest one.
 
     Raises:
         MissingError: nothing has that name.
@@ -41,11 +42,20 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
         proved = verify_model(ctx, target)
         digests = {part.name: part.blob.sha256 for part in ctx.refs.load(proved.checkpoint).parts}
         return ModelEngine(ctx, target, proved.directory, digests=digests, **options)
-    published = ctx.refs.published("checkpoint") if target == "latest" else None
+    published = _published(ctx) if target == LATEST else None
     if published is not None:
         return ModelEngine.of(ctx, published, **options)
     manifest = _checkpoint(ctx, target)
     return _of_run(ctx, target, options) if manifest is None else ModelEngine.of(ctx, manifest, **options)
+
+
+def _published(ctx: Context) -> Manifest | None:
+    """The published checkpoint, unless a newer run exists; a workspace without runs may have one, too."""
+    from jobs.runs import configurations, find_run
+
+    found = ctx.refs.published("checkpoint")
+    newest = find_run(ctx, LATEST).run_id if found and configurations(ctx) else None
+    return found if found and newest in (None, found.stats.get("run_id")) else None
 
 
 def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:

@@ -33,6 +33,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training import job
 from plinth.training.config import RunConfig
+from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.timeline import timeline
 
 #: Arguments of the interpreter that is Dagster, before the configuration of the run.
@@ -205,7 +206,7 @@ def _dagster(config: RunConfig, folder: Path, which: str, environment: dict[str,
 
 def _alive(config: RunConfig) -> bool:
     """Whether the run has a job that lives, with its handle or without."""
-    launcher = job.launcher_of(config)
+    launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     return handle is not None and launcher.poll(handle).alive
 

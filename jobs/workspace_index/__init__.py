@@ -84,7 +84,8 @@ def seen(workspace: Workspace, watch: RunWatch) -> str:
     Args:
         watch: of the runs; those that have ended are not looked at again.
     """
-    found: list[list[object]] = [["runs", *watch.look().facts()]]
+    facts, open_runs = watch.look().facts(), watch.open_runs()
+    found: list[list[object]] = [["runs", *facts], ["states", *run_lines.states_of(Context(workspace), open_runs)]]
     for pattern in WATCHED:
         for watched in workspace.root.glob(pattern):
             if watched != path(workspace) and (stat := run_lines.stat_of(watched)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from jobs.workspace_index.links import beside
@@ -12,9 +14,31 @@ from plinth.errors import PlinthError
 from plinth.operation import goodput
 from plinth.report.workspace_index import RunLine, Standing
 from plinth.training import config as configuration
-from plinth.training.job import launcher_of
+from plinth.training.run_state import RunState, run_state
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import read_events
+
+#: Words of the page for states that need some.
+WORDS = {RunState.LOST: "lost (its job is gone)", RunState.UNKNOWN: "unknown (its scheduler does not answer here)"}
+STANDINGS: dict[RunState, Standing] = {
+    RunState.PREPARED: "none",
+    RunState.QUEUED: "good",
+    RunState.RUNNING: "good",
+    RunState.FINISHED: "good",
+    RunState.STOPPED: "attention",
+    RunState.FAILED: "bad",
+    RunState.LOST: "bad",
+    RunState.UNKNOWN: "unknown",
+}
+
+
+def states_of(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
+    """The state of each open run: a job that is killed changes no file."""
+    found = []
+    for run in runs:
+        with suppress(PlinthError):
+            found.append((run, str(run_state(configuration.load(ctx.workspace.runs / run / "config.json")))))
+    return found
 
 
 def stat_of(path: Path) -> os.stat_result | None:
@@ -31,7 +55,7 @@ def line(ctx: Context, path: Path) -> RunLine:
     try:
         config = configuration.load(path)
         events = list(read_events(config.directory.events))
-        state, standing = _run_state(config, str(events[-1]["event"]) if events else "")
+        state = run_state(config)
         share = goodput.account(events, config.ranks).goodput
     except PlinthError as error:
         return RunLine(run=name, state=error.what, standing="unknown", steps=0, total_steps=0)
@@ -39,8 +63,8 @@ def line(ctx: Context, path: Path) -> RunLine:
     last = max(steps, key=lambda event: int(event["step"]), default=None)
     return RunLine(
         run=name,
-        state=state,
-        standing=standing,
+        state=WORDS.get(state, str(state)),
+        standing=STANDINGS[state],
         steps=int(last["step"]) if last else 0,
         total_steps=config.total_steps,
         loss=run_figures.of_events(events).final_loss,
@@ -48,15 +72,3 @@ def line(ctx: Context, path: Path) -> RunLine:
         updated=utc(float(events[-1]["time"])) if events else "",
         href=beside(ctx, f"{name}.html"),
     )
-
-
-def _run_state(config: configuration.RunConfig, last: str) -> tuple[str, Standing]:
-    """In a word, from the last event and, where that is no end, from its launcher."""
-    ends: dict[str, Standing] = {"finished": "good", "failed": "bad", "lost": "bad", "stopped": "attention"}
-    if last in ends:
-        return last, ends[last]
-    launcher = launcher_of(config)
-    handle = launcher.find(config.directory.root)
-    if handle is not None and launcher.poll(handle).alive:
-        return "under way", "good"
-    return "ended without a word", "bad"

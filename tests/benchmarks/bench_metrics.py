@@ -35,6 +35,7 @@ from plinth.training import config as configuration  # noqa: E402
 from plinth.training.sinks.metric import exposition  # noqa: E402
 from plinth.training.sinks.run_follower import RunFollower  # noqa: E402
 from plinth.training.sinks.run_metrics import RUN  # noqa: E402
+from tests.living_job import give_job  # noqa: E402
 from tests.plinth.training.conftest import tiny  # noqa: E402
 from tests.prometheus_server import free_port, wait_for  # noqa: E402
 
@@ -71,6 +72,8 @@ def make(space: Path, name: str, active: bool, steps: int = STEPS, ago: float = 
     """A run with so many steps, a second each, whose last was so many seconds ago; its timeline."""
     config = tiny(space, run_id=name)
     configuration.write(config)
+    if active:
+        give_job(config)
     begin = time.time() - steps - ago
     lines = [json.dumps({"seq": 1, "time": begin, "event": "job_started", "ranks": 2, "nodes": 1}) + "\n"]
     lines += [event(number + 1, number, begin + number) for number in range(1, steps + 1)]

@@ -24,6 +24,7 @@ from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.telemetry.timeline import Timeline
+from tests.living_job import give_job
 from tests.plinth.training.conftest import tiny
 from tests.prometheus_server import free_port, wait_for
 
@@ -89,6 +90,7 @@ def test_all_parts_are_collected_without_what_is_heavy(tmp_path: Path) -> None:
     reserve(ctx)
     config = tiny(ctx.workspace.root, run_id="r1")
     configuration.write(config)
+    give_job(config)
     Timeline(config.directory.events).append("job_started", ranks=2, nodes=1)
     script = textwrap.dedent(f"""
         import sys

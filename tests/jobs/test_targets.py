@@ -1,5 +1,6 @@
 """Models by the names that people give: what has no such model says so, whatever the name looks like."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from plinth.training.telemetry.timeline import Timeline
+from tests.plinth.training.conftest import tiny
 
 
 @pytest.fixture
@@ -56,3 +60,19 @@ def test_the_nearest_model_is_named(ctx: Context) -> None:
     with pytest.raises(MissingError) as error:
         find_run(ctx, "dmo-3fa9")
     assert error.value.remedy == "did you mean 'demo-3fa9c1d2e0b4'?"
+
+
+def test_latest_is_the_run_that_was_started_last_whatever_its_state(
+    ctx: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("b", "a")):  # the published run is b, and a was started after it
+        config = tiny(ctx.workspace.root, run_id=name)
+        configuration.write(config)
+        Timeline(config.directory.events).append("submitted", launcher="local")
+        lines = config.directory.events.read_text().replace('"time": 1', f'"time": {number}1', 1)
+        config.directory.events.write_text(lines)
+    os.utime(ctx.workspace.runs / "b" / "config.json")  # a copy without times of files changes nothing
+    ctx.refs.publish(Manifest(asset="run", step="r", version="1", params={}, inputs={}, parts=(),
+                              stats={"run_id": "b"}), "key")  # fmt: skip
+    assert find_run(ctx, "latest").run_id == "a"
+    assert capsys.readouterr().err.startswith("latest: a (")

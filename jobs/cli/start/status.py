@@ -74,20 +74,23 @@ def _require_whole(rows: list[dict[str, Any]]) -> None:
 
 
 def _under_way(ctx: Context) -> Iterator[str]:
-    """A line for each run whose job is alive."""
+    """A line for each run whose job is alive, and for each that was lost."""
     from plinth.errors import PlinthError
-    from plinth.training import config, job
+    from plinth.training import config
     from plinth.training.directory import without_result
+    from plinth.training.run_state import RunState, run_state
     from plinth.training.telemetry.timeline import timeline
 
     for directory in without_result(ctx.workspace.runs):
         with suppress(PlinthError):  # a scheduler that does not answer hides no asset
             run = config.load(directory.config)
-            handle = (launcher := job.launcher_of(run)).find(run.directory.root)
-            if handle is not None and launcher.poll(handle).alive:
-                reached = max(timeline(run.directory.events).steps, default=0)
-                progress = f"step {reached:,} of {run.total_steps:,}; `plinth timeline {run.run_id}`"
-                yield f"run {run.run_id} is under way (job {handle.id}): {progress}"
+            state = run_state(run)
+            reached = max(timeline(run.directory.events).steps, default=0)
+            at = f"step {reached:,} of {run.total_steps:,}"
+            if state in (RunState.QUEUED, RunState.RUNNING):
+                yield f"run {run.run_id} is {state}: {at}; `plinth timeline {run.run_id}`"
+            elif state is RunState.LOST:
+                yield f"run {run.run_id} was lost at {at}: its job is gone; `plinth run` resumes it"
 
 
 def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[object, ...] | None]:

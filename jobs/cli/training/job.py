@@ -36,7 +36,7 @@ def status(settings: Settings, run: str, as_json: bool) -> None:
 def logs(settings: Settings, run: str, lines: int) -> None:
     """Show the last log lines of the supervisor and ranks of RUN."""
     from jobs.cli import output
-    from plinth.training.job import launcher_of
+    from plinth.training.run_state import launcher_of
 
     config = settings.run_config(run)
     output.line(launcher_of(config).logs(config.directory.log, lines))
@@ -87,7 +87,7 @@ def manifest(settings: Settings, run: str) -> None:
 
 def _facts(config: RunConfig) -> dict[str, Any]:
     from plinth.training.checkpoint.checkpoint import committed
-    from plinth.training.job import launcher_of, result
+    from plinth.training.run_state import launcher_of, result, run_state
     from plinth.training.telemetry.timeline import timeline
 
     launcher, run = launcher_of(config), config.directory
@@ -98,6 +98,7 @@ def _facts(config: RunConfig) -> dict[str, Any]:
         "launcher": handle.launcher if handle else config.launch.kind,
         "job": handle.id if handle else "",
         "host": handle.host if handle else "",
+        "state": str(run_state(config)),
         "status": str(launcher.poll(handle)) if handle else "never submitted",
         "ranks": config.ranks,
         "nodes": config.launch.nodes,
@@ -116,7 +117,7 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         output.emit_json(facts)
         return
-    output.heading(f"{facts['run']}: {facts['status']}")
+    output.heading(f"{facts['run']}: {facts['state']}")
     output.facts(
         {
             "launcher": f"{facts['launcher']}, job {facts['job']} on {facts['host']}"

@@ -91,10 +91,11 @@ class LocalLauncher:
             except OSError as error:
                 raise LaunchError(f"cannot start {command[0]}", found=error) from error
         _children.append(process)
-        return _handle(psutil.Process(process.pid))
+        return handle_of(psutil.Process(process.pid))
 
 
-def _handle(process: psutil.Process) -> Handle:
+def handle_of(process: psutil.Process) -> Handle:
+    """The handle of a process on this machine."""
     return Handle(launcher="local", id=str(process.pid), started=_began(process), host=socket.gethostname())
 
 
@@ -121,7 +122,7 @@ def _without_handle(directory: Path) -> Handle | None:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile, or is another user's
             if os.getsid(process.pid) == process.pid and process.environ().get(DIRECTORY) == wanted:
-                return _handle(process)
+                return handle_of(process)
     return None
 
 

@@ -12,7 +12,7 @@ import time
 
 from plinth.launch.base import JobStatus
 from plinth.training.config import RunConfig
-from plinth.training.job import launcher_of
+from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.goodput.ledger import CAUSES, AttemptTime, Cause, GoodputLedger, merged
 from plinth.training.telemetry.timeline import read_events

@@ -35,7 +35,7 @@ class StateTile(Frozen):
 
 
 class RunLine(Frozen):
-    """A training run; `state` is a word such as `under way` or `finished`."""
+    """A training run; `state` is a word such as `running` or `finished`."""
 
     run: str
     state: str

@@ -15,12 +15,12 @@ from plinth.compute.context import Context
 from plinth.errors import StoppedRunError, TrainingError
 from plinth.launch.base import Handle, Launcher
 from plinth.launch.choose import choose
-from plinth.launch.files import read_handle
 from plinth.launch.submission_rate import submit_within
 from plinth.training import amendments
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.run_state import launcher_of, result
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event
@@ -32,15 +32,6 @@ LOG_LINES = 25
 
 #: Seconds by which the time of a file may lie behind the clock.
 _CLOCK_S = 0.05
-
-
-def launcher_of(config: RunConfig) -> Launcher:
-    """The launcher of the run's job: the one of its handle, or, where there is none, the one of its recipe.
-
-    A recipe may name another launcher than the one that the job was submitted with; the job stays where it is.
-    """
-    known = read_handle(config.directory.root)
-    return choose(known.launcher if known else config.launch.kind, config.launch, config.supervision.grace_s)
 
 
 def command(config: RunConfig) -> list[str]:
@@ -130,14 +121,6 @@ def cancel(ctx: Context, config: RunConfig) -> None:
     handle = launcher.find(config.directory.root)
     if handle is not None:
         launcher.cancel(handle, config.supervision.grace_s + 5.0)
-
-
-def result(config: RunConfig) -> JobResult | None:
-    """The result of the last job, or None while it runs or when it was killed."""
-    try:
-        return JobResult.model_validate_json(config.directory.result.read_bytes())
-    except FileNotFoundError:
-        return None
 
 
 def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:

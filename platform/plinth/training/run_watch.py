@@ -67,6 +67,10 @@ class RunWatch:
         """Of each run that is open or whose name is kept; without a timeline all is 0."""
         return self._ended | self._open
 
+    def open_runs(self) -> list[str]:
+        """Runs without a result, by name."""
+        return sorted(self._open)
+
     def newest(self) -> list[str]:
         """Runs with a timeline, the one with the newest event first."""
         found = {name: seen.written_ns for name, seen in self.timelines().items() if seen.written_ns}

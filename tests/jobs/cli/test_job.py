@@ -45,7 +45,7 @@ def test_status_logs_submit_and_cancel(plinth: Any, workspace: Path) -> None:
         pass
     assert plinth("-w", workspace, "job", "logs", "latest", "-n", "1").out == "[bold]up\n"
     said = plinth("-w", workspace, "job", "cancel", "latest").out
-    assert "tiny-000000000000: gone" in said
+    assert "tiny-000000000000: lost" in said
     assert f"local, job {handle.id} on {handle.host}" in said
     assert "7 of 12, committed 0" in said
 

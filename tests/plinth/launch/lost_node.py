@@ -17,6 +17,7 @@ from plinth.launch.parameters import Launch, Supervision
 from plinth.launch.slurm import SlurmLauncher
 from plinth.storage.workspace import Workspace
 from plinth.training import job, manifests
+from plinth.training.run_state import result
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.launch.test_slurm import wait_for
 from tests.plinth.training import held_ranks
@@ -66,6 +67,6 @@ def test_the_run_goes_on_from_the_last_commit(
     assert story.diverged == []
     assert manifests.facts(ctx, config)["lost_steps"] == 2
     assert json.loads(run.evidence.read_bytes())["bit_exact"] is True
-    ended = job.result(config)
+    ended = result(config)
     assert ended is not None
     assert ended.lost_steps == (2 if told == "vanished" else 0)  # of the last job alone

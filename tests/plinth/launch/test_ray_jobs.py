@@ -26,6 +26,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training import held_ranks
 from tests.plinth.training.conftest import environment, tiny
@@ -162,7 +163,7 @@ def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_p
     assert max(checkpoint.committed(run)) == 4
     assert [event["signal"] for event in timeline(run.events).of("signal")] == [signal.SIGTERM.name]
     assert max(timeline(run.events).steps) == 4  # nothing was lost
-    assert "stopped at step 4" in job.launcher_of(config).logs(run.log, 20)
+    assert "stopped at step 4" in launcher_of(config).logs(run.log, 20)
     second = job.submit_or_find(ctx, config)
     assert second.id.endswith("-0002")
     job.cancel(ctx, config)

@@ -32,9 +32,9 @@ from tests.slurm_cluster import slurm_cluster
 #: Prints what a process on another machine would see.
 LOOK = """
 import sys
-from plinth.training import config, job
+from plinth.training import config, job, run_state
 loaded = config.load(sys.argv[1])
-launcher = job.launcher_of(loaded)
+launcher = run_state.launcher_of(loaded)
 handle = launcher.find(loaded.directory.root)
 print(handle.id, launcher.poll(handle).alive)
 """

@@ -14,6 +14,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training import job
 from plinth.training.config import RunConfig
+from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.timeline import Timeline, last_event, read_events
 from tests.plinth.training.conftest import tiny
 
@@ -29,7 +30,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 def submitted(config: RunConfig) -> int:
     job.submit_or_find(Context(Workspace(config.directory.workspace)), config)
-    launcher = job.launcher_of(config)
+    launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     assert handle is not None
     while launcher.poll(handle).alive:

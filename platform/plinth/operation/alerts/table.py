@@ -104,7 +104,7 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
     run = "Run {{ $labels.run }}"
     yield _alert(
         "JobFailed", "page", "training", _level("plinth_run_failed", "==", 1),
-        f"{run}: its job has failed and nothing starts it again.",
+        f"{run}: its job has failed or was killed, and nothing starts it again.",
     )  # fmt: skip
     yield _alert(
         "RunSilent", "page", "training", _age("plinth_last_event_timestamp_seconds", ">", 1800, active=True),

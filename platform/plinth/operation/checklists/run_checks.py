@@ -6,6 +6,9 @@ import json
 
 from plinth.operation.checklists.check import Check, CheckAnswer, failed, not_applicable, passed, undetermined, warned
 from plinth.operation.checklists.scope import CheckScope
+from plinth.training.run_state import RunState, run_state
+
+WORDS = {RunState.FAILED: "failed", RunState.LOST: "was lost: its job is gone and left no result"}
 
 
 def resume_proved(scope: CheckScope) -> CheckAnswer:
@@ -78,17 +81,16 @@ def watched(scope: CheckScope) -> CheckAnswer:
 
 
 def restarts_bounded(scope: CheckScope) -> CheckAnswer:
-    """The last job of every run ended as it should: nothing is left failed or silent."""
+    """Fail if the last job of a run failed, was lost, or is silent."""
     if not scope.runs:
         return not_applicable("no run")
     bad = []
     for config in scope.runs:
-        path = config.directory.result
-        status = json.loads(path.read_bytes())["status"] if path.exists() else ""
-        if status == "failed":
-            bad.append(f"{config.run_id} failed")
-        elif not status and scope.now - config.directory.events.stat().st_mtime > config.supervision.hang_s:
-            bad.append(f"{config.run_id} is silent since {config.supervision.hang_s:g} s and has no result")
+        state, silent_s = run_state(config), scope.now - config.directory.events.stat().st_mtime
+        if state.needs_attention:
+            bad.append(f"{config.run_id} {WORDS[state]}")
+        elif state in (RunState.RUNNING, RunState.UNKNOWN) and silent_s > config.supervision.hang_s:
+            bad.append(f"{config.run_id} has written no event for {silent_s:,.0f} s ({state})")
     return failed("; ".join(bad)) if bad else passed(f"{len(scope.runs)} runs")
 
 
@@ -131,8 +133,8 @@ CHECKS = (
         "set training.guard and training.validation", watched,
     ),
     Check(
-        "jobs-ended", "no run is left failed or silent", "on-call", ("readiness", "incident"),
-        "`plinth timeline RUN` shows why; the same command goes on with it, `plinth job cancel RUN` gives it up",
+        "jobs-ended", "no run is left failed, lost or silent", "on-call", ("readiness", "incident"),
+        "`plinth timeline RUN` shows why; `plinth job submit RUN` resumes it, `plinth job cancel RUN` gives it up",
         restarts_bounded,
     ),
     Check(

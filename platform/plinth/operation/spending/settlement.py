@@ -14,8 +14,8 @@ from plinth.errors import LaunchError, MissingError
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import JobCost, Ledger, Reservation
 from plinth.training import config as configuration
-from plinth.training import job
 from plinth.training.config import RunConfig
+from plinth.training.run_state import launcher_of
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.timeline import JOB_ENDS, read_events
 
@@ -61,7 +61,7 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
 
 def _ended(config: RunConfig, one: Reservation) -> bool:
     """Whether the job of a submission will spend no more."""
-    launcher = job.launcher_of(config)
+    launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     if handle is not None and launcher.poll(handle).alive:
         return False

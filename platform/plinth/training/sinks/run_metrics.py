@@ -84,14 +84,14 @@ _STATE = {
     "active": Metric(
         name="plinth_run_active",
         labels=_OF,
-        meaning="1 from the start of a job's supervisor until the job has said that it ended.",
-        source="events `job_started` to `finished`, `failed`, `stopped`",
+        meaning="1 while a job runs; 0 once it has ended or its processes are gone.",
+        source="events `job_started` to `finished`, `failed`, `stopped`; the launcher",
     ),
     "failed": Metric(
         name="plinth_run_failed",
         labels=_OF,
-        meaning="1 where the last job failed, until another one is submitted.",
-        source="events `failed`, `lost`",
+        meaning="1 where the last job failed or was killed, until another one is submitted.",
+        source="events `failed`, `lost`; the launcher",
     ),
     "ranks": Metric(
         name="plinth_run_ranks", labels=_OF, meaning="Ranks that the last job held.", source="event `job_started`"
@@ -217,6 +217,10 @@ class MetricState:
         elif kind == "step":
             self._add_step(event, now)
         self._add_numbers(event)
+
+    def lose(self) -> None:
+        """Take that the job is gone without an end on the timeline: it has failed, until another one starts."""
+        self.active, self._failed = False, True
 
     def add_devices(self, event: Mapping[str, Any]) -> None:
         """Take the newest sample of a node's GPUs."""

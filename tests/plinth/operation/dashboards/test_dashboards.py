@@ -27,6 +27,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.sinks.metric import MetricSample
 from plinth.training.telemetry.timeline import Timeline
+from tests.living_job import give_job
 from tests.plinth.training.conftest import tiny
 from tests.prometheus_server import free_port, prometheus, query, wait_for
 
@@ -54,6 +55,7 @@ def train(space: Workspace) -> Timeline:
     """A run with everything that a timeline can have, and another that has failed."""
     config = tiny(space.root, run_id="r1")
     configuration.write(config)
+    give_job(config)
     Timeline(tiny(space.root, run_id="r2").directory.events).append("failed", reason="disk full")
     configuration.write(tiny(space.root, run_id="r2"))
     events = Timeline(config.directory.events)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from prometheus_client.utils import floatToGoString
 
 from plinth.errors import StorageError
 from plinth.operation.metrics import exporter as exporters
+from plinth.operation.metrics import runs as runs_module
 from plinth.operation.metrics.exporter import Exporter, ExportPart
 from plinth.operation.metrics.runs import RunsCollector
 from plinth.operation.metrics.table import METRICS
@@ -36,6 +38,7 @@ from plinth.training.sinks.metric import MetricSample, exposition, go_number
 from plinth.training.sinks.prometheus_file import PrometheusFile
 from plinth.training.sinks.relay import Feed, SinkSource, folder
 from plinth.training.telemetry.timeline import Timeline
+from tests.living_job import give_job
 from tests.plinth.training.conftest import tiny
 
 
@@ -48,6 +51,7 @@ def begun(space: Workspace, name: str, steps: int = 3) -> RunConfig:
     """A run under way, with a checkpoint."""
     config = tiny(space.root, run_id=name)
     configuration.write(config)
+    give_job(config)
     events = Timeline(config.directory.events)
     events.append("job_started", ranks=2, nodes=1)
     events.append("run_started", ranks=2, attempt=0, device="cpu", precision="fp32")
@@ -102,6 +106,27 @@ def test_a_run_under_way_and_its_end(space: Workspace) -> None:
     assert (values["plinth_run_active", run], values["plinth_run_failed", run]) == (0, 1)
     assert values["plinth_event_timestamp_seconds", ("kind", "failed"), run] == last["time"]
     Timeline(config.directory.events).append("submitted", launcher="local")
+    assert parsed(found.refresh())["plinth_run_failed", run] == 0
+
+
+def test_a_killed_supervisor_is_a_failed_job_at_the_next_question(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "ASKED_EVERY_S", 0.0)
+    config = begun(space, "r1")
+    sleeper = subprocess.Popen(["sleep", "300"])
+    give_job(config, psutil.Process(sleeper.pid))
+    found, runs = of_runs(space)
+    run = ("run", "r1")
+    assert parsed(found.refresh())["plinth_run_active", run] == 1
+    sleeper.kill()
+    sleeper.wait()  # no event, no result: only the process is gone
+    values = parsed(found.refresh())
+    assert (values["plinth_run_active", run], values["plinth_run_failed", run]) == (0, 1)
+    assert runs._followed == {}
+    assert parsed(found.refresh())["plinth_run_failed", run] == 1  # and stays so
+    give_job(config)
+    Timeline(config.directory.events).append("job_started", ranks=2, nodes=1)
     assert parsed(found.refresh())["plinth_run_failed", run] == 0
 
 
