@@ -1,14 +1,36 @@
-"""A run whose timeline a test writes has a job, too: a process that lives."""
+"""A run whose timeline a test writes has a job, too: a process that sleeps until the test process ends."""
 
 from __future__ import annotations
 
-import psutil
+import atexit
+import os
+import signal
+from contextlib import suppress
 
-from plinth.launch.files import write_handle
-from plinth.launch.local import handle_of
+from plinth.launch.base import JobStatus
+from plinth.launch.local import LocalLauncher
 from plinth.training.config import RunConfig
 
 
-def give_job(config: RunConfig, process: psutil.Process | None = None) -> None:
-    """Name a process as the job of a run: that of the test, unless another one is given."""
-    write_handle(config.directory.root, handle_of(process or psutil.Process()))
+def give_job(config: RunConfig) -> int:
+    """Start a job that does nothing for a run; returns its process id."""
+    run = config.directory
+    job = int(LocalLauncher().submit(["sleep", "3600"], run.root, run.log).id)
+    atexit.register(kill, job)
+    return job
+
+
+def kill(job: int) -> None:
+    """Kill a job as the kernel would: it writes nothing."""
+    with suppress(ProcessLookupError):
+        os.kill(job, signal.SIGKILL)
+
+
+def kill_job_of(config: RunConfig) -> None:
+    """Kill the job of a run, and wait until it is gone."""
+    launcher = LocalLauncher()
+    handle = launcher.find(config.directory.root)
+    assert handle is not None
+    kill(int(handle.id))
+    while launcher.poll(handle) is not JobStatus.GONE:
+        pass

@@ -91,11 +91,10 @@ class LocalLauncher:
             except OSError as error:
                 raise LaunchError(f"cannot start {command[0]}", found=error) from error
         _children.append(process)
-        return handle_of(psutil.Process(process.pid))
+        return _handle(psutil.Process(process.pid))
 
 
-def handle_of(process: psutil.Process) -> Handle:
-    """The handle of a process on this machine."""
+def _handle(process: psutil.Process) -> Handle:
     return Handle(launcher="local", id=str(process.pid), started=_began(process), host=socket.gethostname())
 
 
@@ -122,7 +121,7 @@ def _without_handle(directory: Path) -> Handle | None:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile, or is another user's
             if os.getsid(process.pid) == process.pid and process.environ().get(DIRECTORY) == wanted:
-                return handle_of(process)
+                return _handle(process)
     return None
 
 

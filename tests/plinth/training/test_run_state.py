@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from plinth.launch.base import Handle
@@ -16,7 +14,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.run_state import SUBMITTING_S, RunState, run_state
 from plinth.training.telemetry.timeline import Timeline
-from tests.living_job import give_job
+from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny
 
 
@@ -52,12 +50,10 @@ def test_an_end_on_the_timeline_counts_before_the_result_is_written(config: RunC
 
 
 def test_a_killed_supervisor_leaves_a_lost_run(config: RunConfig) -> None:
-    sleeper = subprocess.Popen(["sleep", "300"])
-    give_job(config, psutil.Process(sleeper.pid))
+    give_job(config)
     Timeline(config.directory.events).append("job_started", ranks=2, nodes=1)
     assert run_state(config) is RunState.RUNNING
-    sleeper.kill()
-    sleeper.wait()
+    kill_job_of(config)
     assert run_state(config) is RunState.LOST
     assert RunState.LOST.needs_attention
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +37,7 @@ from plinth.training.sinks.metric import MetricSample, exposition, go_number
 from plinth.training.sinks.prometheus_file import PrometheusFile
 from plinth.training.sinks.relay import Feed, SinkSource, folder
 from plinth.training.telemetry.timeline import Timeline
-from tests.living_job import give_job
+from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny
 
 
@@ -114,13 +113,10 @@ def test_a_killed_supervisor_is_a_failed_job_at_the_next_question(
 ) -> None:
     monkeypatch.setattr(runs_module, "ASKED_EVERY_S", 0.0)
     config = begun(space, "r1")
-    sleeper = subprocess.Popen(["sleep", "300"])
-    give_job(config, psutil.Process(sleeper.pid))
     found, runs = of_runs(space)
     run = ("run", "r1")
     assert parsed(found.refresh())["plinth_run_active", run] == 1
-    sleeper.kill()
-    sleeper.wait()  # no event, no result: only the process is gone
+    kill_job_of(config)  # no event, no result: only the process is gone
     values = parsed(found.refresh())
     assert (values["plinth_run_active", run], values["plinth_run_failed", run]) == (0, 1)
     assert runs._followed == {}
