@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.provenance import exposure
+from plinth.provenance.document_rows import DOCUMENTS
 from plinth.provenance.exposure import MAX_STEPS
 from plinth.provenance.impact.descendants import downstream
 from plinth.provenance.impact.runs import read_by
+from plinth.provenance.takedown import index
 from plinth.provenance.takedown.search import FoundDocuments, HeldDocument
 from plinth.records import Manifest
 from plinth.tokens.order.batch import SpanSteps
@@ -29,6 +31,7 @@ from plinth.training.telemetry.timeline import read_events
 
 #: Documents whose steps are computed one by one.
 EXACT = 200
+CURATED = "/curated"
 HERE, RETIRED, REFUSED, PUBLISHED = "here", "retired", "refused", "published"
 _SAVED_CHECKPOINT = b'"asset":"checkpoint"'
 
@@ -105,9 +108,11 @@ def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int |
         wanted[one.bucket].append(one.id)
     buckets = {one.bucket for one in documents}
     complete = max(len(documents), count or 0) <= EXACT
-    published = _published(ctx) if documents else {}
-    configs = [load(path) for path in sorted(ctx.workspace.runs.glob("*/config.json"))] if documents else []
-    found = (_exposed(ctx, config, wanted, buckets, complete, published) for config in configs)
+    published = _published(ctx)
+    configs = [load(path) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
+    ledgers = index.saved(ctx) if configs else ()
+    listed = {made for digest in ledgers for made in ctx.refs.load(digest).inputs.values()}
+    found = (_exposed(ctx, config, wanted, buckets, complete, published, listed) for config in configs)
     read = [one for one in found if one is not None]
     return [*read, *_inheriting(ctx, read, configs, published)]
 
@@ -132,15 +137,19 @@ def _exposed(
     buckets: set[str],
     complete: bool,
     published: dict[str, list[tuple[int, str]]],
+    listed: set[str],
 ) -> ExposedRun | None:
-    if not buckets & config.shards.keys():
-        return None
+    concerned = bool(buckets & config.shards.keys())
     try:
-        steps, ids = _steps(ctx, config, wanted)
+        unlisted = sorted(_unlisted(ctx, config, listed))
+        steps, ids = _steps(ctx, config, wanted) if concerned else ([], set())
     except MissingError as error:
         return ExposedRun(config.run_id, unknown=f"the manifests of its data are not in this workspace: {error.what}")
-    if not steps and complete:
+    if unlisted and not steps:
+        return ExposedRun(config.run_id, unknown=f"no saved ledger lists what it read of {', '.join(unlisted)}")
+    if not concerned or (not steps and complete):
         return None
+    complete = complete and not unlisted
     first = min(steps) if complete else 1
     return ExposedRun(
         run=config.run_id,
@@ -151,6 +160,15 @@ def _exposed(
         exact=complete,
         ids=tuple(sorted(ids)),
     )
+
+
+def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str]:
+    """Documents that a run read and that no saved ledger lists: a search does not know what was in them."""
+    for shards in config.shards.values():
+        for key, curated in ctx.refs.load(shards).inputs.items():
+            for asset, digest in ctx.refs.load(curated).inputs.items() if key.endswith(CURATED) else ():
+                if asset.endswith(DOCUMENTS) and digest not in listed:
+                    yield f"{asset} {digest[:12]}"
 
 
 def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tuple[list[int], set[str]]:

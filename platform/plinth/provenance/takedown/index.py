@@ -72,7 +72,7 @@ def every_part(ctx: Context) -> list[IndexedPart]:
     ref = ctx.refs.ref(LEDGER)
     current = ref.digest if ref else ""
     known: dict[str, tuple[Part, list[str]]] = {}
-    for digest in sorted(_saved(ctx), key=lambda digest: (digest != current, digest)):
+    for digest in sorted(saved(ctx), key=lambda digest: (digest != current, digest)):
         for part in _documents(ctx.refs.load(digest)):
             known.setdefault(part.blob.sha256, (part, []))[1].append(digest)
     if not known:
@@ -111,7 +111,7 @@ def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:
     return np.unique(np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64))
 
 
-def _saved(ctx: Context) -> Iterator[str]:
+def saved(ctx: Context) -> Iterator[str]:
     """Digests of all saved ledgers."""
     for path in ctx.refs.saved():
         data = path.read_bytes()

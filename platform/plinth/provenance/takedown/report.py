@@ -125,7 +125,7 @@ def prove(
         )
     buckets = _checked(ctx, listed)
     problems = [
-        f"{counted(one.hits, 'document', 'be')} still in {one.bucket}{DOCUMENTS} although the exclusion list takes them"
+        f"{counted(one.hits, 'document', 'be')} still in {one.bucket}{DOCUMENTS} against the exclusion list"
         for one in buckets
         if one.hits
     ]

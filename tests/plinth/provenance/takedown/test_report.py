@@ -10,7 +10,7 @@ import pytest
 
 from plinth.corpus.exclusions import exclusion_list
 from plinth.errors import CheckFailedError, MissingError, SignatureError
-from plinth.provenance.takedown import page, report, search
+from plinth.provenance.takedown import index, page, report, search
 from plinth.provenance.takedown.measured import heldout_texts, texts_of
 from plinth.provenance.takedown.rebuild import UP_TO_DATE, DownstreamAsset
 from plinth.provenance.takedown.remaining import NOT_TAINTED, TAINTED, near_duplicates_left
@@ -162,6 +162,22 @@ def test_models_that_are_not_retrained_are_listed_with_their_marks(removed: tupl
     assert "still holds it: tainted" in text
     alone = report.prove(corpus.ctx, (), states[:1])
     assert "1 of 1 asset that read documents up to date." in page.markdown(report.facts(corpus.ctx, alone))
+
+
+def test_a_run_over_documents_that_no_ledger_lists_is_unknown(removed: tuple[Corpus, Any]) -> None:
+    """Nothing says what was in the snapshot that it read: it may be what an entry takes."""
+    corpus, run = removed
+    refs, ledger = corpus.ctx.refs, corpus.ctx.refs.current("ledger")
+    (old,) = (digest for digest in index.saved(corpus.ctx) if digest != ledger.digest)
+    refs.remove_old(old, float("inf"))
+    for later in (corpus.train(), None):
+        with pytest.raises(CheckFailedError, match="nothing can be reported") as caught:
+            report.prove(corpus.ctx)
+        found = str(caught.value.found)
+        assert f"unknown: run {run.run_id} (no saved ledger lists what it read of web/documents " in found
+        assert later is None or later.run_id not in found
+    listed = [one for one in report.prove(corpus.ctx, models=False).remains if run.run_id in one.what]
+    assert [one.state for one in listed] == ["unknown"]
 
 
 def test_runs_that_start_from_or_learn_from_a_model_that_read_it_are_listed(removed: tuple[Corpus, Any]) -> None:
