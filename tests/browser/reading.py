@@ -14,6 +14,8 @@ LEAST_CONTRAST = 4.5
 LEAST_OUTLINE = 3.0
 PHONE = {"width": 390, "height": 844}
 SCREEN = {"width": 1280, "height": 900}
+#: Lines of a row on a phone beyond those that its text fills, and the characters of a line.
+ROW_LINES, LINE_CHARACTERS = 6, 20
 #: Pixels; smaller text is a smudge on a phone.
 LEAST_TEXT_PX = 7.5
 
@@ -163,6 +165,28 @@ def keyboard(page: Any) -> list[str]:
     return found
 
 
+_ROWS = """() => [...document.querySelectorAll("tr, li, dt, dd, .fact, .tile")]
+  .filter(each => each.checkVisibility({contentVisibilityAuto: true}) && !each.closest("details:not([open])"))
+  .map(each => ({text: each.innerText.replace(/\\s+/g, " ").slice(0, 40), letters: each.innerText.length,
+                 lines: each.getBoundingClientRect().height / 21, figure: Boolean(each.querySelector("svg"))}))"""
+
+_LINKS = """() => [...document.querySelectorAll("a[href]")].map(each => each.getAttribute("href"))
+  .filter(link => /^file:/i.test(link) || (link.startsWith("#") && !document.getElementById(link.slice(1))))"""
+
+
+def squeezed(page: Any) -> list[str]:
+    """Rows and facts that are a column of characters on a phone: more lines than their text fills at 20 a line."""
+    page.set_viewport_size(PHONE)
+    rows = (row for row in page.evaluate(_ROWS) if not row["figure"])
+    tall = [row for row in rows if row["lines"] > ROW_LINES + row["letters"] / LINE_CHARACTERS]
+    return [f"{row['text']!r} has {row['letters']} characters in {row['lines']:.0f} lines" for row in tall]
+
+
+def lost(page: Any) -> list[str]:
+    """Links to files, which a served page cannot open, and to no place of the page."""
+    return [f"the link {link!r} leads nowhere" for link in page.evaluate(_LINKS)]
+
+
 def phone(page: Any) -> list[str]:
     """What is wider than a phone, too small there, or scrolled by a finger alone."""
     page.set_viewport_size(PHONE)
@@ -180,4 +204,4 @@ def phone(page: Any) -> list[str]:
 
 def faults(page: Any) -> list[str]:
     """Everything that is wrong with a page."""
-    return [*faint(page), *keyboard(page), *phone(page)]
+    return [*faint(page), *keyboard(page), *phone(page), *squeezed(page), *lost(page)]

@@ -8,7 +8,10 @@ from typing import Any, get_args
 
 import pytest
 
-from plinth.report import gameday_page, impact_page, incident_page, page, period_page, trial_page
+from plinth.evaluation import statistics
+from plinth.evaluation.comparison.differences import Difference
+from plinth.records import Manifest
+from plinth.report import comparison, gameday_page, impact_page, incident_page, page, period_page, trial_page
 from plinth.report.data import Fact, ReportData
 from plinth.report.evaluation import page as evaluation_page
 from plinth.report.evaluation import sections
@@ -97,6 +100,29 @@ def _evaluation() -> str:
     return evaluation_page.page(evaluation_data(sections.slices(stats)))
 
 
+def _comparison() -> str:
+    def line(measure: str, label: str, kind: str = "slices") -> dict[str, Any]:
+        one = statistics.mean([2.0, 2.1, 2.3, 2.2]).model_dump(mode="json")
+        gap = statistics.mean([0.01, 0.02, -0.01, 0.0]).model_dump(mode="json")
+        return Difference(
+            kind=kind, measure=measure, slice=label, a=one, b=one, difference=gap, fewer_is_better=True,
+            adjusted=0.4, better="", smallest=0.1,
+        ).model_dump(mode="json")  # fmt: skip
+
+    model = {"checkpoint": "ab" * 32, "asset": "checkpoint", "run_id": LONG, "step": 600, "tokens": 10**6}
+    item = {"item": "ab" * 16, "source": LONG, "slices": ["bucket web"], "a": 2.0, "b": 1.0, "gain": 1.0}
+    stats = {
+        "lines": [line("bits per byte", "all"), line("bits per byte", "bucket web"), line(LONG, "all", "probes")],
+        "models": {"a": model, "b": model}, "same_tokenizer": True, "reasons": [], "seen": [], "seen_items": 0,
+        "extremes": [{"kind": "slices", "measure": "bits per byte", "a": [item], "b": []}],
+        "changes": [{"sort": "parameter", "where": LONG, "a": "1", "b": "2"}],
+        "left_out": 0, "unpaired": {}, "seed": 0, "measured_alone": {"a": [], "b": []},
+    }  # fmt: skip
+    inputs = {"a/checkpoint": "a" * 64, "b/checkpoint": "b" * 64}
+    made = Manifest(asset="comparison", step="c", version="1", params={}, inputs=inputs, parts=(), stats=stats)
+    return comparison.page(made, "demo (checkpoint abababababab)", "champion (checkpoint cdcdcdcdcdcd)")
+
+
 @pytest.fixture(scope="module")
 def screen() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
@@ -123,6 +149,7 @@ def pages(data: ReportData, timeline: list[dict[str, Any]], shown: str) -> dict[
         "gameday": _gameday(),
         "impact": _impact(),
         "run": run_page.page(timeline, ABOUT),
+        "comparison": _comparison(),
     }
 
 

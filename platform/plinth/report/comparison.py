@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, in_order, said
 from plinth.evaluation.comparison.reasons import joined
@@ -13,10 +12,9 @@ from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
 from plinth.report import comparison_figure
 from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.page import template
 from plinth.report.render import svg
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from plinth.text.plural import counted
 
 KINDS = {
     "slices": "Held-out text",
@@ -42,11 +40,12 @@ def page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -
     kinds: dict[str, list[Difference]] = {}
     for line in lines:
         kinds.setdefault(line.kind, []).append(line)
-    return _template().render(
+    return template("comparison_page.html.j2").render(
         made=made,
         stats=made.stats,
         models=[("A", a, made.stats["models"]["a"]), ("B", b, made.stats["models"]["b"])],
         same_model=same_model(made),
+        verdict=verdict([line for line in lines if line.slice == WHOLE]),
         headline=headline([line for line in lines if line.slice == WHOLE]),
         reasons=joined(made.stats["reasons"]),
         kinds=[(KINDS.get(kind, kind), own) for kind, own in kinds.items()],
@@ -65,12 +64,24 @@ def same_model(made: Manifest) -> bool:
     return made.inputs["a/checkpoint"] == made.inputs.get("b/checkpoint")
 
 
+def verdict(wholes: Sequence[Difference]) -> str:
+    """Return one sentence on all measures: how many each model wins, and what held-out text shows."""
+    count = {who: sum(line.better == who for line in wholes) for who in ("a", "b", NONE)}
+    unknown = sum(line.better == NONE and line.smallest is None for line in wholes)
+    text = [f"{line.measure}: {said(line)} ({line.difference.value:+.3g})" for line in wholes if line.kind == "slices"]
+    words = f"Of {counted(len(wholes), 'measure')}, A is better in {count['a']}, B in {count['b']}; "
+    words += f"{count[NONE] - unknown} without a significant difference"
+    words += f", {unknown} unknown" if unknown else ""
+    return f"{words}. Held-out text, {'; '.join(text)}." if text else f"{words}."
+
+
 def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
     """Findings by kind: the kind, the finding, and the measures that have it."""
     found: dict[tuple[str, str], list[str]] = {}
     for line in wholes:
         words = finding(line)[0].upper() + finding(line)[1:]
-        seen = "" if line.better != NONE or line.smallest is None else f", {line.smallest:.2g} would have been seen"
+        unknown = line.better != NONE or line.smallest is None
+        seen = "" if unknown else f", minimum detectable effect {line.smallest:.2g}"
         differs = f" ({line.difference.value:+.3g}{seen})"
         clean = f", {line.clean.value:+.3g} without {line.seen} contaminated items" if line.clean else ""
         found.setdefault((line.kind, words), []).append(f"{line.measure}{differs}{clean}")
@@ -88,7 +99,7 @@ def section(stats: Mapping[str, Any], against: str) -> Section:
     header = ("", "measure", "items", "this (A)", "other (B)", "A - B, 95% interval", "finding")
     return Section(
         key="comparison",
-        title=f"Beside {against}",
+        title=f"Compared with {against}",
         lead="Paired differences on the same items; findings hold after Holm's correction over the measures of a kind.",
         tables=(TextTable(title="All items of each measure", header=header, rows=tuple(rows)),),
     )
@@ -113,17 +124,3 @@ def ends(found: Estimate, sign: bool = False) -> str:
     """The interval in words."""
     low, high = (f"{one:+.4g}" if sign else number(one) for one in (found.low, found.high))
     return f"{low} to {high}" if found.low < found.high else "no interval"
-
-
-@cache
-def _template() -> Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("plinth.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("comparison_page.html.j2")

@@ -140,7 +140,7 @@ def loss(
 
 
 def bits_per_byte(slices: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Three bars a slice, shorter is better; the model's is the coloured one."""
+    """Three bars per slice, shorter is better; the model's is the coloured one, the best value is bold."""
     names = sorted(slices)
     fig = _figure(0.66 * len(names) + 0.8)
     ax = fig.subplots()
@@ -149,8 +149,8 @@ def bits_per_byte(slices: Mapping[str, Mapping[str, Any]]) -> Figure:
         values = [float(slices[name][kind]) for name in names]
         places = [row + offset for row in range(len(names))]
         ax.barh(places, values, height=0.22, color=colour, label="gzip -9" if kind == "gzip" else kind)
-        for place, value in zip(places, values, strict=True):
-            weight = "bold" if kind == "model" else "normal"
+        for name, place, value in zip(names, places, values, strict=True):
+            weight = "bold" if value == min(float(slices[name][each]) for each, _, _ in kinds) else "normal"
             ax.text(value, place, f" {value:.2f}", va="center", fontsize=8, fontweight=weight)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()

@@ -61,7 +61,7 @@ def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
         "rho_quality": ("share that the policy keeps", style.percent),
         "r_dup": ("share that was duplicated", style.percent),
         "rho_rest": ("share of that for training, not held out or cut", style.percent),
-        "r_pad": ("share of targets that teach nothing", style.percent),
+        "r_pad": ("padding ratio", style.percent),
         "effective_bytes": ("effective text", style.size),
         "effective_tokens": ("effective tokens", style.count),
     }

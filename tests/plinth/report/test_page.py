@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plinth.report import page
+from plinth.report import figures, page
 from plinth.report.data import Fact, GateOutcome, Next, ReleaseCard, ReportData
 from plinth.report.page import reasons, safe_link
 
@@ -69,6 +69,15 @@ def test_says_what_it_was_given(data: ReportData) -> None:
                      "0 of 1 approvals", "33.8 MB", "plinth explain DOC_ID", "ab" * 8, "demo-approver",
                      "3,410 tokens/s"):  # fmt: skip
         assert expected in text, expected
+
+
+def test_bold_is_the_best_of_the_three(data: ReportData) -> None:
+    gzip_wins = dict(data.slices["web"]) | {"gzip": 1.0}
+    slices = {"web": data.slices["web"], "zip": gzip_wins}
+    text = page(data.model_copy(update={"slices": slices, "languages": {}}))
+    assert re.findall(r"<strong>([\d.]+)</strong>", text) == ["1.770", "1.000"]
+    drawn = figures.bits_per_byte(slices).axes[0].texts
+    assert [one.get_text().strip() for one in drawn if one.get_fontweight() == "bold"] == ["1.77", "1.00"]
 
 
 def test_ids_of_inline_plots_do_not_collide(data: ReportData) -> None:

@@ -28,7 +28,7 @@ def test_runs_and_pages_are_linked_beside_the_index() -> None:
     assert text == made(runs=(run,), older_runs=3, groups=(group, PageGroup(name="Canary", command="plinth canary")))
     assert text.count('href="r1.html"') == 2
     assert "1,200 of 2,000" in text
-    assert "3.2500" in text
+    assert "3.250" in text
     assert "50%" in text
     assert "3 older" in text
     assert "<code>plinth canary</code>" in text

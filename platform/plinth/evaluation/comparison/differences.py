@@ -149,16 +149,16 @@ def _alone(pairs: Pairs, side: str, seed: int) -> Estimate:
 
 
 def finding(line: Difference) -> str:
-    """The finding of a line in words, without what could have been seen."""
+    """Return the finding of a line in words, without its minimum detectable effect."""
     if line.better != NONE:
         return f"{line.better.upper()} is better"
     if line.smallest is None:
-        return "not known: nothing varies, or too few items"
-    return "undecided among so many lines" if line.difference.excludes() else "no difference found"
+        return "unknown: no variance, or too few items"
+    return "not significant after correction" if line.difference.excludes() else "no significant difference"
 
 
 def said(line: Difference) -> str:
-    """The finding of a line in words; "no difference" only where the interval holds 0, beside what could be seen."""
+    """Return the finding of a line; "no significant difference" always names the minimum detectable effect."""
     if line.better != NONE or line.smallest is None:
         return finding(line)
-    return f"{finding(line)}; {line.smallest:.2g} would have been seen"
+    return f"{finding(line)}; minimum detectable effect {line.smallest:.2g}"

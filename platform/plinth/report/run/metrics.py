@@ -175,7 +175,9 @@ def words(event: Event, hidden: Iterable[str] = ()) -> str:
         del said["from"], said["to"]
         changed = [name for name in after if after[name] != before.get(name)]
         said |= {name: f"{_short(before.get(name))} → {_short(after[name])}" for name in changed}
-    return ", ".join(f"{name} {_short(value)}" for name, value in said.items())
+    if isinstance(said.get("hosts"), list):
+        said["hosts"] = _hosts(said["hosts"])
+    return ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in said.items())
 
 
 def cost(events: Sequence[Event]) -> Cost:
@@ -230,10 +232,27 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def _hosts(checked: Sequence[Event]) -> str:
+    """How many nodes passed every check, and what failed on which of the others."""
+    failed = [
+        f"node {one.get('node')} ({one.get('host')}): {', '.join(bad)}"
+        for one in checked
+        if (bad := [f"{name} {outcome}" for name, outcome in one.items() if outcome in ("fail", "undetermined")])
+    ]
+    return "; ".join([f"{len(checked) - len(failed)} of {len(checked)} passed all checks", *failed])
+
+
 def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return _cut(", ".join(map(_short, value)))
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         return "; ".join(f"{name} {_short(one)}" for name, one in value.items())
-    text = str(value)
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 200 else text[:197] + "…"

@@ -9,12 +9,12 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
+from plinth.report.page import template
 from plinth.report.run import panels, probes, roofline_section, step_parts
 from plinth.report.run.formats import degrees, number, percents, seconds, watts
 from plinth.report.run.interventions import interventions
@@ -28,9 +28,8 @@ from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.goodput.ledger import CAUSES, GoodputLedger
 from plinth.training.telemetry.run_figures import LABELS
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
+#: Events that end a run's job.
+ENDS = frozenset({"finished", "failed", "lost", "stopped"})
 #: Ordinary events are counted, not listed.
 UNLISTED = frozenset({"step", "checkpoint", "evaluated", "uploaded", "retired", "skipped", "devices"})
 UNLISTED |= {"intervention", "documents"}  # which have a table of their own
@@ -68,9 +67,10 @@ def page(events: Sequence[Event], about: About) -> str:
     measured = run_metrics(events)
     views = [_view(axis, measured, about) for axis in ("time", "step")]
     pointed = {f"{view['axis']}-{panel['key']}": panel["points"] for view in views for panel in view["panels"]}
-    return _template().render(
+    return template("run_page.html.j2").render(
         title=f"Run {about.run_id}",
         subtitle=about.description,
+        verdict=_verdict(measured, about),
         facts=_facts(measured, about),
         roofline=roofline_section.section(about.roofline),
         spent=_spent(account(measured.events, about.ranks)),
@@ -83,6 +83,17 @@ def page(events: Sequence[Event], about: About) -> str:
         points=json.dumps(pointed, separators=(",", ":")).replace("<", "\\u003c"),
         width=panels.WIDTH,
     )
+
+
+def _verdict(measured: RunMetrics, about: About) -> str:
+    """Return one sentence: how the run ended or how far it is, its loss, and what it took."""
+    last = next((event["event"] for event in reversed(measured.events) if event["event"] in {"job_started", *ENDS}), "")
+    state = {"finished": "Finished", "stopped": "Stopped", "failed": "Failed", "lost": "Failed"}.get(last, "Not ended,")
+    of = f" of {about.total_steps:,}" if about.total_steps else ""
+    found = run_figures.of_events(measured.events).rounded()
+    loss = f", loss {found['final_loss']}" if "final_loss" in found else ""
+    rest = f"{counted(measured.cost.restarts, 'restart')}, {counted(measured.cost.interventions, 'intervention')}"
+    return f"{state} at step {measured.last_step:,}{of}{loss}; {rest}."
 
 
 def _view(axis: Axis, measured: RunMetrics, about: About) -> dict[str, Any]:
@@ -209,7 +220,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         ("goodput", style.percent(ledger.goodput), "of the rank-seconds held, on steps that count"),
         ("lost", seconds(lost_s), f"of all ranks: {counted(cost.lost_steps, 'step')} done again or undone"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
-        ("acts of the guard", str(cost.interventions), f"{counted(cost.skipped_steps, 'step')} left out"),
+        ("interventions", str(cost.interventions), f"of the guard; {counted(cost.skipped_steps, 'skipped step')}"),
         ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", "from a job's start to its end"),
     ]
     if about.price_per_rank_hour is not None:
@@ -250,7 +261,7 @@ def _events(measured: RunMetrics) -> list[dict[str, Any]]:
         text = words(event, hidden=("step",))
         rows.append({"after": after, "step": step, "kind": event["event"], "weight": weight, "text": text})
     summed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
-    return [*rows, {"after": "", "step": "", "kind": "besides", "weight": "", "text": summed}]
+    return [*rows, {"after": "", "step": "", "kind": "other events", "weight": "", "text": summed}]
 
 
 def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
@@ -264,14 +275,3 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         {"what": "what is committed, and whether it is intact", "command": f"plinth checkpoint list {about.run_id}"},
         {"what": "prove that a resume is exact", "command": f"plinth audit resume {about.run_id}"},
     ]
-
-
-@cache
-def _template() -> Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("plinth.report", "."), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template("run_page.html.j2")

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_no_difference_only_beside_what_could_have_been_seen() -> None:
     (line,) = differences([bits(HARD, HARD + NOISE - NOISE.mean())], seed=0)
     assert line.better == ""
     assert line.smallest is not None
-    assert said(line) == f"no difference found; {line.smallest:.2g} would have been seen"
+    assert said(line) == f"no significant difference; minimum detectable effect {line.smallest:.2g}"
     # the smallest effect is four fifths sure to be found: about 2.8 standard errors
     error = (line.difference.high - line.difference.low) / 2 / 2.145
     assert line.smallest == pytest.approx(2.8 * error, rel=0.2)
@@ -98,7 +99,7 @@ def test_no_difference_is_not_said_of_an_interval_without_0() -> None:
     rng = np.random.default_rng(4)
     lines = differences([bits(HARD, HARD + NOISE + rng.normal(0, 0.01)) for _ in range(40)], seed=0)
     found = {said(line).partition(";")[0]: line for line in lines}
-    assert set(found) == {"A is better", "B is better", "undecided among so many lines", "no difference found"}
+    assert set(found) == {"A is better", "B is better", "not significant after correction", "no significant difference"}
     for line in lines:
         assert line.smallest is not None
         if said(line).startswith("no difference"):
@@ -109,7 +110,7 @@ def test_no_difference_is_not_said_of_an_interval_without_0() -> None:
 def test_nothing_varies_says_nothing() -> None:
     same = bits(HARD, HARD)
     (line,) = differences([same], seed=0)
-    assert (line.better, line.smallest, said(line)) == ("", None, "not known: nothing varies, or too few items")
+    assert (line.better, line.smallest, said(line)) == ("", None, "unknown: no variance, or too few items")
 
 
 def test_three_items_to_none_are_no_finding() -> None:
@@ -308,29 +309,33 @@ def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, Measure
     assert "+60.25" in text
     assert "<b>one</b>" not in text  # a name is text
     for said_ in ("B is better", "language de", "quiz: acc", "Contaminated items", "mixture: phases[0].weights.web",
-                  "plinth explain", "no difference found", "Seed 0", "The tokenizers differ"):  # fmt: skip
+                  "plinth explain", "no significant difference", "Seed 0", "The tokenizers differ"):  # fmt: skip
         assert said_ in text, said_
     assert "http" not in text.replace("http://www.w3.org", "")  # nothing is loaded
+    verdict = "Of 4 measures, A is better in 1, B in 2; 0 without a significant difference, 1 unknown. Held-out text,"
+    assert f'id="verdict">{verdict} bits per byte: B is better (+' in text
+    for link in re.findall(r'<a href="#([^"]+)"', text):
+        assert f'id="{link}"' in text  # the list of contents leads somewhere
 
 
 def test_a_model_beside_itself_is_said_to_be_one(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
-    words = "A and B are one model"
+    words = "A and B are the same model"
     assert words in page(job.run(ctx, models[0], models[0]), "one", "release")
     assert words not in page(job.run(ctx, *models), "one", "two")
 
 
 def test_the_evaluation_page_has_the_wholes(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
     found = section(job.run(ctx, *models).stats, "baseline")
-    assert found.title == "Beside baseline"
+    assert found.title == "Compared with baseline"
     (table,) = found.tables
     assert [row[1] for row in table.rows] == [
         "bits per byte", "quiz", "quiz: bits per byte of the right answer", "quiz: acc",
     ]  # fmt: skip
     assert table.rows[0][-1] == "B is better"
-    assert table.rows[2][-1].startswith("not known")
+    assert table.rows[2][-1].startswith("unknown")
     lead = Next(what="every slice", link="tiny-comparison.html")
     text = evaluation_page(EvaluationData(title="t", sections=(found,), next=(lead,)))
-    assert "Beside baseline" in text
+    assert "Compared with baseline" in text
     assert 'href="tiny-comparison.html"' in text
 
 

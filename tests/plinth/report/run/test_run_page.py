@@ -129,7 +129,7 @@ class Reader(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.loaded += [value for name, value in attrs if name in ("src", "href")]
+        self.loaded += [value for name, value in attrs if name == "src" or (name == "href" and tag != "a")]
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -172,6 +172,24 @@ def test_the_page_needs_nothing_else_and_says_everything(timeline: list[dict[str
     ):
         assert len(re.findall(f'data-key="{key}"', text)) == 2, key
     assert run_page.page(timeline, ABOUT) == text
+
+
+def test_a_page_begins_with_its_verdict_and_its_contents(timeline: list[dict[str, Any]]) -> None:
+    text = run_page.page(timeline, ABOUT)
+    assert "Finished at step 10 of 10, loss 2.000; 1 restart, 1 intervention." in text
+    for link in re.findall(r'<a href="#([^"]+)"', text):
+        assert f'id="{link}"' in text
+    under_way = run_page.page(timeline[:12], ABOUT)
+    assert "Not ended, at step 6 of 10" in under_way
+
+
+def test_events_are_sentences_and_not_values_of_a_program() -> None:
+    passed = {"node": 0, "host": "one", "disk": "pass", "gpu": "not applicable"}
+    failed = passed | {"node": 1, "host": "two", "disk": "fail", "clock": "undetermined"}
+    said = metrics.words({"event": "hosts_checked", "hosts": [passed, failed], "seconds": 0.1})
+    assert said == "hosts 1 of 2 passed all checks; node 1 (two): disk fail, clock undetermined, seconds 0.1"
+    said = metrics.words({"event": "audited", "bit_exact": True, "nodes": [1, 2], "delta": None})
+    assert said == "bit exact yes, nodes 1, 2"
 
 
 def test_the_pointers_values_are_those_of_the_timeline(timeline: list[dict[str, Any]]) -> None:
