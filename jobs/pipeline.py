@@ -168,17 +168,25 @@ def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, An
 
 
 def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
-    """The present release, or the gates that hold the newest candidate."""
+    """The champion, the last movement of the release, and the gates that block candidates."""
     from assets.candidate import waiting
     from registry import api
+    from registry.standing import standing
 
     history = api.history(ctx, recipe)
     held = waiting(ctx, recipe)
     shown = {"waiting": held} if held != "no candidate" else {}
     if not history:
         return shown
-    last = history[-1]
-    return {"release": f"{last.model} version {last.version}", "alias": last.action, "by": last.by, **shown}
+    last, places = history[-1], standing(history)
+    version = places.champion or places.canary
+    return {
+        "release": f"{last.model} version {version}" if version else f"{last.model}: no version",
+        "alias": (places.place(version) if version else None) or "none",
+        "last_action": last.action,
+        "by": last.by,
+        **shown,
+    }
 
 
 def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[str]:

@@ -87,7 +87,7 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
     ) -> Iterator[Any]:
         try:
             ctx = plinth.context(session.progress)
-            ctx.requested_by = context.run.tags.get(REQUESTED_BY)
+            ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run_id
             yield from execute(stage, ctx, context.log.info, session.warnings.append)
             for evaluation in marks.of_new(ctx, stage.asset):
                 context.instance.report_runless_asset_event(evaluation)
@@ -122,18 +122,19 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
     yield dg.MaterializeResult(
         asset_key=dg.AssetKey(stage.asset.split("/")),
         data_version=dg.DataVersion(manifest.digest),
-        metadata=metadata(stage, ctx, manifest, made.inputs),
+        metadata=metadata(stage, ctx, manifest, made.inputs, cached=made.cached),
         check_results=[_check_result(stage, made.suite, made.outcome)] if made.suite and made.outcome else [],
     )
 
 
 class CheckedManifest(NamedTuple):
-    """A stage's manifest, made or found, with what its expectations say; not published yet."""
+    """A stage's manifest with the outcome of its expectations; not published yet. `cached`: it was up to date."""
 
     manifest: Manifest
     inputs: Inputs
     suite: Suite | None
     outcome: SuiteOutcome | None
+    cached: bool = False
 
     @property
     def blocked(self) -> bool:
@@ -148,10 +149,13 @@ def bring(stage: Stage, ctx: Context, say: Say) -> CheckedManifest:
         MissingError: an input has not been made.
     """
     inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
-    manifest = up_to_date(stage, ctx, _digests(inputs)) or _made(stage, ctx, inputs, say)
+    found = up_to_date(stage, ctx, _digests(inputs))
+    if found is not None:
+        say(f"{stage.asset} is up to date: nothing was done")
+    manifest = found or _made(stage, ctx, inputs, say)
     suite = stage.suite(manifest, inputs) if stage.suite else None
     outcome = validate(suite, ctx.workspace, keep=ctx.share is None) if suite else None
-    return CheckedManifest(manifest, inputs, suite, outcome)
+    return CheckedManifest(manifest, inputs, suite, outcome, cached=found is not None)
 
 
 def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
@@ -189,7 +193,7 @@ def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     finally:
         own, wall = time.process_time() - cpu_s, time.monotonic() - wall_s
         cost = costs.AssetCost(
-            asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read
+            asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read, run=ctx.run
         )
         corpus_admission.settle(ctx, held, cost)
     costs.save(ctx.workspace, cost)

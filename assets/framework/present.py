@@ -26,10 +26,17 @@ MAX_TABLE_ROWS = 40
 PICTURE = "![plot](data:image/png;base64,"
 
 
-def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs) -> dict[str, Any]:
-    """The results of the stage first: plots, numbers, tables, links; then sizes and statistics; versions last."""
-    shown: dict[str, Any] = {}
-    for part in (partial(stage.present, ctx, manifest) if stage.present else dict, partial(_making, ctx, stage.asset)):
+def metadata(
+    stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, cached: bool = False
+) -> dict[str, Any]:
+    """Metadata of a materialization: plots, numbers, tables, links; then sizes and statistics; versions last.
+
+    Args:
+        cached: the manifest was up to date, so that this materialization did no work.
+    """
+    shown: dict[str, Any] = {"up_to_date": cached}
+    making = partial(_making, ctx, stage.asset, cached)
+    for part in (partial(stage.present, ctx, manifest) if stage.present else dict, making):
         try:
             shown |= part()
         except Exception as error:  # the work is done and published: a plot that fails must not undo it
@@ -52,9 +59,15 @@ def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs) -> 
     }
 
 
-def _making(ctx: Context, asset: str) -> dict[str, Any]:
-    """What the last making took, and its price in dollars; nothing where none was recorded. A job's ranks are apart."""
+def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
+    """Cost of this materialization without the ranks of its job: its price in dollars, CPU and wall seconds.
+
+    A cached one cost nothing, and links the run that made the manifest. Empty if no cost was recorded.
+    """
     last = costs.load(ctx.workspace, asset)
+    if cached:
+        made_by = {"made_by": dg.MetadataValue.dagster_run(last.run)} if last and last.run else {}
+        return {"making_cost": 0.0, "making_core_s": 0.0, "making_wall_s": 0.0, **made_by}
     if last is None:
         return {}
     return {

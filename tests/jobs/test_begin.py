@@ -172,7 +172,7 @@ def test_a_child_that_forgets_is_refused_and_one_within_the_bound_is_released(tr
     bounds |= {"release": "child", "extensions": {"forgetting": {"margin": 0.2, "min_documents": 2}}}
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(bounds))
     try:
-        plinth(workspace, "gates", "sign", tmp_path / "policy.yaml")
+        plinth(workspace, "gates", "sign", tmp_path / "policy.yaml", "--yes")
         given = {"name": "forgets", "lr": 3e-2, "replay": "", "run": parent.name}
         refused = plinth(workspace, "run", "-r", variant(tmp_path, FORGETTING.format(**given)))
         said = r"forgetting failed \(.*overall of the parent's text \+[\d.]+ \(95% upper bound [\d.]+\), limit 0.2"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs import results
+from jobs import pipeline, results
 from jobs.results import page, subject
 from plinth.compute.context import Context
 from plinth.errors import MissingError
@@ -130,6 +130,28 @@ def test_the_release_on_a_page_is_what_became_of_its_candidate(ctx: Context, mon
         ("1", "champion", ""), ("2", "rolled back", "version 1, candidate 1"), ("", "", "version 1, candidate 1")
     ]  # fmt: skip
     assert third.checkpoint.digest != first.checkpoint.digest
+
+
+def test_the_summary_of_a_run_names_the_alias_and_not_the_last_action(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, made = load(RECIPE), line(ctx, 1)
+    at = "2026-01-01T10:00:00+00:00"
+    history = [record(1, made, "champion", "1", None, at), record(2, made, "champion", "2", "1", at)]
+    monkeypatch.setattr(api, "history", lambda *_: tuple(history))
+    monkeypatch.setattr(api, "pending", lambda *_: ())
+
+    def shown() -> tuple[str, str, str]:
+        found = pipeline.describe_release(ctx, recipe)
+        return found["release"], found["alias"], found["last_action"]
+
+    assert shown() == ("tiny version 2", "champion", "champion")
+    history.append(record(3, made, "rollback", "1", "2", at))
+    assert shown() == ("tiny version 1", "champion", "rollback")
+    history.append(record(4, made, "canary", "3", "1", at))
+    assert shown() == ("tiny version 1", "champion", "canary")
+    history[1:] = [record(2, made, "withdrawn", None, "1", at)]  # type: ignore[arg-type]
+    assert shown() == ("tiny: no version", "none", "withdrawn")
 
 
 def test_pages_are_renewed_when_a_release_record_moves_their_candidate(

@@ -11,7 +11,10 @@ from jobs.cli.options import Settings, examples, group, json_option, recipe_opti
 from plinth.text.plural import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from registry.gates import GatePolicy
+    from registry.policy_changes import PolicyChange
 
 file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 owner_option = click.option("--owner", help="Whose key signs, where this machine has several.")
@@ -53,21 +56,66 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
     return None
 
 
-@gates.command(epilog=examples("plinth gates sign my-policy.yaml --owner anna@example.org"))
+@gates.command(
+    epilog=examples(
+        "plinth gates sign my-policy.yaml --owner anna@example.org",
+        "plinth gates sign my-policy.yaml --yes      in a script",
+    )
+)
 @file_argument
 @shared
 @owner_option
+@click.option("--yes", is_flag=True, help="Sign without asking, whatever is weaker than before.")
 @json_option
-def sign(settings: Settings, file: Path, owner: str | None, as_json: bool) -> None:
-    """Sign the policy in FILE as the owner of its release. From then on it governs."""
+def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: bool) -> None:
+    """Sign the policy in FILE as the owner of its release. From then on it governs.
+
+    Shows what is weaker, stronger or different in comparison with the policy in force, and asks before it signs.
+    """
     from jobs.cli import output
     from registry import policy
+    from registry.policy_changes import changes
 
-    signed = policy.sign(settings.context(), policy.load(file), owner)
+    ctx, found = settings.context(), policy.load(file)
+    earlier = policy.history(ctx, found.release)
+    made = changes(earlier[-1].policy, found) if earlier else ()
+    if not as_json and made:
+        _show_changes(earlier[-1].title, made)
+    if made and not yes:
+        _require_confirmation(made, as_json)
+    signed = policy.sign(ctx, found, owner)
     if as_json:
-        output.emit_json(signed)
+        output.emit_json({**signed.model_dump(mode="json"), "changes": [one._asdict() for one in made]})
     else:
         output.say(f"policy {signed.title} governs, signed by {', '.join(signed.signers)}")
+
+
+def _show_changes(title: str, made: Sequence[PolicyChange]) -> None:
+    from jobs.cli import output
+
+    output.heading(f"Changes to {title}, the policy in force")
+    colors = {"weaker": "red", "stronger": "green", "changed": "yellow"}
+    rows = [(output.coloured(one.direction, colors[one.direction]), one.key, one.before, one.after) for one in made]
+    output.table(("direction", "key", "before", "after"), rows)
+
+
+def _require_confirmation(made: Sequence[PolicyChange], as_json: bool) -> None:
+    """Ask on a terminal.
+
+    Raises:
+        RequestError: the answer is no, or no one can be asked.
+    """
+    import sys
+
+    from plinth.errors import RequestError
+
+    weaker = [one.key for one in made if one.direction == "weaker"]
+    words = f"{counted(len(weaker), 'setting')} weaker, {len(made) - len(weaker)} others changed"
+    if not as_json and sys.stdin.isatty() and click.confirm(f"{words}. Sign it?"):
+        return
+    raise RequestError(
+        "the policy was not signed", found=words, expected="a confirmation", remedy="read the changes; then give --yes"
+    )
 
 
 @gates.command(epilog=examples("plinth gates show", "plinth gates show demo --json | jq .policy.without"))

@@ -20,11 +20,12 @@ from plinth.storage.state import State
 class Context(State):
     """The workspace, the engine, where progress is shown, which tasks come first, and what they cost by step.
 
-    `requested_by` is the person who asked for the run, where that is known.
+    `requested_by` is the person who requested the run, if known; `run` the id of the orchestrator's run, if any.
     """
 
     engine: Engine = field(default_factory=InlineEngine)
     progress: Progress = field(default_factory=Silent)
     share: TaskShare | None = None
     requested_by: str | None = None
+    run: str = ""
     costs: defaultdict[str, StepCost] = field(default_factory=lambda: defaultdict(StepCost))

@@ -49,6 +49,7 @@ class AssetCost(Frozen):
     driver_cpu_s: float
     wall_s: float
     input_bytes: int = 0  # of the parts that it was made from; 0: not recorded
+    run: str = ""  # the orchestrator's run that made it; empty: not recorded
 
     @property
     def tasks(self) -> StepCost:
