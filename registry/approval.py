@@ -60,7 +60,7 @@ def sign(
             earlier = None
         if earlier is not None and (earlier.decision, earlier.reason, earlier.policy, earlier.after) == wanted:
             return path
-    number = max(Trust.of(ctx.workspace).seen(_counted(ctx, candidate, by)), _number(path)) + 1
+    number = max(Trust.of(ctx.workspace).seen(*_counted(ctx, candidate, by)), _number(path)) + 1
     predicate = {"decision": decision, "by": by, "reason": reason, "policy": policy, "at": now(), "number": number}
     predicate |= {"after": after} if after else {}
     dsse.write(path, dsse.statement(PREDICATE, candidate.subjects, predicate), key)
@@ -192,15 +192,15 @@ def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> N
     for person in sorted({key.owner for key in trust.authority(APPROVER).keys.values() if key.revoked_from is None}):
         counted = _counted(ctx, candidate, person)
         number = _number(statement_path(ctx, candidate, person)) if person in deciders else 0
-        if number < trust.seen(counted):
+        if number < trust.seen(*counted):
             raise SignatureError(
                 f"the newest decision of {person} about candidate {candidate.key[:12]} is missing",
                 found=f"decision {number}" if number else "none that holds",
-                expected=f"decision {trust.seen(counted)}, which this machine has seen",
+                expected=f"decision {trust.seen(*counted)}, which this machine has seen",
                 remedy="restore approvals/ from a backup, or have that person decide again",
             )
         if number:
-            trust.remember(counted, number)
+            trust.remember(counted[0], number)
 
 
 def _number(path: Path) -> int:
@@ -211,8 +211,8 @@ def _number(path: Path) -> int:
         return 0
 
 
-def _counted(ctx: Context, candidate: Candidate, person: str) -> str:
-    return f"{ctx.workspace.uri or ctx.workspace.root} approvals/{candidate.key}/{person}"
+def _counted(ctx: Context, candidate: Candidate, person: str) -> tuple[str, ...]:
+    return tuple(f"{place} approvals/{candidate.key}/{person}" for place in ctx.workspace.places)
 
 
 def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:

@@ -10,6 +10,7 @@ machine that has seen a newer one refuses an older one that was put back.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -112,7 +113,7 @@ def attest(
     known = _known(trust, path, checkpoint)
     if known is not None and known.same_as(made):
         return known
-    number = max(known.number if known else 0, trust.seen(_order(path))) + 1
+    number = max(known.number if known else 0, trust.seen(*_order(path))) + 1
     replaced = fingerprint.digest(dsse.envelope_of(path)) if known else ""
     made = made.model_copy(update={"number": number, "replaces": replaced})
     subjects = {"checkpoint": checkpoint} | ({asset: made.manifest} if made.manifest else {})
@@ -130,15 +131,17 @@ def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
         return None
 
 
-def _order(path: Path) -> str:
-    """What the numbers of statements are of, for what this machine has seen."""
-    return f"attestations {path}"
+def _order(path: Path) -> tuple[str, ...]:
+    """What the numbers of statements are of, for what this machine has seen: by the real folder, and by the given."""
+    workspace = path.parents[2]
+    real = Path(os.path.realpath(workspace), path.relative_to(workspace))
+    return tuple(dict.fromkeys((f"attestations {real}", f"attestations {path}")))
 
 
 def _remember(trust: Trust, path: Path, found: Attestation) -> None:
     """Keep the number of a statement that stands in place of another: there is no older one than the first."""
     if found.number > 1:
-        trust.remember(_order(path), found.number)
+        trust.remember(_order(path)[0], found.number)
 
 
 def kind_of(asset: str) -> str:
@@ -207,7 +210,7 @@ def _read(trust: Trust, path: Path, checkpoint: str) -> Attestation:
             expected=f"checkpoint {checkpoint[:12]}",
             remedy="run the evaluation of this checkpoint again",
         )
-    newest = trust.seen(_order(path))
+    newest = trust.seen(*_order(path))
     if found.number < newest:
         raise SignatureError(
             f"{path} was put back: a newer statement stood in its place",

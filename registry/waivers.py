@@ -95,7 +95,7 @@ def sign(
         raise GateError(f"a waiver of {gate} that has expired already", found=expires, expected="a time to come")
     content = dsse.statement(PREDICATE, {"candidate": candidate, "policy": policy.digest}, made.model_dump(mode="json"))
     dsse.write(_folder(ctx, name) / f"{candidate[:12]}.{gate}.json", content, signer)
-    trust.remember(_counted(ctx, made), _second(made))
+    trust.remember(_counted(ctx, made)[0], _second(made))
     return made
 
 
@@ -148,14 +148,14 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
 
 def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
     """Whether this machine has seen a later waiver of the same gate and candidate, in words: that one replaced this."""
-    if _second(found) < trust.seen(_counted(ctx, found)):
+    if _second(found) < trust.seen(*_counted(ctx, found)):
         return "a later one replaced it"
-    trust.remember(_counted(ctx, found), _second(found))
+    trust.remember(_counted(ctx, found)[0], _second(found))
     return ""
 
 
-def _counted(ctx: Context, one: Waiver) -> str:
-    return f"{ctx.workspace.uri or ctx.workspace.root} waivers/{one.release}/{one.candidate}/{one.gate}"
+def _counted(ctx: Context, one: Waiver) -> tuple[str, ...]:
+    return tuple(f"{place} waivers/{one.release}/{one.candidate}/{one.gate}" for place in ctx.workspace.places)
 
 
 def _second(one: Waiver) -> int:

@@ -87,15 +87,16 @@ def verified(secret: str, header: str, body: bytes, now: float, within_s: float 
 
 
 def _to_one(ctx: Context, consumer: Consumer, feed: tuple[FeedEntry, ...], send: Callable[..., None]) -> Delivery:
-    trust, seen_as = Trust.of(ctx.workspace), f"webhook {consumer.name} of {ctx.workspace.uri or ctx.workspace.root}"
-    waiting = feed[max(consumer.after, trust.seen(seen_as)) :]
+    trust = Trust.of(ctx.workspace)
+    seen_as = [f"webhook {consumer.name} of {place}" for place in ctx.workspace.places]
+    waiting = feed[max(consumer.after, trust.seen(*seen_as)) :]
     for sent, entry in enumerate(waiting):
         try:
             send(consumer, _secret(trust, consumer.name), entry)
         except (OSError, SignatureError) as error:  # the errors of `requests` are OSErrors
             line = " ".join(str(error).split())
             return Delivery(consumer=consumer.name, sent=sent, waiting=len(waiting) - sent, error=line)
-        trust.remember(seen_as, entry.number)
+        trust.remember(seen_as[0], entry.number)
     return Delivery(consumer=consumer.name, sent=len(waiting), waiting=0)
 
 

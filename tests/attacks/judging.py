@@ -31,7 +31,7 @@ def closed(
     """Reason by gate that does not pass under the policy that governs."""
     governing = policy.current(ctx, recipe.required_release().name).policy
     results = gates.evaluate(governing, evidence.gather(ctx, recipe, found, tags or {}))
-    return {one.name: one.reason for one in gates.failed(results)}
+    return {one.name: one.reason for one in gates.blocking(results)}
 
 
 def decide(

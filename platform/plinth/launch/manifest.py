@@ -58,7 +58,7 @@ _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 def job_name(directory: Path) -> str:
     """A name that is a function of the run's directory: created twice, it exists already."""
     slug = re.sub(r"[^a-z0-9]+", "-", directory.name.lower())[:_NAME_CHARACTERS].strip("-")
-    return f"plinth-{slug}-{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}"
+    return f"plinth-{slug}-{hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:8]}"
 
 
 def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> Manifest:

@@ -203,7 +203,7 @@ def _bundle(asked: Ray) -> dict[str, float]:
 
 def base_name(directory: Path) -> str:
     """The common beginning of the identifiers of a run's submissions from this workspace."""
-    return f"plinth-{directory.name}-{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}"
+    return f"plinth-{directory.name}-{hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:8]}"
 
 
 def _request(address: str, method: str, what: str, body: dict[str, Any] | None = None) -> Any:

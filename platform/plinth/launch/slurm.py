@@ -10,6 +10,7 @@ all nodes see. Tested with Slurm 22.05.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -194,7 +195,7 @@ def _queued(directory: Path) -> Handle | None:
     done = _call("squeue", "--noheader", "--me", f"--name={job_name(directory)}", "--format=%i|%T|%k")
     for line in done.stdout.splitlines():
         identifier, state, comment = line.strip().split("|", 2)
-        if comment == str(directory) and _status(state).alive:
+        if os.path.realpath(comment) == os.path.realpath(directory) and _status(state).alive:
             return Handle(launcher="slurm", id=identifier, started=job_name(directory), host=_cluster())
     return None
 

@@ -121,6 +121,11 @@ def trust_home() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "plinth" / "trust"
 
 
+def _trust_folder(place: str) -> Path:
+    short = re.sub(r"[^A-Za-z0-9.]+", "-", place).strip("-")[-60:]
+    return trust_home() / f"{short}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+
+
 class Workspace:
     """Paths of a workspace. Creating the object touches nothing; `ensure` makes the folders."""
 
@@ -166,13 +171,20 @@ class Workspace:
             return ""
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """What this machine remembers the workspace by: its URI, or its folder with links resolved.
+
+        The path as it was given follows, where that is another one: earlier versions remembered by it.
+        """
+        return tuple(dict.fromkeys((self.uri or os.path.realpath(self.root), self.uri or str(self.root))))
+
+    @property
     def trust_folder(self) -> Path:
         """Where this machine keeps its trust in the workspace: the pinned root, keys and the secret of workers."""
         if given := os.environ.get(TRUST_VARIABLE):
             return Path(given).absolute()
-        place = self.uri or str(self.root)
-        short = re.sub(r"[^A-Za-z0-9.]+", "-", place).strip("-")[-60:]
-        return trust_home() / f"{short}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+        folders = [_trust_folder(place) for place in self.places]
+        return next((folder for folder in folders if folder.exists()), folders[0])
 
     @property
     def input(self) -> Path | str:

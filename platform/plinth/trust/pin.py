@@ -126,13 +126,14 @@ class Trust:
         source = os.environ.get(f"{KEY_VARIABLE}{role.upper()}") or self._kept(role, {name for name, _ in valid})
         return signers.match(source, role, valid)
 
-    def seen(self, what: str) -> int:
-        """The highest number of a counted record that was ever verified here; 0 before any."""
-        return self.proved(what).number
+    def seen(self, *names: str) -> int:
+        """The highest number of a counted record, under one of its names, that was ever verified here; 0 before any."""
+        return self.proved(*names).number
 
-    def proved(self, what: str) -> Proof:
-        """The newest counted record that was ever verified here."""
-        return _proof(self._seen().get(what, 0), self.folder)
+    def proved(self, *names: str) -> Proof:
+        """The newest counted record, under one of its names, that was ever verified here."""
+        seen = self._seen()
+        return max((_proof(seen.get(name, 0), self.folder) for name in names), key=lambda proof: proof.number)
 
     def remember(self, what: str, number: int, sha256: str = "") -> None:
         """Keep the highest number of a counted record and, of one that was proved under this root, its SHA-256."""

@@ -165,7 +165,7 @@ class SignedLog(RecordForm):
             data = self.sealed(signer, before, at or now(), body, subjects)
             made = self.next(trust, data, objects.where(name), before)
             if number in (None, made.number) and objects.put(name, data, None):
-                trust.remember(self._seen_as(ctx), made.number, made.sha256)
+                trust.remember(self._seen_as(ctx)[0], made.number, made.sha256)
                 return made
             if number is not None:
                 raise ConflictError(
@@ -228,7 +228,7 @@ class SignedLog(RecordForm):
                     opened.where(each.number), each.sha256, f"{last.sha256}, which this machine has seen"
                 )
         if found:
-            opened.trust.remember(self._seen_as(ctx), number, found[-1].sha256)
+            opened.trust.remember(self._seen_as(ctx)[0], number, found[-1].sha256)
         return tuple(found)
 
     def _opened(self, ctx: State) -> _Opened | None:
@@ -240,7 +240,7 @@ class SignedLog(RecordForm):
         if not seen and not any(objects.names()):
             return None
         trust = Trust.of(ctx.workspace)
-        last = trust.proved(self._seen_as(ctx))
+        last = trust.proved(*self._seen_as(ctx))
         return _Opened(trust, objects, last, self._count(objects))
 
     def _count(self, objects: Objects) -> int:
@@ -262,8 +262,8 @@ class SignedLog(RecordForm):
     def _objects(self, ctx: State) -> Objects:
         return ctx.workspace.objects(self.name) if self.shared else Folder(self.folder(ctx))
 
-    def _seen_as(self, ctx: State) -> str:
-        return f"{self.name} of {ctx.workspace.uri or ctx.workspace.root}"
+    def _seen_as(self, ctx: State) -> tuple[str, ...]:
+        return tuple(f"{self.name} of {place}" for place in ctx.workspace.places)
 
 
 def anchor_of(record: LogRecord | None) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def load(workspace: Workspace) -> Spending:
 
 
 def workspace_name(workspace: Workspace) -> str:
-    """The name of a workspace in the ledger: where it lies."""
-    return workspace.uri or str(workspace.root)
+    """The name of a workspace in the ledger: where it lies, with links resolved."""
+    return workspace.places[0]
 
 
 def ledger_place(workspace: Workspace, settings: Spending) -> str:

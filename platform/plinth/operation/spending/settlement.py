@@ -45,7 +45,7 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
     """
     ledger = ledger or Ledger(parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace)))
     still = []
-    for one in ledger.find(parameters.workspace_name(ctx.workspace), open_only=True):
+    for one in (one for place in ctx.workspace.places for one in ledger.find(place, open_only=True)):
         cost = None
         # the run's folder was deleted, or only another machine knows its job: it stays as it was bounded
         with suppress(MissingError, LaunchError):

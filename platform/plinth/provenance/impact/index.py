@@ -56,7 +56,7 @@ def current(ctx: Context) -> SavedEdges:
 
 def note_path(workspace: Workspace) -> Path:
     """The file of this user, outside the workspace, that has the digest of the workspace's index."""
-    place = hashlib.sha256(str(workspace.root).encode()).hexdigest()[:16]
+    place = hashlib.sha256(workspace.places[0].encode()).hexdigest()[:16]
     return workspace.trust_folder / "impact" / f"{place}.sha256"
 
 
