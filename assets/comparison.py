@@ -11,7 +11,7 @@ import dagster as dg
 
 from assets import evaluation, extraction, fairness, memorisation, probes, proxies, tasks
 from assets.framework.inputs import shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import page_value, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.initial import begun
 from plinth.compute.context import Context
@@ -212,7 +212,7 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]
              for one in lines]  # fmt: skip
     return {
-        "page": dg.MetadataValue.path(target),
+        "page": page_value(ctx, target),
         "differences": picture(comparison_figure.figure, lines),
         "lines": dg.MetadataValue.md(table(header, cells)),
     }

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
-
 from assets import comparison, evaluation, extraction, fairness, memorisation, pii, probes, proxies, serving, tasks
 from assets.framework.inputs import shared_owner
+from assets.framework.present import page_value
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
@@ -151,4 +150,4 @@ def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
 
 
 def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
-    return {"page": dg.MetadataValue.path(show(ctx, recipe, made))}
+    return {"page": page_value(ctx, show(ctx, recipe, made))}

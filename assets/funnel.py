@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.framework.expectations import Suite, between, build_docs, equal_columns, rows_between
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import page_value, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.funnel import funnel
@@ -126,7 +126,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "sankey": picture(sankey.figure, made.stats),
         "funnel": picture(figures.funnel, made.stats),
         "reasons": dg.MetadataValue.md(table(["stage", "reason", "documents", "bytes", "it alone"], reasons)),
-        "data_docs": dg.MetadataValue.url(build_docs(ctx.workspace).as_uri()),
+        "data_docs": page_value(ctx, build_docs(ctx.workspace)),
         "stages": dg.MetadataValue.md(table(header, rows)),
         "effective": dg.MetadataValue.md(table(["factor", "value"], factors)),
     }

@@ -17,7 +17,7 @@ from typing import Any
 import dagster as dg
 
 from assets.framework.inputs import by_bucket, each, planted, read_by_run, shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import page_value, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.initial import begun
 from assets.teacher_logits import stored
@@ -293,7 +293,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
         "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
         "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
         **_present_cost(ctx, prepared),
-        "page": dg.MetadataValue.path(_page(ctx, prepared)),
+        "page": page_value(ctx, _page(ctx, prepared)),
         "log": dg.MetadataValue.path(prepared.directory.log),
         "events": dg.MetadataValue.path(prepared.directory.events),
     }

@@ -20,6 +20,7 @@ from jobs.running import STOP_GRACE_S, note_pages
 from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
+from plinth.storage import addresses
 from plinth.storage.workspace import Workspace
 from registry import api
 from registry.server import ensure_server
@@ -53,6 +54,7 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
     recipe_path = remember(space.root, recipe_path)
     _require_free(dagster_port, "Dagster pages", "--dagster-port")
     _require_free(pages_port, "pages of the workspace", "--pages-port")
+    addresses.note(space, f"http://{HOST}:{dagster_port}/", f"http://{HOST}:{pages_port}/")
     metrics_port = _free_from(METRICS_PORT)
     with suppress(TrustError):  # without a root of trust the pages can be looked at
         policies.ensure(Context(space), load(recipe_path))

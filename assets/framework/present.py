@@ -17,6 +17,7 @@ from plinth.compute import costs
 from plinth.compute.context import Context
 from plinth.operation.spending import corpus_admission, parameters
 from plinth.records import Manifest
+from plinth.storage import addresses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +52,7 @@ def metadata(
     if stage.schema is not None:
         shown["dagster/column_schema"] = column_schema(stage.schema)
     return shown | {
-        "dagster/uri": _uri(ctx.workspace.objects("manifests").where(f"{manifest.digest}.json")),
+        "dagster/uri": ctx.workspace.objects("manifests").where(f"{manifest.digest}.json"),
         "step": f"{manifest.step} {manifest.version}",
         "inputs": dg.MetadataValue.md(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
         "code_version": stage.code_version,
@@ -71,14 +72,21 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
     if last is None:
         return {}
     return {
-        "making_cost": corpus_admission.price(last, parameters.load(ctx.workspace).prices),
-        "making_core_s": last.tasks.cpu_s + last.driver_cpu_s,
-        "making_wall_s": last.wall_s,
+        "cost_usd": money(corpus_admission.price(last, parameters.load(ctx.workspace).prices)),
+        "cpu_seconds": round(last.tasks.cpu_s + last.driver_cpu_s, 2),
+        "duration_seconds": round(last.wall_s, 2),
     }
 
 
-def _uri(where: str) -> str:
-    return where if "://" in where else Path(where).as_uri()
+def money(amount: float) -> str:
+    """Two decimals; amounts below 0.005 print as `< 0.01`."""
+    return "< 0.01" if 0 < amount < 0.005 else f"{amount:,.2f}"
+
+
+def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
+    """A page of the workspace: a link where it is served, else its path, which no browser follows from Dagster."""
+    url = addresses.page_url(ctx.workspace, path)
+    return dg.MetadataValue.url(url) if url else dg.MetadataValue.path(path)
 
 
 def _place(value: Any) -> int:

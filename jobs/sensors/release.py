@@ -88,7 +88,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
         # At most one request an hour, which the gates may refuse.
         key = f"canary/{tick.status.number}/{int(time.time() // 3600)}"
         requests = [dg.RunRequest(run_key=key)] if tick.due else []
-        events = [_trial(tick)] if seen != known else []
+        events = [_trial(Context(Workspace(workspace)), tick)] if seen != known else []
         if not requests and not events:
             return dg.SkipReason(tick.status.next)
         return dg.SensorResult(run_requests=requests, asset_events=events)
@@ -96,9 +96,9 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
     return _canary
 
 
-def _trial(tick: Any) -> dg.AssetObservation:
+def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
     """The state of a trial, for the page of the release."""
-    from assets.framework.present import picture, table
+    from assets.framework.present import page_value, picture, table
     from plinth.report import trial_figure
 
     rows = [[one.role, one.finding] for one in tick.data.streams]
@@ -108,7 +108,7 @@ def _trial(tick: Any) -> dg.AssetObservation:
         description=f"Trial of version {tick.status.canary}: {tick.status.next}.",
         metadata={
             **plot,
-            "page": dg.MetadataValue.path(tick.page),
+            "page": page_value(ctx, tick.page),
             "streams": dg.MetadataValue.md(table(["role", "finding"], rows)),
         },
     )

@@ -12,7 +12,7 @@ The pages load nothing and their links are relative: the folder can be opened, c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jobs import results
@@ -23,10 +23,12 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.recipe.recipe import Recipe
-from plinth.report.workspace_index import IndexData, page
+from plinth.report.workspace_index import IndexData, ServerLink, page
+from plinth.storage import addresses
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.training.run_watch import RunWatch
+from registry.server import find_server
 
 #: Runs with a line, newest first; each has its timeline read.
 RUNS_SHOWN = 20
@@ -50,7 +52,9 @@ def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) ->
     """
     runs = (watch or RunWatch(ctx.workspace.runs)).look().newest()
     data = IndexData(
+        title=_title(recipe),
         workspace=ctx.workspace.root.name,
+        servers=tuple(_servers(ctx)),
         recipe=recipe.name if recipe else "",
         written=pages.utc(time.time()),
         tiles=tuple(states.tiles(ctx, recipe)),
@@ -60,6 +64,23 @@ def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) ->
     )
     write_bytes(path(ctx.workspace), page(data).encode())
     return path(ctx.workspace)
+
+
+def _title(recipe: Recipe | None) -> str:
+    """The recipe, with its release where that has another name."""
+    if recipe is None:
+        return "Plinth workspace"
+    named = recipe.release is not None and recipe.release.name != recipe.name
+    return f"{recipe.name}, release {recipe.required_release().name}" if named else recipe.name
+
+
+def _servers(ctx: Context) -> Iterator[ServerLink]:
+    """Dagster and MLflow, while `plinth up` serves them."""
+    served, mlflow = addresses.known(ctx.workspace), find_server(ctx.workspace)
+    if served is not None:
+        yield ServerLink(name="Dagster", url=served.dagster)
+        if mlflow is not None:
+            yield ServerLink(name="MLflow", url=mlflow.uri)
 
 
 def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:

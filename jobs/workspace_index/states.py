@@ -95,7 +95,7 @@ def _candidates(ctx: Context, recipe: Recipe) -> StateTile:
     held = api.pending(ctx, recipe)
     asked = sum(one.waits_for_approval for one in held)
     refused = [f"version {one.version}: {one.refusal}" for one in held if not one.waits_for_approval]
-    value = f"{asked} for approval" if asked else f"{len(held)} held by gates" if held else "none waits"
+    value = f"{asked} pending approval" if asked else f"{len(held)} blocked by gates" if held else "0 pending"
     standing: Standing = "attention" if held else "good"
     return StateTile(label="Candidates", value=value, note=some(refused, 1), standing=standing)
 

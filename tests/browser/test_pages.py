@@ -145,12 +145,12 @@ def within_three_clicks(workspace: Path, dagster: str, page: Any, asset: str) ->
     page.goto(dagster)
     page.locator('a[href="/assets"]').first.click()
     _scrolled_to(page, page.locator(f'a[href="/assets/{asset}"]').first).click()
-    cost = page.get_by_text("making_cost", exact=True).first
+    cost = page.get_by_text("cost_usd", exact=True).first
     cost.wait_for()
     two_clicks = page.url
     fresh = "Freshness policy" if stage.group in definitions.CORPUS_GROUPS else "Latest materialization"
     versions = (stage.code_version, ctx.refs.ref(asset).digest)
-    for words in (stage.owner, "Kinds", "making_core_s", *versions, "Latest materialization", fresh):
+    for words in (stage.owner, "Kinds", "cpu_seconds", *versions, "Latest materialization", fresh):
         _until(lambda words=words: words in page.locator("body").inner_text(), 120, words)
     assert costs.load(ctx.workspace, asset).wall_s > 0
     page.get_by_text("Plots", exact=True).click()

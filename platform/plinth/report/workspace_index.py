@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from plinth.records import Frozen
-from plinth.report.page import template
+from plinth.report.page import safe_link, template
 from plinth.training.telemetry.run_figures import LABELS
 
 #: How a part of the workspace stands. `unknown`: it could not be read, which is not `good`.
@@ -17,8 +17,8 @@ Standing = Literal["good", "attention", "bad", "unknown", "none"]
 #: Each standing as a word, so that nothing is said by colour alone.
 WORDS: dict[Standing, str] = {
     "good": "ok",
-    "attention": "look",
-    "bad": "act",
+    "attention": "warning",
+    "bad": "action required",
     "unknown": "unknown",
     "none": "",
 }
@@ -64,11 +64,20 @@ class PageGroup(Frozen):
     pages: tuple[PageLine, ...] = ()
 
 
-class IndexData(Frozen):
-    """Contents of the index. `older_runs` are runs that have no line."""
+class ServerLink(Frozen):
+    """A server of the workspace and where it answers now."""
 
+    name: str
+    url: str
+
+
+class IndexData(Frozen):
+    """Contents of the index: `title` names recipe and release, `workspace` is its folder; `older_runs` have no line."""
+
+    title: str = "Plinth workspace"
     workspace: str
     recipe: str = ""
+    servers: tuple[ServerLink, ...] = ()
     written: str
     tiles: tuple[StateTile, ...] = ()
     runs: tuple[RunLine, ...] = ()
@@ -78,4 +87,6 @@ class IndexData(Frozen):
 
 def page(data: IndexData) -> str:
     """The index as HTML. The same data gives the same bytes."""
-    return template("workspace_index.html.j2").render(data=data, words=WORDS, loss_label=LABELS["final_loss"])
+    return template("workspace_index.html.j2").render(
+        data=data, words=WORDS, loss_label=LABELS["final_loss"], safe_link=safe_link
+    )

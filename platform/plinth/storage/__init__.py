@@ -5,6 +5,8 @@
     common_crawl  files of a crawl by its list, records by its index
     hub         files of the Hugging Face Hub, at one commit
     safe_path   names that others have written, as paths that stay below their folder
+    started     processes that Plinth started for a workspace on this machine
+    addresses   where `plinth up` serves a workspace now
     off_limits  keys, credentials and private folders, which no source may lead to
     files       files of a source, read once and compared with the inventory
     listing     the files at a location: names, digests, marks of change

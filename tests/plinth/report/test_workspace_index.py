@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, StateTile, page
+from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, ServerLink, StateTile, page
 
 
 def made(**fields: object) -> str:
@@ -13,9 +13,22 @@ def made(**fields: object) -> str:
 
 def test_every_standing_is_a_word_and_not_a_colour_alone() -> None:
     tiles = tuple(StateTile(label=name, value="v", standing=name) for name in ("good", "attention", "bad", "unknown"))
-    shown = re.findall(r'<span class="badge (\w+)">(\w+)</span>', made(tiles=tiles))
-    assert shown == [("pass", "ok"), ("look", "look"), ("fail", "act"), ("unsure", "unknown")]
+    shown = re.findall(r'<span class="badge (\w+)">([\w ]+)</span>', made(tiles=tiles))
+    assert shown == [("pass", "ok"), ("look", "warning"), ("fail", "action required"), ("unsure", "unknown")]
     assert "badge" not in re.sub(r"<style>.*</style>", "", made(tiles=(StateTile(label="a", value="b"),)), flags=re.S)
+
+
+def test_the_title_names_the_release_and_servers_are_linked_while_they_run() -> None:
+    text = made(title="demo", recipe="demo")
+    assert "<title>demo: state and pages</title>" in text
+    assert "<h1>demo: state and pages</h1>" in text
+    assert "workspace <code>w</code>" in text
+    assert "<code>plinth up</code> serves and links them" in text
+    served = made(servers=(ServerLink(name="Dagster", url="http://127.0.0.1:3000/"),
+                           ServerLink(name="evil", url="javascript:alert(1)")))  # fmt: skip
+    assert '<a href="http://127.0.0.1:3000/">Dagster</a>' in served
+    assert "plinth up" not in served
+    assert "javascript" not in served
 
 
 def test_runs_and_pages_are_linked_beside_the_index() -> None:
