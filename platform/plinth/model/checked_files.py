@@ -9,7 +9,6 @@ Does not belong here: who signed the digests (registry).
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plinth.errors import CheckpointError
+from plinth.storage import tensor_file
 from plinth.storage.tensor_file import DTYPES
 
 CHUNK_BYTES = 1 << 20
@@ -59,12 +59,9 @@ class CheckedTensors:
     """
 
     def __init__(self, data: NDArray[np.uint8]) -> None:
-        start = 8 + int.from_bytes(data[:8].tobytes(), "little")
-        header: dict[str, Any] = json.loads(data[8:start].tobytes())
-        body = torch.from_numpy(data)
-        self._tensors = {
-            name: _tensor(body, start, entry) for name, entry in header.items() if name != "__metadata__"
-        }
+        start, body = 8 + int.from_bytes(data[:8].tobytes(), "little"), torch.from_numpy(data)
+        found = tensor_file.read_header(data[8:start].tobytes(), len(data))
+        self._tensors = {name: _tensor(body, place) for name, place in found.items()}
 
     def keys(self) -> list[str]:
         """Names of the tensors."""
@@ -93,8 +90,7 @@ class CheckedRows:
         return self._tensor[rows]
 
 
-def _tensor(body: Tensor, start: int, entry: Mapping[str, Any]) -> Tensor:
-    begin, end = entry["data_offsets"]
-    found, kind = body[start + begin : start + end], _TORCH[entry["dtype"]]
-    aligned = found if (start + begin) % kind.itemsize == 0 else found.clone()
-    return aligned.view(kind).reshape(entry["shape"])
+def _tensor(body: Tensor, place: tensor_file.Place) -> Tensor:
+    found, kind = body[place.at : place.end], _TORCH[place.dtype]
+    aligned = found if place.at % kind.itemsize == 0 else found.clone()
+    return aligned.view(kind).reshape(place.shape)

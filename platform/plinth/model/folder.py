@@ -24,6 +24,7 @@ from plinth.errors import CheckpointError
 from plinth.model import checked_files
 from plinth.model.decoder import Decoder
 from plinth.model.hugging_face import CONFIG, INDEX, WEIGHTS, hf_name, model_of
+from plinth.storage import tensor_file
 from plinth.storage.safe_path import relative
 
 #: A buffer that old files of Llama hold and that follows from the configuration.
@@ -50,6 +51,8 @@ class SavedWeights:
         try:
             for name in self._files(names):
                 file = self._open(name)
+                if twice := sorted(self._file.keys() & file.keys()):
+                    raise ValueError(f"{', '.join(twice)} in {name} and in another file")
                 self._file |= dict.fromkeys(file.keys(), file)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             self._stack.close()
@@ -73,6 +76,7 @@ class SavedWeights:
     def _open(self, name: str) -> Any:
         if self._digests is not None:
             return checked_files.CheckedTensors(checked_files.read(self.folder, name, self._digests))
+        tensor_file.places(self.folder / name)  # safetensors reads a header that names a tensor twice
         return self._stack.enter_context(safe_open(self.folder / name, framework="pt"))
 
     def _files(self, names: Collection[str] | None) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,9 @@ DTYPES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
+
+#: Bytes of an element, by dtype of the format.
+_ITEM_BYTES = {name: int("".join(filter(str.isdigit, name)) or 8) // 8 for name in DTYPES.values()}
 
 #: Does a piece of work.
 Do = Callable[[Callable[[], object]], object]
@@ -86,10 +90,12 @@ def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapp
 
 
 class Place(NamedTuple):
-    """Where a tensor stands in a file: its dtype, and the number of its first byte."""
+    """A tensor of a file: its dtype, shape, and the numbers of its first byte and of the byte after its last."""
 
     dtype: str
+    shape: tuple[int, ...]
     at: int
+    end: int
 
 
 def places(path: Path) -> dict[str, Place]:
@@ -99,10 +105,43 @@ def places(path: Path) -> dict[str, Place]:
         OSError, ValueError, KeyError, TypeError: it cannot be read, or is no such file.
     """
     with path.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        described = json.loads(stream.read(size))
+        size, whole = int.from_bytes(stream.read(8), "little"), os.fstat(stream.fileno()).st_size
+        return read_header(stream.read(min(size, whole)), whole)
+
+
+def read_header(header: bytes, file_bytes: int) -> dict[str, Place]:
+    """The places of tensors by a header, which has one reading: whoever else loads the file sees the same tensors.
+
+    Args:
+        header: the JSON, without the eight bytes of its length.
+
+    Raises:
+        ValueError, KeyError, TypeError: a name twice; tensors that overlap, leave a gap, are outside the file, or have
+            another length than their shape and dtype say.
+    """
+    described = json.loads(header, object_pairs_hook=_once)
     described.pop("__metadata__", None)
-    return {name: Place(one["dtype"], 8 + size + one["data_offsets"][0]) for name, one in described.items()}
+    at, found = 8 + len(header), {}
+    for name, one in sorted(described.items(), key=lambda each: each[1]["data_offsets"]):
+        begin, end = (8 + len(header) + offset for offset in one["data_offsets"])
+        shape = tuple(one["shape"])
+        size = math.prod(shape) * _ITEM_BYTES[one["dtype"]]
+        if begin != at or end - begin != size or min(shape, default=0) < 0:
+            raise ValueError(f"tensor {name} has bytes {begin} to {end}, expected {at} to {at + size}")
+        found[name], at = Place(one["dtype"], shape, begin, end), end
+    if at != file_bytes:
+        raise ValueError(f"tensors end at byte {at} of {file_bytes}")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a name that it has twice is refused."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is there twice")
+        found[name] = value
+    return found
 
 
 def write_chunks(path: Path, pieces: Iterable[memoryview], do: Do = at_once, digest: Any = None) -> Written:
