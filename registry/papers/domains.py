@@ -24,6 +24,7 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
+from plinth.text.hosts import of_name
 from registry.papers.facts import DomainTable, DomainVolume, TrainedText
 
 #: Share of all domains that the European Commission's template asks for, by size of content (of SMEs less).
@@ -31,7 +32,7 @@ SHARE = 0.1
 UNKNOWN = "(no domain)"
 LANGUAGE = "language__label"
 _SEPARATOR = "\0"
-_HOST = r"^https?://(?:[^/?#@]*@)?(?:www\.)?(?P<host>[a-z0-9_.-]+)(?:[:/?#]|$)"
+_HOST = r"^https?://(?:[^/?#]*@)?(?P<host>\[[^\]]*\]|[^:/?#@]+)"
 
 
 def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, str]] = ()) -> TrainedText:
@@ -108,7 +109,9 @@ def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
 def _sums(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Documents and tokens by domain."""
     hosts = pc.struct_field(pc.extract_regex(pc.utf8_lower(batch.column("uri")), _HOST), "host")
-    domains = pc.coalesce(pc.utf8_rtrim(hosts, "."), batch.column("domain"), pa.scalar(UNKNOWN))
+    coded = hosts.dictionary_encode()  # each host is read once
+    names = pa.array([of_name(name).removeprefix("www.") or None for name in coded.dictionary.to_pylist()], pa.string())
+    domains = pc.coalesce(names.take(coded.indices), batch.column("domain"), pa.scalar(UNKNOWN))
     table = pa.table({"domain": domains, "tokens": batch.column("tokens")})
     return list(table.group_by("domain").aggregate([("domain", "count"), ("tokens", "sum")]).to_pylist())
 

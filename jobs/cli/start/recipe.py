@@ -33,6 +33,7 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
     from jobs.recipes import check as check_recipe
     from plinth.recipe.advice import notes
     from plinth.recipe.gate_checks import generated_lists
+    from plinth.recipe.list_checks import list_files
     from plinth.recipe.load import fingerprint, required
     from plinth.recipe.probe_checks import probe_files
     from plinth.recipe.yaml_lines import Position, Problem, dotted
@@ -41,7 +42,8 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
     checked, problems = check_recipe(path)
     if checked is not None:
         generated = generated_lists(checked, settings.workspace / "input")
-        faults = [*generated, *probe_files(checked, settings.workspace / "input")]
+        read = list_files(checked, settings.workspace / "input")
+        faults = [*generated, *probe_files(checked, settings.workspace / "input"), *read]
         problems = [Problem(Position(str(path), 1), dotted(key), what, hint) for key, what, hint in faults]
     if as_json:
         found = [

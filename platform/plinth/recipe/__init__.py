@@ -12,6 +12,7 @@
     extension_checks  annotators, readers and launchers that a recipe names, with their parameters
     gate_checks    measured gates of `corpus.slices`
     probe_checks   files of the user's probes
+    list_checks    files of the user's lists
     advice         warnings about legal but probably mistaken settings
     overlay        a recipe with other policies, for trials
     reference      docs/recipe.md, written from the models

@@ -83,6 +83,21 @@ def test_check_names_every_problem(plinth: Plinth, wrong: Path) -> None:
     assert "wrong.yaml:18  mixture.total_tokns: unknown key (did you mean `total_tokens`?)" in outcome.err
 
 
+def test_check_reads_the_lists(plinth: Plinth, tmp_path: Path) -> None:
+    folder = tmp_path / "input" / "blocked"
+    folder.mkdir(parents=True)
+    path = tmp_path / "lists.yaml"
+    corpus = "corpus:\n  lists: {blocked: blocked}\n  illegal: {lists: blocked}\n  annotate: {url: {lists: blocked}, "
+    path.write_text(RECIPE.replace("corpus:\n  annotate: {", corpus))
+    (folder / "domains.txt").write_text("bücher.example\n")
+    assert plinth("--workspace", tmp_path, "recipe", "check", path).code == 0
+    (folder / "domains.txt").write_text("bücher.example\nno host\n")
+    outcome = plinth("--workspace", tmp_path, "recipe", "check", path)
+    assert outcome.code == 2
+    assert "corpus.lists.blocked" in outcome.err
+    assert "domains.txt, line 2" in outcome.err
+
+
 def test_check_in_json(plinth: Plinth, right: Path, wrong: Path) -> None:
     good, bad = plinth("recipe", "check", right, "--json"), plinth("recipe", "check", wrong, "--json")
     assert (good.code, bad.code) == (0, 2)

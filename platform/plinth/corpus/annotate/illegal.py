@@ -73,7 +73,7 @@ def _resources(params: Any) -> tuple[str, ...]:
 
 ANNOTATOR = Annotator(
     name="illegal",
-    version="1",
+    version="2",
     description="What your lists of illegal content say of a document: digests, near hashes, keywords, domains.",
     source="SimHash after Charikar 2002, near hashes after Manku et al. 2007. The lists are yours.",
     params=IllegalParams,

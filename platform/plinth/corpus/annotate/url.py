@@ -4,8 +4,8 @@ RefinedWeb (Penedo et al. 2023, section G.1) blocks listed domains, and pages wh
 banned piece of a word, one hard word, or two soft words. datatrove publishes the rules; unlike it, words are
 compared without case. The lists are the user's: files of one resource, by the start of their names.
 
-    domains…      host names; they stand for every host below them, too
-    urls…         whole addresses, compared without scheme, `www.`, query order kept, fragment and last slash cut
+    domains…      host names, in Unicode or punycode; they stand for every host below them, too
+    urls…         whole addresses, compared in their normal form (`exclusions.addresses`)
     hard_words…   whole words of the address
     soft_words…   whole words of the address; one alone is often innocent
     sub_words…    letters and digits in a row, anywhere in the address, across its punctuation
@@ -21,15 +21,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import Field
 
 from plinth.corpus.annotate.base import TABLES, Annotator, Files
+from plinth.corpus.exclusions.addresses import address
 from plinth.corpus.lists.list_table import ListTable
 from plinth.corpus.lists.listfiles import Counts, by_role, parsed, refused
 from plinth.records import Frozen, internal
+from plinth.text.hosts import domain, domains, host
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +47,6 @@ SCHEMA = pa.schema(
 )
 ROLES = ("domains", "urls", "hard_words", "soft_words", "sub_words", "reputation")
 SPLIT = re.compile(r"[^a-z0-9]+")
-HOST = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 #: Shorter pieces of words are found in half of all addresses.
 MIN_SUB_WORD = 3
 
@@ -91,8 +91,8 @@ def tables(params: UrlParams, files: Files) -> dict[str, ListTable]:
 
     source = pa.dictionary(pa.int16(), pa.string())
     made = {
-        "domains": ListTable.of(from_files("domains", _domain), source),
-        "urls": ListTable.of(from_files("urls", _address), source),
+        "domains": ListTable.of(from_files("domains", domain), source),
+        "urls": ListTable.of(from_files("urls", address), source),
         "reputation": ListTable.of(scores(), pa.float32()),
     }
     for name, one in counts.items():
@@ -127,11 +127,11 @@ def prepare(params: UrlParams, files: Files) -> Rules:
 def annotate(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
     """Hits of each document's `uri` in the lists; without a host, only words and addresses are compared."""
     uris = batch.column("uri").to_pylist()
-    suffixes = [list(_suffixes(_host(uri.lower()))) for uri in uris]
-    domains = _longest(suffixes, rules.domains)
-    scores = _longest(suffixes, rules.reputation)
-    urls = rules.urls.values([_address(uri) for uri in uris] if len(rules.urls) else [""] * len(uris))
-    rows = [_judge(uri, rules, *known) for uri, *known in zip(uris, domains, urls, scores, strict=True)]
+    names = [domains(host(uri, bare=True)) for uri in uris]
+    blocked = _longest(names, rules.domains)
+    scores = _longest(names, rules.reputation)
+    urls = rules.urls.values([address(uri) for uri in uris] if len(rules.urls) else [""] * len(uris))
+    rows = [_judge(uri, rules, *known) for uri, *known in zip(uris, blocked, urls, scores, strict=True)]
     columns = [[row[i] for row in rows] for i in range(len(SCHEMA))]
     return pa.record_batch(
         [pa.array(column, one.type) for column, one in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
@@ -160,35 +160,8 @@ def _judge(
     return domain is not None, url is not None, len(hard), len(soft), len(pieces), known, named
 
 
-def _host(uri: str) -> str:
-    try:
-        return (urlsplit(uri).hostname or "").rstrip(".")
-    except ValueError:  # a bracket that is no address
-        return ""
-
-
-def _suffixes(host: str) -> Iterable[str]:
-    """The host and every domain above it but the last label."""
-    labels = host.split(".")
-    return (".".join(labels[i:]) for i in range(max(1, len(labels) - 1))) if host else ()
-
-
 def _first(names: Iterable[str], table: Mapping[str, str]) -> str | None:
     return next((table[name] for name in names if name in table), None)
-
-
-def _domain(line: str) -> str:
-    name = line.lower().removeprefix("www.").strip(".")
-    if not HOST.fullmatch(name) or "." not in name:
-        raise ValueError("a host name with a dot, such as example.org")
-    return name
-
-
-def _address(line: str) -> str:
-    address = line.strip().partition("#")[0]
-    _, found, rest = address.partition("://")
-    host, slash, path = (rest if found else address).partition("/")
-    return f"{host.lower().removeprefix('www.')}{slash}{path}".rstrip("/")
 
 
 def _word(line: str) -> str:
@@ -210,7 +183,7 @@ def _score(line: str) -> tuple[str, float]:
     score = float(text)
     if math.isnan(score) or not 0 <= score <= 1:
         raise ValueError("a host name, a tab, and a number from 0 to 1")
-    return _domain(name), score
+    return domain(name), score
 
 
 def _resources(params: Any) -> tuple[str, ...]:
@@ -219,7 +192,7 @@ def _resources(params: Any) -> tuple[str, ...]:
 
 ANNOTATOR = Annotator(
     name="url",
-    version="2",
+    version="3",
     description="What lists of domains, addresses and words say of a document's address, and its host's reputation.",
     source="RefinedWeb (Penedo et al. 2023), appendix G.1; datatrove's URLFilter.",
     params=UrlParams,

@@ -2,7 +2,7 @@
 
     address    no scheme, no `www.`, no default port, no fragment, no last slash; percent escapes decoded where the
                character needs none, and in capitals where it does; the query stays as it is otherwise
-    domain     lower case, without `www.`; labels beyond ASCII in punycode, as resolvers see them
+    domain     a host (`text.hosts`) without `www.`
     licence    lower-case identifiers of an SPDX expression
 
 A name within a source (no scheme) has the same normal form on both sides of a comparison, and that is all it needs.
@@ -11,18 +11,17 @@ A name within a source (no scheme) has the same normal form on both sides of a c
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import lru_cache
-from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote_to_bytes
 
-from plinth.corpus.illegal.hosts import HOST
+from plinth.text import hosts
 
 #: Characters that an address may hold as they are: RFC 3986, section 2.2 and 2.3, and the escapes themselves.
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
 _QUERY_SAFE = _PATH_SAFE + "?"
 _PLAIN = re.compile(r"[A-Za-z0-9/:@!$&'()*+,;=\-._~?]*")
-_DOTS = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
-_PORTS = {"http": ":80", "https": ":443"}
+_PORTS = {"http": "80", "https": "443"}
+_PORT = re.compile(r":(\d*)\Z")
 _WORDS = frozenset({"and", "or", "with"})
 
 
@@ -32,12 +31,14 @@ def address(uri: str) -> str:
     scheme, found, after = rest.partition("://")
     scheme, rest = (scheme.lower(), after) if found else ("", rest)
     place, question, query = rest.partition("?")
-    host, slash, path = place.partition("/")
-    if "@" in host:  # credentials name no place
-        host = host.rpartition("@")[2]
-    host = host.removesuffix(_PORTS.get(scheme, "")) if scheme else host
-    name = _host(host)
-    whole = f"{name}{slash}{_escaped(path, _PATH_SAFE)}".rstrip("/")
+    name, slash, path = place.partition("/")
+    if scheme:
+        port = _PORT.search(name)
+        number = port[1] if port and port[1] != _PORTS.get(scheme) else ""
+        name = (hosts.host(f"//{name}") or name) + (f":{number}" if number else "")
+    else:
+        name = hosts.folded(name)
+    whole = f"{name.removeprefix('www.')}{slash}{_escaped(path, _PATH_SAFE)}".rstrip("/")
     return f"{whole}?{_escaped(query, _QUERY_SAFE)}" if question and query else whole
 
 
@@ -47,22 +48,15 @@ def domain(name: str) -> str:
     Raises:
         ValueError: no host name with a dot in it.
     """
-    found = _host(name.strip().strip("."))
-    if not HOST.fullmatch(found) or found.replace(".", "").isdigit():
-        raise ValueError("a host name with a dot in it, such as example.org")
+    found = hosts.domain(name)
+    if hosts.is_ip(found):
+        raise ValueError(hosts.EXPECTED)
     return found
 
 
 def domains_of(uri: str) -> list[str]:
     """The host of an address and every domain above it that has a dot, longest first; none of a name in a source."""
-    if "://" not in uri:
-        return []
-    try:
-        host = _host(urlsplit(uri).hostname or "")
-    except ValueError:  # a bracket that is no address
-        return []
-    labels = host.split(".")
-    return [".".join(labels[at:]) for at in range(len(labels) - 1)]
+    return hosts.domains(hosts.host(uri, bare=True).removeprefix("www."))
 
 
 @lru_cache(maxsize=65536)
@@ -70,19 +64,6 @@ def licences_of(expression: str) -> frozenset[str]:
     """The identifiers of an SPDX expression, in lower case."""
     words = re.split(r"[\s()]+", expression.strip().lower())
     return frozenset(word for word in words if word and word not in _WORDS)
-
-
-@lru_cache(maxsize=65536)
-def _host(name: str) -> str:
-    name = unquote(name) if "%" in name else name
-    if name.isascii():
-        return name.lower().rstrip(".").removeprefix("www.")
-    folded = unicodedata.normalize("NFKC", name.translate(_DOTS)).lower().rstrip(".")
-    return ".".join(_label(label) for label in folded.split(".")).removeprefix("www.")
-
-
-def _label(label: str) -> str:
-    return label if label.isascii() else "xn--" + label.encode("punycode", "replace").decode("ascii")
 
 
 def _escaped(text: str, safe: str) -> str:

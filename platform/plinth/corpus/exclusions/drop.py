@@ -28,7 +28,7 @@ from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
 
-VERSION = "1"
+VERSION = "2"
 #: Rows that an exclusion takes, ascending, and the number of its entry.
 TAKEN = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("entry", pa.int32(), nullable=False)])
 Pair = tuple[Part, Part]

@@ -1,7 +1,6 @@
 """Illegal content: lists of hashes and keywords, matched against records before anything of them is written.
 
     lists       files of the user, read and refused
-    hosts       host names of addresses
     match       records against the lists
     gate        in the documents stage: hits become rejects without text
     report      hits as a table for those who must answer for them

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from plinth import fingerprint
-from plinth.corpus.illegal.hosts import host
 from plinth.corpus.illegal.lists import read
 from plinth.corpus.illegal.match import ListHit, Matcher
 from plinth.corpus.illegal.parameters import Illegal
@@ -24,8 +23,9 @@ from plinth.corpus.sources.record import QUARANTINED, RawRecord, Reject
 from plinth.errors import MissingError
 from plinth.records import Blob, Frozen, Manifest
 from plinth.storage.store import Store
+from plinth.text.hosts import host
 
-VERSION = "1"
+VERSION = "2"
 #: The reason of rejects.
 REASON = QUARANTINED
 #: Texts are compared in batches of so many records or characters.

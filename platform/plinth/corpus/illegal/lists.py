@@ -24,9 +24,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from plinth.corpus.illegal.hosts import domain
 from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, entries, refused
+from plinth.text.hosts import domain
 from plinth.text.scoring.dense_features import COMMON_WORDS
 from plinth.text.similarity.simhash import SimHashIndex
 from plinth.text.terms.terms import MAX_WORDS, TermTable

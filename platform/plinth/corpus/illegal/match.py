@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.corpus.illegal.hosts import listed
 from plinth.corpus.illegal.lists import Hashes, ListEntry, Lists
 from plinth.corpus.illegal.parameters import Matching
+from plinth.text.hosts import domains, host
 from plinth.text.similarity.simhash import simhashes
 from plinth.text.unicode.codepoints import utf8
 
@@ -71,7 +71,7 @@ class Matcher:
         self._keywords(texts, found)
         if self.lists.domains:
             for row, uri in enumerate(uris):
-                name = listed(uri, self.lists.domains)
+                name = next((one for one in domains(host(uri, bare=True)) if one in self.lists.domains), None)
                 if name is not None:
                     found[row].append(ListHit("domain", self.lists.domains[name]))
         return [tuple(dict.fromkeys(hits)) for hits in found]

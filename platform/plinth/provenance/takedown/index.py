@@ -31,7 +31,7 @@ from plinth.storage.parts import iter_batches, write_arrow
 from plinth.storage.store import Store
 
 ASSET = "takedown/index"
-VERSION = "1"
+VERSION = "2"
 CLUSTER = "cluster"
 KEYS = pa.schema([pa.field("key", pa.uint64(), nullable=False), pa.field("row", pa.uint32(), nullable=False)])
 _COLUMNS = ["id", "uri", "licence", "cluster", "cluster_size"]

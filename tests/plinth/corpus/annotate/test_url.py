@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.annotate.stage import run
-from plinth.corpus.annotate.url import HOST, Rules, UrlParams, annotate, prepare
+from plinth.corpus.annotate.url import Rules, UrlParams, annotate, prepare
 from plinth.corpus.lists import lists
 from plinth.corpus.lists.list_table import ListTable
 from plinth.corpus.lists.listfiles import MAX_BAD_SHARE
 from plinth.errors import MissingError, SourceError
 from plinth.storage.parts import read_table
+from plinth.text.hosts import HOST
 
 LISTS = {
     "domains.txt": "# blocked\nbad.example\nspam.co.example\n",
@@ -74,6 +75,30 @@ def test_each_list(tmp_path: Path, uri: str, column: str, value: object, named: 
     (row,) = judged(rules(tmp_path), uri)
     assert row[column] == value
     assert row["list"] == named
+
+
+@pytest.mark.parametrize("listed", ["bücher.example", "xn--bcher-kva.example", "WWW.BÜCHER.example."])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://b%C3%BCcher.example/x",
+        "http://bücher.example/a",
+        "http://xn--bcher-kva.example/a",
+        "https://user@www.BÜCHER.example.:8443/a",
+        "bücher.example/x",
+    ],
+)
+def test_a_host_is_one_in_the_list_and_in_the_address(tmp_path: Path, listed: str, uri: str) -> None:
+    files = {"domains.txt": f"{listed}\n", "urls.txt": f"https://{listed}/a/\n", "reputation.tsv": f"{listed}\t0.5\n"}
+    (row,) = judged(rules(tmp_path, files), uri)
+    assert (row["blocked_domain"], row["blocked_url"]) == (True, uri.endswith("/a") and ":8443" not in uri)
+    assert row["reputation"] == 0.5
+
+
+def test_a_file_is_no_host(tmp_path: Path) -> None:
+    made = rules(tmp_path, {"domains.txt": "alice.example\n"})
+    names = ("books/alice.example", "alice.txt", "x.jsonl#alice.example")
+    assert not any(row["blocked_domain"] for row in judged(made, *names))
 
 
 def test_the_longest_listed_suffix_gives_the_reputation(tmp_path: Path) -> None:

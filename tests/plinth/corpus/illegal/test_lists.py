@@ -4,10 +4,11 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from plinth.corpus.illegal.hosts import host, listed
 from plinth.corpus.illegal.lists import Lists, read
+from plinth.corpus.illegal.match import Matcher
 from plinth.corpus.illegal.parameters import Matching
 from plinth.errors import SourceError
 
@@ -88,10 +89,11 @@ def test_hostile_lists_are_refused_by_file_and_line(
     assert re.search(what, " ".join(str(error.value).split())), str(error.value)
 
 
-def test_hosts() -> None:
-    assert host("HTTPS://User@Deep.Bad.example.:8080/x?y#z") == "deep.bad.example"
-    assert host("folder/bad.example") == ""
-    assert host("http://[oops/") == ""
-    assert listed("http://deep.bad.example/x", {"bad.example"}) == "bad.example"
-    assert listed("http://notbad.example/x", {"bad.example"}) is None
-    assert listed("bad.example", {"bad.example"}) is None
+def test_a_listed_host_is_hit_in_every_spelling(tmp_path: Path) -> None:
+    matcher = Matcher(lists(tmp_path, {"domains.txt": "bücher.example\ncasino.example\n"}), Matching())
+    hit = ["http://b%C3%BCcher.example/x", "http://xn--bcher-kva.example./", "HTTP://a@WWW.BÜCHER.example:8/"]
+    hit.append("casino.example/x")
+    missed = ["http://notcasino.example/x", "folder/casino.example", "http://[oops/", "casino.txt"]
+    texts = pa.array(["text"] * 8, pa.large_string())
+    found = matcher.texts(texts, hit + missed, [None] * 8)
+    assert [len(hits) for hits in found] == [1, 1, 1, 1, 0, 0, 0, 0]

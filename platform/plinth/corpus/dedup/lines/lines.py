@@ -27,19 +27,20 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, edits, shuffle, sorted_runs
 from plinth.corpus.dedup.edits import I64, U64, Bools
-from plinth.corpus.dedup.lines.units import BOILERPLATE, LINE, PARAGRAPH, Units, compared, host
+from plinth.corpus.dedup.lines.units import BOILERPLATE, LINE, PARAGRAPH, Units, compared
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.dedup.span_parameters import LineParameters
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
+from plinth.text.hosts import host
 from plinth.text.similarity.line_hashes import HashedLines, close_gaps, lines
 
 ASSET = "dedup/lines"
 VERSION = "1"
 #: Of the runs on the way.
-RUNS_VERSION = "2"
+RUNS_VERSION = "3"
 SCHEMA = edits.SCHEMA
 
 #: Reasons of cuts. Where several apply, the first is given.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import numpy as np
 from numba import uint64
@@ -76,14 +75,6 @@ def _salted(high: U64, salt: U64, kind: int) -> U64:
     for i in range(high.size):
         out[i] = mix((high[i] ^ salt[i]) + uint64(kind + 1))
     return out
-
-
-def host(uri: str) -> str:
-    """The host of a URI in lower case; empty where it has none."""
-    try:
-        return urlsplit(uri).hostname or ""
-    except ValueError:  # a bracket that opens no IPv6 address
-        return ""
 
 
 def _salts(kind: str, names: list[str]) -> U64:

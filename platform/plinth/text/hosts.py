@@ -1,0 +1,121 @@
+"""Host names of addresses in one form, in which they are compared and stored, as browsers read them (WHATWG URL).
+
+    case, dots       lower case; no dot at the end; the full stops of East Asia are dots
+    beyond ASCII     punycode (`xn--`) of the compatibility form: bücher.example, BÜCHER.example, b%C3%BCcher.example
+    IP addresses     four decimal numbers out of one to four decimal, octal or hexadecimal ones; IPv6 in its short form
+    around it        credentials and ports are no part of it; backslashes are slashes, line ends and tabs nothing
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from urllib.parse import unquote
+
+LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+#: A host name with a dot in it.
+HOST = re.compile(rf"(?:{LABEL}\.)+{LABEL}")
+EXPECTED = "a host name with a dot, such as example.org"
+_WEB = re.compile(r"(?:https?|wss?|ftp):[/\\]*([^/\\?#]*)", re.I)
+_OTHER = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//([^/?#]*)", re.I)
+#: A name that begins with a host and a path, without a scheme. Folders rarely have the form of a host.
+_BARE = re.compile(r"([^/\\?#:@\s]+\.(?:[a-z]{2,}|xn--[a-z0-9-]+|[^\x00-\x7f]+))\.?(?::\d*)?(/|\Z)", re.I)
+_UNSEEN = str.maketrans("", "", "\t\r\n")
+_DOTS = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
+#: Characters that UTS #46 maps to nothing.
+_IGNORED = re.compile("[\xad\u034f\u180b-\u180f\u200b\u2060\u2064\ufe00-\ufe0f\ufeff]")
+_NUMBER = re.compile(r"0x[0-9a-f]*|\d+")
+
+
+def host(uri: str, bare: bool = False) -> str:
+    """The host of an address; empty where it has none (names of files do not).
+
+    Args:
+        bare: also of a name that is or begins with a host, without a scheme. For look-ups in lists of hosts.
+    """
+    uri = uri.strip().translate(_UNSEEN)
+    found = _WEB.match(uri) or _OTHER.match(uri)
+    if found:
+        return _of_authority(found[1])
+    named = _BARE.match(uri)
+    return of_name(named[1]) if named and (bare or named[2]) else ""
+
+
+@lru_cache(maxsize=65536)
+def of_name(name: str) -> str:
+    """The form of a host name, or of an IP address; empty where it is a broken IPv6 address."""
+    if name.startswith("["):
+        try:
+            return str(IPv6Address(name.strip("[]").partition("%")[0]))
+        except AddressValueError:
+            return ""
+    found = folded(name)
+    return _ipv4(found) if found[-1:].isdigit() or "0x" in found else found
+
+
+def folded(name: str) -> str:
+    """A name in lower case, and in punycode where it is beyond ASCII."""
+    name = unquote(name) if "%" in name else name
+    if name.isascii():
+        return name.lower().rstrip(".")
+    plain = unicodedata.normalize("NFKC", _IGNORED.sub("", name.translate(_DOTS))).lower().rstrip(".")
+    return ".".join(_label(label) for label in unicodedata.normalize("NFC", plain).split("."))
+
+
+def domain(line: str) -> str:
+    """The form of a line of a list of domains; `www.` is cut, since a name stands for every host below it.
+
+    Raises:
+        ValueError: no host name with a dot in it.
+    """
+    name = of_name(line.strip().strip(".")).removeprefix("www.")
+    if not HOST.fullmatch(name):
+        raise ValueError(EXPECTED)
+    return name
+
+
+def domains(name: str) -> list[str]:
+    """A host and every domain above it that has a dot, longest first; of an IP address itself alone."""
+    if is_ip(name):
+        return [name]
+    labels = name.split(".")
+    return [".".join(labels[at:]) for at in range(len(labels) - 1)]
+
+
+def is_ip(name: str) -> bool:
+    """True for an IP address in the form of `of_name`."""
+    return ":" in name or name.rpartition(".")[2].isdigit()
+
+
+def _of_authority(text: str) -> str:
+    name = text.rpartition("@")[2]
+    if name.startswith("["):
+        return of_name(name.partition("]")[0] + "]")
+    return of_name(name.partition(":")[0])
+
+
+def _label(label: str) -> str:
+    return label if label.isascii() else "xn--" + label.encode("punycode", "replace").decode("ascii")
+
+
+def _ipv4(name: str) -> str:
+    """Four numbers, where one to four in any base are an address; else the name."""
+    parts = name.split(".")
+    if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
+        return name
+    try:
+        numbers = [_base(part) for part in parts]
+    except ValueError:
+        return name
+    last = numbers.pop()
+    if any(number > 255 for number in numbers) or last >= 256 ** (4 - len(numbers)):
+        return name
+    return str(IPv4Address(sum(number << 8 * (3 - at) for at, number in enumerate(numbers)) + last))
+
+
+def _base(part: str) -> int:
+    if part.startswith("0x"):
+        return int(part[2:] or "0", 16)
+    return int(part, 8) if len(part) > 1 and part[0] == "0" else int(part)
