@@ -43,6 +43,7 @@ def stages(recipe: Recipe) -> list[Stage]:
                 *_scored(recipe),
             ),
             make=partial(_candidate, recipe),
+            intact=lambda ctx, made: (ctx.workspace.models / str(made.stats["directory"])).is_dir(),
             version=VERSION,
             params={"release": name},
             group="registry",

@@ -35,10 +35,12 @@ from plinth.report.run import build
 from plinth.report.run.metrics import words
 from plinth.training import config, job, manifests, preparation
 from plinth.training.attempts import statement
-from plinth.training.checkpoint import mean_record
+from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.distillation import stored_logits
 from plinth.training.initial import replay, source
+from plinth.training.notices import notices
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.run_figures import LABELS
 from plinth.training.telemetry.timeline import read_events, timeline
@@ -69,6 +71,7 @@ def stages(recipe: Recipe) -> list[Stage]:
                 *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *begun(recipe), *stored(recipe)),
             ),
             make=partial(_run, recipe),
+            intact=_has_last_checkpoint,
             version=config.VERSION,
             params=config.identified(recipe.training, "amendments"),
             group="training",
@@ -93,6 +96,12 @@ def stages(recipe: Recipe) -> list[Stage]:
             pool="training",
         ),
     ]
+
+
+def _has_last_checkpoint(ctx: Context, run: Manifest) -> bool:
+    """False if a kept run has lost its last checkpoint: the run is resumed. A run whose folder is gone was let go."""
+    directory = RunDirectory(ctx.workspace.runs / str(run.stats["run_id"]))
+    return not directory.root.exists() or int(run.stats["steps"]) in checkpoint.kept(directory)
 
 
 def _average(recipe: Recipe) -> dict[str, Any]:
@@ -129,12 +138,16 @@ def _probes(recipe: Recipe) -> tuple[str, ...]:
 
 def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     prepared = _prepared(recipe, ctx, inputs)
+    told = notices(ctx, prepared)
     handle = admission.submit(ctx, prepared)
     say(f"run {prepared.run_id}: job {handle.id}, log {prepared.directory.log}")
     relay = TimelineRelay(ctx, recipe, prepared.run_id, say)
     api.describe_run(ctx, recipe, prepared.run_id, run_params(prepared), _run_tags(ctx, recipe, prepared))
     with ctx.progress.meter("run", prepared.total_steps) as meter:
         seen = 0
+        for line in told:
+            say(line)
+            meter.tell(line)
 
         def on_event(event: dict[str, Any]) -> None:
             nonlocal seen

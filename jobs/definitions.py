@@ -23,6 +23,7 @@ from jobs.recipes import find, load
 from jobs.sensors import arrival, feed, release, upkeep
 from plinth import processes
 from plinth.compute.select_engine import DEFAULT, Compute
+from plinth.errors import RecipeError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
 
@@ -177,13 +178,30 @@ def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[d
     ]
 
 
+def _recipe_named() -> str:
+    """The recipe that the environment names.
+
+    Raises:
+        RecipeError: none.
+    """
+    if named := os.environ.get("PLINTH_RECIPE"):
+        return named
+    raise RecipeError(
+        "the code location has no recipe",
+        found="PLINTH_RECIPE is not set",
+        expected="PLINTH_RECIPE, a recipe file, and PLINTH_WORKSPACE, its workspace (default: ./workspace)",
+        remedy="set both, as `PLINTH_RECIPE=recipe.yaml PLINTH_WORKSPACE=workspace dagster asset materialize -m "
+        "jobs.definitions --select ASSET`; `plinth up` sets them itself",
+    )
+
+
 @dg.definitions
 def definitions() -> dg.Definitions:
     """The code location, from the environment."""
     gc.set_threshold(50_000, 10, 10)  # at Python's 700, a tenth of the time of 2,000 assets is collections
     workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
     processes.shut_out(workspace)
-    recipe = load(find(os.environ["PLINTH_RECIPE"]))
+    recipe = load(find(_recipe_named()))
     compute = Compute.from_environment()
     further, pages = experiments.remembered(workspace), os.environ.get("PLINTH_PAGES", "")
     return build(recipe, workspace, compute=compute, further=further, pages=pages)

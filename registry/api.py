@@ -252,6 +252,16 @@ def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str,
         return mirror.repair(ctx, mlflow_client.connect(ctx.workspace), name)
 
 
+def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
+    """What MLflow lacks of the signed history after `repair`.
+
+    Raises:
+        SignatureError: the history does not hold.
+    """
+    name = recipe.required_release().name
+    return mirror.missing(ctx, mlflow_client.connect(ctx.workspace), name) if releases.history(ctx, name) else ()
+
+
 def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:
     """Signed records of every promotion and rollback of a release, oldest first."""
     return releases.history(ctx, recipe.required_release().name)

@@ -44,6 +44,20 @@ def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
     return (*differed, *_foreign(client, name, there, _released(records)))
 
 
+def missing(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
+    """What MLflow lacks of the signed history and `repair` cannot write: a deleted version keeps its number.
+
+    Raises:
+        SignatureError: the history does not hold.
+    """
+    records = releases.history(ctx, name)
+    if mlflow_client.optional(lambda: client.get_registered_model(name)) is None:
+        return (f"the registered model {name}",) if records else ()
+    there = {str(version.version) for version in mlflow_client.versions(client, name)}
+    places = standing(records).aliases.items()
+    return tuple(f"{name} version {wanted} ({which})" for which, wanted in places if wanted and wanted not in there)
+
+
 def note(client: Any, name: str, version: str | None, tag: str, value: str) -> None:
     """Show something on a version, for people; nothing where somebody has deleted it, since the record stands."""
     mlflow_client.optional(lambda: client.set_model_version_tag(name, version, tag, value))

@@ -47,6 +47,7 @@ class Stage:
         group, kinds, owner, description: shown in the catalogue.
         schema: columns of its parts, where they are tables.
         outside: identity of what the work reads beside its inputs (source files, the exclusion list); None for nothing.
+        intact: False where something outside the store that the manifest names is gone; None for nothing to look at.
         suite: expectations on its statistics; blocking ones stop publication.
         statement: what is signed about it in the process that makes it; without it the asset is made again.
         present: further metadata for the UI.
@@ -66,6 +67,7 @@ class Stage:
     libraries: Mapping[str, str] = field(default_factory=dict)
     schema: pa.Schema | None = None
     outside: Callable[[Context], str | None] | None = None
+    intact: Callable[[Context, Manifest], bool] | None = None
     suite: Callable[[Manifest, Inputs], Suite] | None = None
     statement: Statement | None = None
     present: Callable[[Context, Manifest], dict[str, Any]] | None = None

@@ -1,9 +1,10 @@
 """The one decision of what is up to date.
 
 An asset is up to date when its reference holds the key that its stage has now (`Stage.key`: code version, parameters,
-digests of the inputs, identity of what is read from outside), the store has every blob of its manifest, and what must
-be signed about it holds. The Dagster asset, `plinth run`, `plinth status` and the arrival sensor read the decision
-here. The step cache below it only spares the finished items of a stage that has to run.
+digests of the inputs, identity of what is read from outside), the store has every blob of its manifest, what it names
+outside the store is there (`Stage.intact`), and what must be signed about it holds. The Dagster asset, `plinth run`,
+`plinth status` and the arrival sensor read the decision here. The step cache below it only spares the finished items of
+a stage that has to run.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
     if manifest.misplaced:  # by an earlier version, which kept the names of parts that had been made before
         return None
     if stage.statement and not stage.statement.holds(ctx, digests, manifest):
+        return None
+    if stage.intact and not stage.intact(ctx, manifest):
         return None
     return manifest if ctx.store.has_all(part.blob for part in manifest.parts) else None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets import training
 from assets.framework.build import asset
 from assets.framework.expectations import Suite, between
 from assets.framework.resources import PlinthResource, Session
@@ -115,6 +116,30 @@ def test_up_to_date_needs_the_same_code_parameters_inputs_and_blobs(tmp_path):
     assert up_to_date(_stage("a/one", value=2), ctx, {}) is None
     ctx.store.path(part.blob).unlink()
     assert up_to_date(stage, ctx, {}) is None
+
+
+def test_up_to_date_means_that_what_is_named_outside_the_store_is_there(tmp_path):
+    ctx = Context(Workspace(tmp_path).ensure())
+    named = tmp_path / "named"
+    stage = replace(_stage("a/one"), intact=lambda ctx, made: named.exists())
+    made = manifest("a/one", Step(name="probe", version="1"), {}, [], {})
+    ctx.refs.publish(made, stage.key(ctx, {}))
+    assert up_to_date(stage, ctx, {}) is None
+    named.touch()
+    assert up_to_date(stage, ctx, {}) == made
+
+
+def test_a_run_whose_last_checkpoint_was_deleted_by_hand_is_not_up_to_date(tmp_path):
+    ctx = Context(Workspace(tmp_path).ensure())
+    made = manifest("run", Step(name="run", version="1"), {}, [], {"run_id": "r1", "steps": 12})
+    assert training._has_last_checkpoint(ctx, made)  # the folder of the run is gone: it was let go
+    folder = ctx.workspace.runs / "r1" / "checkpoints" / "step-00000012"
+    folder.mkdir(parents=True)
+    assert not training._has_last_checkpoint(ctx, made)  # not committed
+    folder.with_name("step-00000012.json").touch()
+    assert training._has_last_checkpoint(ctx, made)
+    folder.rmdir()
+    assert not training._has_last_checkpoint(ctx, made)
 
 
 def test_parts_that_an_earlier_version_misnamed_are_not_up_to_date(tmp_path):

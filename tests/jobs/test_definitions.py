@@ -10,7 +10,7 @@ import pytest
 
 from assets.catalog import STEMS, selected, stages
 from jobs import definitions
-from plinth.errors import MissingError
+from plinth.errors import MissingError, RecipeError
 from plinth.operation.checklists.check import CHECKLISTS
 from plinth.recipe.load import load
 from tests import wide_recipe
@@ -141,6 +141,12 @@ def test_loading_them_imports_neither_torch_nor_deepspeed(tmp_path):
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=RECIPES.parents[1])
+
+
+def test_a_code_location_without_a_recipe_names_both_variables(monkeypatch):
+    monkeypatch.delenv("PLINTH_RECIPE", raising=False)
+    with pytest.raises(RecipeError, match="PLINTH_RECIPE, a recipe file, and PLINTH_WORKSPACE"):
+        definitions._recipe_named()
 
 
 @pytest.fixture(scope="module")

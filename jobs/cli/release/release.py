@@ -114,14 +114,24 @@ def mirror(settings: Settings) -> None:
 
     `plinth up` does it every few seconds, except for a head that has expired: compare `releases/` with a backup before
     you sign that one, since an older history put back looks the same. Exit status 8 where the history itself does not
-    hold.
+    hold, 9 where MLflow has lost a released version.
     """
     from jobs.cli import output
+    from plinth.errors import RegistryError
     from registry import api
 
-    differed = api.repair(settings.context(), settings.load_recipe(), expired=True)
-    for sentence in differed or ("MLflow shows what the signed history says",):
+    ctx, recipe = settings.context(), settings.load_recipe()
+    differed, missing = api.repair(ctx, recipe, expired=True), api.missing_in_mlflow(ctx, recipe)
+    for sentence in differed or (() if missing else ("MLflow shows what the signed history says",)):
         output.say(sentence)
+    if missing:
+        raise RegistryError(
+            "MLflow lacks what the signed history says, and a deleted version cannot be made again",
+            found=f"not in MLflow: {', '.join(missing)}",
+            expected="every released version under its alias",
+            remedy="restore MLflow's database from a backup, or release again: `plinth promote VERSION --by PERSON "
+            "--reason TEXT`; consumers that read the signed history are not affected",
+        )
 
 
 @click.command(epilog=examples("plinth rollback --by ops@example.org --reason 'answers got worse in production'"))

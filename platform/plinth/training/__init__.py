@@ -14,6 +14,8 @@ One run:
     preparation  recipe, data and weights to a RunConfig, with what only both together can refuse
     directory    where the files of a run lie
     run_watch    which runs of a workspace are open and which wrote last
+    notices      text that a run leaves out, earlier runs that it does not continue
+    run_state    whether a run lives: the one answer
     amendments   another batch or length for steps that a run has not taken yet
     initial/     weights to begin from: resolved, compared with the recipe, read by every rank
     job          submit or find, follow, cancel

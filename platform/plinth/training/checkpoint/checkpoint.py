@@ -70,6 +70,11 @@ def committed(run: RunDirectory) -> list[int]:
     return sorted(int(file.stem.removeprefix("step-")) for file in records)
 
 
+def kept(run: RunDirectory) -> list[int]:
+    """Committed steps whose folder is there, oldest first."""
+    return [step for step in committed(run) if (run.checkpoints / name(step)).is_dir()]
+
+
 def stage(run: RunDirectory, step: int) -> Path:
     """An empty directory to write the checkpoint of a step into.
 
