@@ -32,8 +32,31 @@ def canonical(value: Any) -> bytes:
         TypeError: for a value without a stable identity (a path, a set, an object).
         ValueError: for NaN or infinity, which JSON cannot carry.
     """
-    plain = _plain(value, "$")
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _written(_plain(value, "$"))
+
+
+def parsed(data: bytes) -> Any:
+    """The value of canonical JSON. No other bytes mean the same: signed statements are read by other programs too.
+
+    Raises:
+        ValueError: not JSON, or not in its canonical form, as with a repeated key, a space or a number in another form.
+    """
+    found = json.loads(data)
+    if _written(found) != data:
+        raise ValueError("JSON that is not in its canonical form")
+    return found
+
+
+def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON whose keys differ: readers disagree about repeated ones. The `object_pairs_hook` of `json`.
+
+    Raises:
+        ValueError: a key is repeated.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"JSON in which one of the keys {', '.join(found)} is repeated")
+    return found
 
 
 def digest(value: Any) -> str:
@@ -86,6 +109,10 @@ def _installed(name: str) -> str:
             expected="what pyproject.toml lists",
             remedy=f"python -m pip install --force-reinstall {distribution}",
         ) from error
+
+
+def _written(plain: Any) -> bytes:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -124,7 +124,7 @@ def envelope_of(path: Path) -> dict[str, Any]:
         SignatureError: absent, or not JSON.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), object_pairs_hook=fingerprint.unique)
     except FileNotFoundError as error:
         raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
     except (ValueError, RecursionError) as error:
@@ -143,7 +143,7 @@ def unverified(envelope: Any, where: str) -> dict[str, Any]:
     try:
         payload = base64.b64decode(envelope["payload"], validate=True)
         kind = envelope["payloadType"]
-        content = json.loads(payload)
+        content = fingerprint.parsed(payload)
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
     if kind != PAYLOAD_TYPE or not isinstance(content, dict) or not isinstance(content.get("predicate", {}), dict):
@@ -152,8 +152,15 @@ def unverified(envelope: Any, where: str) -> dict[str, Any]:
 
 
 def subjects(content: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 by subject name."""
-    return {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
+    """SHA-256 by subject name.
+
+    Raises:
+        SignatureError: a subject is named twice.
+    """
+    found = {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
+    if len(found) != len(content["subject"]):
+        raise SignatureError("a statement names a subject twice", found=", ".join(sorted(found)))
+    return found
 
 
 def holding(envelope: Any, authority: Authority, where: str) -> set[str]:

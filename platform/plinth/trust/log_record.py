@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plinth import fingerprint
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import ROOT, Authority, revoked_at, time_of
@@ -108,7 +109,7 @@ class RecordForm:
         if not proved:
             content = dsse.opened(envelope, self._ever(trust, role), self.predicate, where)
         signed = content["predicate"]
-        if self.readable and shown != signed:
+        if self.readable and _differs(shown, signed):
             raise SignatureError(
                 f"{where} differs from its signed record",
                 found=sorted(key for key in {*shown, *signed} if shown.get(key) != signed.get(key)),
@@ -142,7 +143,7 @@ class RecordForm:
     def _parsed(self, data: bytes, where: str) -> tuple[Any, Mapping[str, Any]]:
         """Envelope and, of a readable record, the part for people; nothing is verified."""
         try:
-            found = json.loads(data)
+            found = json.loads(data, object_pairs_hook=fingerprint.unique)
         except (ValueError, RecursionError) as error:
             raise SignatureError(f"{where} is not a DSSE envelope", found=error) from error
         if not self.readable:
@@ -207,3 +208,11 @@ def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tu
 def _unrevoked(authority: Authority, at: str) -> Authority:
     kept = {key_id: key for key_id, key in authority.keys.items() if not revoked_at(key, at)}
     return authority.model_copy(update={"keys": kept})
+
+
+def _differs(shown: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:
+    """True if two records are written differently: 1, 1.0 and true are equal in Python alone."""
+    try:
+        return fingerprint.canonical(shown) != fingerprint.canonical(signed)
+    except ValueError:  # not a number
+        return True

@@ -77,7 +77,7 @@ def verify(
     same: Callable[[Path, dict[str, dict[str, str]], set[str]], None] | None = None,
 ) -> dict[str, Any]:
     """Prove an export, with `data` one of text or tokens; returns what it is. `same` compares files elsewhere."""
-    sealed = json.loads(root_file.read_bytes())
+    sealed = _json(root_file.read_bytes())
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
     _require((now or datetime.now(UTC)) < _time(root["expires"]), f"{root['name']} expired on {root['expires']}")
@@ -145,7 +145,7 @@ def _same_files(directory: Path, files: dict[str, dict[str, str]], found: set[st
 
 def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], stated: dict[str, Any]) -> Said:
     """A statement of the evidence, which must be of this checkpoint."""
-    found = _statement(sealed := json.loads((directory / name).read_bytes()))
+    found = _statement(sealed := _json((directory / name).read_bytes()))
     role = ROLES.get(found["predicateType"], role)
     signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
     about = {one["name"]: one["digest"]["sha256"] for one in found["subject"]}
@@ -226,9 +226,11 @@ def _is_model(name: str) -> bool:
 
 def _require_model_signature(directory: Path, root: dict[str, Any], role: str, files: dict[str, str], at: str) -> None:
     """The model signature, which other tools read, is over the same files and of the same role."""
-    sealed = json.loads((directory / MODEL_SIGNATURE).read_bytes())["dsseEnvelope"]
-    payload = base64.b64decode(sealed["payload"])
-    found = {one["name"]: one["digest"] for one in json.loads(payload)["predicate"]["resources"]}
+    sealed = _json((directory / MODEL_SIGNATURE).read_bytes())["dsseEnvelope"]
+    payload = base64.b64decode(sealed["payload"], validate=True)
+    resources = _json(payload)["predicate"]["resources"]
+    found = {one["name"]: one["digest"] for one in resources}
+    _require(len(found) == len(resources), f"{MODEL_SIGNATURE} names a file twice")
     expected = {name: digest for name, digest in files.items() if name != MODEL_SIGNATURE}
     _require(found == expected, f"{MODEL_SIGNATURE} is of other files")
     known = [root["keys"][key_id] for key_id in root["roles"][role]["keys"]]
@@ -239,7 +241,7 @@ def _require_model_signature(directory: Path, root: dict[str, Any], role: str, f
 
 def _signers(sealed: dict[str, Any], root: dict[str, Any], role: str, where: str, at: str | None = None) -> list[str]:
     """Owners of the role's keys that signed an envelope: every signature must hold, and a threshold of keys."""
-    payload, known, owners = base64.b64decode(sealed["payload"]), root["roles"][role], dict[str, str]()
+    payload, known, owners = base64.b64decode(sealed["payload"], validate=True), root["roles"][role], dict[str, str]()
     for one in (each for each in sealed["signatures"] if where == EXPORT or each["keyid"] in known["keys"]):
         _require(one["keyid"] in known["keys"], f"{where} is not signed as {role}")
         key = root["keys"][one["keyid"]]
@@ -271,15 +273,28 @@ def _holds(key: dict[str, Any], signature: bytes, payload: bytes) -> bool:
 
 
 def _statement(sealed: dict[str, Any], kind: str | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(base64.b64decode(sealed["payload"]))
+    found = _json(payload := base64.b64decode(sealed["payload"], validate=True))
+    written = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    _require(written.encode() == payload, "a statement that is not canonical JSON")
     _require(sealed["payloadType"] == PAYLOAD_TYPE and found["_type"] == STATEMENT_TYPE, "not an in-toto statement")
     _require(kind in (None, found["predicateType"]), f"a statement of type {found['predicateType']}, not {kind}")
     return found
 
 
+def _json(data: bytes) -> dict[str, Any]:
+    """An object of JSON without repeated keys, about which readers disagree."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _require(len(found := dict(pairs)) == len(pairs), "JSON with a repeated key")
+        return found
+
+    found: dict[str, Any] = json.loads(data, object_pairs_hook=unique)
+    return found
+
+
 def _exact(path: Path) -> dict[str, Any]:
     """An envelope in the one form that its writer gives it, so that no byte of the file is free to change."""
-    found: dict[str, Any] = json.loads(content := path.read_bytes())
+    found = _json(content := path.read_bytes())
     coded = [found["payload"], *(one["sig"] for one in found["signatures"])]
     same = all(base64.b64encode(base64.b64decode(each)).decode() == each for each in coded)
     same = same and all(set(one) == {"keyid", "sig"} for one in found["signatures"])

@@ -444,9 +444,9 @@ def test_roles_are_those_of_the_registry() -> None:
     assert known.items() <= standalone_verify.ROLES.items()
 
 
-def test_one_file_of_at_most_320_lines() -> None:
+def test_one_file_of_at_most_330_lines() -> None:
     text = ALONE.read_text()
-    assert len(text.splitlines()) <= 320
+    assert len(text.splitlines()) <= 330
     lines = [line for line in text.splitlines() if line.startswith(("import ", "from "))]
     imported = {line.split()[1].partition(".")[0] for line in lines} - {"__future__"}
     assert imported - set(sys.stdlib_module_names) == {"cryptography"}
