@@ -17,6 +17,7 @@ from registry import (
     judgement,
     mlflow_client,
     policy,
+    registration,
     released,
     releases,
     waivers,
@@ -24,8 +25,13 @@ from registry import (
 from registry.audit_log import AuditedAction
 from registry.candidate import Candidate
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, blocking, is_open
+from registry.gates.people import not_counted
+from registry.gates.settings import ApprovalPolicy
+from registry.login import log
+from registry.login import settings as login
 from registry.promotion import CANARY, CHAMPION, Stage
 from registry.standing import standing
+from registry.version_text import ANSWER
 
 
 class CandidateStatus(Frozen):
@@ -137,15 +143,18 @@ def waive(
 
 @mlflow_client.named("judge the approved candidates")
 def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Unsettled candidates that may be promoted now. Weights are read only where people have approved enough.
+    """Return unsettled candidates that may be promoted now; weights are read only for approved ones.
 
-    That an approved one may not be is recorded once for each reason. Where the policy asks for a trial, they wait until
-    that of the standing canary has ended; while an incident is open, all wait.
+    An approved one that is blocked is recorded once per reason. If the policy requires a trial, they wait until that of
+    the present canary has ended; while an incident is open, all wait. Approval tags that do not count are answered on
+    their version.
     """
-    if next_stage(ctx, recipe) is None or incidents.open_ones(ctx):
+    if not _unsettled(ctx, mlflow_client.reading(ctx.workspace), recipe):
         return ()
     client = mlflow_client.connect(ctx.workspace)
-    approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
+    approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, client, recipe, version)]
+    if next_stage(ctx, recipe) is None or incidents.open_ones(ctx):
+        return ()
     judged = [_status(ctx, client, recipe, version, whole=True) for version in approved]
     for refused in (status for status in judged if not status.ready):
         asked = AuditedAction("promote", _named(recipe, refused.version), "approved candidates", "it was approved")
@@ -191,14 +200,45 @@ def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
     return [version for version in versions if version.tags.get("candidate") not in done]
 
 
-def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
+def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> bool:
+    """True if approvals do not block a version; approval tags that do not count are answered on it."""
     try:
         found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
         decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
     except TrustError:
         return False
     known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
-    return not approvals(governing.policy, known).blocks
+    blocks, asked = approvals(governing.policy, known).blocks, governing.policy.approvals
+    _answer(client, version, _how_to_decide(ctx, version, asked, known) if blocks else "")
+    return not blocks
+
+
+def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evidence) -> str:
+    """Say why the approval tags of a version do not count, and what to do; empty if there are none."""
+    wanted = {value.strip().lower() for tag, value in version.tags.items() if log.TAG.fullmatch(tag)} - {""}
+    uncounted = not_counted(asked, known)
+    if not (wanted and uncounted):
+        return ""
+    reject = " --reject" if wanted == {"rejected"} else ""
+    sign = f"Sign it: `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
+    if login.load(ctx.workspace) is None:
+        other = "MLflow requires no login, so anyone can set a tag; `plinth people login` makes it require one."
+    elif "tag" in asked.accepted:
+        other = "Or log in to MLflow, and set the tags again."
+    else:
+        other = "The gate policy does not accept tags."
+    return f"{'; '.join(uncounted)}. {sign} {other}"
+
+
+def _answer(client: Any, version: Any, text: str) -> None:
+    """Show an answer to approval tags on a version, or take it away; only a change is written."""
+    if version.tags.get(ANSWER, "") == text:
+        return
+    if text:
+        client.set_model_version_tag(version.name, version.version, ANSWER, text)
+    else:
+        client.delete_model_version_tag(version.name, version.version, ANSWER)
+    registration.describe(client, version, {**version.tags, ANSWER: text})
 
 
 def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:

@@ -19,6 +19,8 @@ HOW_TO_APPROVE = (
     "this version do the same: `approval` = `approved`, `approval.reason` = why. A second person uses `approval.2`, "
     "`approval.2.reason`."
 )
+#: Tag that answers approval tags which do not count (`registry.review`).
+ANSWER = "approval.answer"
 #: Characters that MLflow's databases keep of a description.
 LIMIT = 5000
 #: Characters of a gate's reason; the tag `gate/NAME` has all.
@@ -60,6 +62,9 @@ def _banner(tags: Mapping[str, str]) -> Iterable[str]:
         yield ""
     if tags.get("root", "").startswith("demo root"):
         yield f"> Signed under a **{plain(tags['root'])}**, whose keys protect nothing."
+        yield ""
+    if tags.get(ANSWER):
+        yield f"> **Approval tags are not counted.** {plain(tags[ANSWER])}"
         yield ""
     if tags.get("mean"):
         yield f"> The weights are a {plain(tags['mean'])}."

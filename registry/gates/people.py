@@ -51,6 +51,11 @@ def approvals(policy: GatePolicy, evidence: Evidence) -> GateResult:
     return GateResult(name=APPROVALS, state=state, reason=reason, evidence={"decisions": decisions})
 
 
+def not_counted(asked: ApprovalPolicy, evidence: Evidence) -> tuple[str, ...]:
+    """Return the decisions that do not count, a sentence each with the reason."""
+    return tuple(_counted(asked, evidence).faults)
+
+
 def _counted(asked: ApprovalPolicy, evidence: Evidence) -> CountedApprovals:
     people, keys, rejected, faults = set[str](), set[str](), list[str](), list(evidence.approval_faults)
     for approval in evidence.approvals or ():

@@ -236,11 +236,21 @@ def test_an_approval_set_in_mlflow_without_a_login_is_a_request(ctx: Context, li
     mlflow.set_model_version_tag(found.model, found.version, "approval", "approved")
     assert api.promote_if_approved(ctx, line.recipe) == ()
     assert "approval.by and approval.reason are not" in api.pending(ctx, line.recipe)[0].gates[-1].reason
+    page = mlflow.get_model_version(found.model, found.version)
+    assert page.description.startswith("> **Approval tags are not counted.** tag approval is set, but approval.by and")
+    assert f"'plinth approve {found.version} --by PERSON --reason TEXT'. MLflow requires no login" in page.description
     mlflow.set_model_version_tag(found.model, found.version, "approval.by", ADA)
     mlflow.set_model_version_tag(found.model, found.version, "approval.reason", "looks right")
     assert api.promote_if_approved(ctx, line.recipe) == ()
     reason = api.pending(ctx, line.recipe)[0].gates[-1].reason
     assert f"approval not counted: {ADA} (tag, which anyone can set" in reason
+    page = mlflow.get_model_version(found.model, found.version)
+    assert f"not counted: {ADA} (tag, which anyone can set" in page.tags["approval.answer"]
+    api.approve(ctx, line.recipe, None, ADA, "looks right")
+    assert [one.version for one in api.ready(ctx, line.recipe)] == [found.version]
+    page = mlflow.get_model_version(found.model, found.version)
+    assert "approval.answer" not in page.tags
+    assert "not counted.**" not in page.description
 
 
 def test_a_rejection_stops_an_approved_candidate(ctx: Context, line: Any) -> None:

@@ -12,7 +12,8 @@ from jobs.cli.root import cli
 from plinth.compute.context import Context
 from registry import incidents
 from registry.gates import Evidence, evaluate
-from registry.review import CandidateStatus, next_step
+from registry.login import settings as login
+from registry.review import CandidateStatus, _how_to_decide, next_step
 from tests.command_lines import resolve
 from tests.registry.gate_evidence import person, policy, proof
 
@@ -47,3 +48,35 @@ def test_the_next_step_follows_from_what_blocks(ctx: Context, changed: dict[str,
 def test_while_an_incident_is_open_nothing_is_promised(ctx: Context) -> None:
     incidents.declare(ctx, "loss diverges", "ben@example.org")
     assert step(ctx, proof()) == "promotions are frozen by incident 1: `plinth incident show`"
+
+
+@pytest.mark.parametrize(
+    ("tags", "known", "says"),
+    [
+        ({"approval": "approved"}, {"approval_faults": ("tag approval is set, but approval.by is not",)},
+         "but approval.by is not. Sign it: `plinth approve 3 --by PERSON --reason TEXT`. MLflow requires no login"),
+        ({"approval.2": "rejected"}, {"approvals": (person("ada", "rejected", how="tag"),)}, "approve 3 --reject --by"),
+        ({"approval": ""}, {"approval_faults": ("a statement does not verify",)}, ""),
+        ({"approval": "approved"}, {"approvals": ()}, ""),
+    ],
+)  # fmt: skip
+def test_approval_tags_that_do_not_count_are_answered_with_what_to_do(
+    ctx: Context, tags: dict[str, str], known: dict[str, Any], says: str
+) -> None:
+    version = SimpleNamespace(version="3", tags=tags)
+    said = _how_to_decide(ctx, version, policy().approvals, Evidence(**known))
+    assert (says in said) if says else said == ""
+    for command in re.findall("`(plinth [^`]+)`", said):
+        resolve(cli, command)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "says"), [(["statement"], "does not accept tags"), (["tag"], "set the tags again")]
+)
+def test_behind_a_login_the_answer_names_what_is_left(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, accepted: list[str], says: str
+) -> None:
+    monkeypatch.setattr(login, "load", lambda _: login.LoginSettings())
+    version = SimpleNamespace(version="3", tags={"approval": "approved"})
+    asked = policy(approvals={"accepted": accepted}).approvals
+    assert says in _how_to_decide(ctx, version, asked, Evidence(approvals=(person("ada", how="tag"),)))
