@@ -42,16 +42,15 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _deps(recipe: Recipe) -> tuple[str, ...]:
     """Tokens and padding are counted where the recipe has a mixture."""
-    corpus = each(recipe, "documents", "verdicts", "curated")
+    corpus = each(recipe, "sources", "documents", "verdicts", "curated")
     return corpus if recipe.mixture is None else (*corpus, *each(recipe, "shards"), "mixture")
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     documents, verdicts = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "verdicts")
-    curated = by_bucket(recipe, inputs, "curated")
-    if recipe.mixture is None:
-        return funnel.run(ctx, documents, verdicts, curated)
-    return funnel.run(ctx, documents, verdicts, curated, by_bucket(recipe, inputs, "shards"), inputs["mixture"])
+    curated, sources = by_bucket(recipe, inputs, "curated"), by_bucket(recipe, inputs, "sources")
+    shards = None if recipe.mixture is None else by_bucket(recipe, inputs, "shards")
+    return funnel.run(ctx, documents, verdicts, curated, shards, inputs.get("mixture"), sources)
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

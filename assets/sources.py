@@ -8,9 +8,10 @@ from typing import Any
 from assets.framework.expectations import Suite, between, no_nulls, rows_between
 from assets.framework.stage import Inputs, Say, Stage
 from assets.sampled import written
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.corpus.sources.inventory import Inventory, inventory, remembered, wanted_suffixes
+from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.corpus.sources.sampled import KIND
 from plinth.operation import asset_log
@@ -20,7 +21,7 @@ from plinth.records import Manifest, Step
 from plinth.storage import listing
 from plinth.training.distillation import sampled_text
 
-VERSION = "2"
+VERSION = "3"
 #: A damaged source is found before anything is made of the others.
 READ_FIRST = 1
 
@@ -47,7 +48,8 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _outside(bucket: Bucket, ctx: Context) -> str:
-    return listed(bucket, ctx, {}).digest
+    found = listed(bucket, ctx, {})
+    return fingerprint.digest([found.digest, found.unread]) if found.unread else found.digest
 
 
 def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
@@ -72,6 +74,7 @@ def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> 
     ]
     step = Step(name="sources", version=VERSION, params={"sources": [_facts(source) for source in bucket.sources]})
     stats: dict[str, Any] = {"files": len(files), "source_bytes": found.bytes, "inventory": found.digest}
+    stats |= {"found": found.found, "not_read": not_read(bucket, found)}
     stats |= {"revisions": found.revisions} if found.revisions else {}
     part = ctx.store_json(f"{name}-files.json", files)
     note_arrival(ctx, name, bucket)
@@ -81,7 +84,7 @@ def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> 
 def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
     """Log when the newest file of a bucket came, where its sources say so: from then on its documents are awaited."""
     outside = [source for source in bucket.sources if source.kind != KIND]
-    times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one)) for one in outside]
+    times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
         asset_log.append(ctx, ARRIVED, name, at=max(known))
 

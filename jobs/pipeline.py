@@ -33,6 +33,7 @@ from jobs.sensors.alarms import record_failure
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
+from plinth.corpus.documents.account import Account, published
 from plinth.errors import IntegrityError, MissingError, PlinthError, RecipeError, StageError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
@@ -45,7 +46,8 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Assets that a run made, and those that were up to date; `warnings` of the checks that do not block."""
+    """Assets that a run made, and those that were up to date; `warnings` of the checks that do not block; by bucket, the
+    account of its files and records."""
 
     done: tuple[str, ...]
     fresh: tuple[str, ...]
@@ -53,6 +55,7 @@ class RunSummary:
     page: Path | None = None
     release: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    accounts: dict[str, Account] = field(default_factory=dict)
 
 
 def run(
@@ -101,7 +104,8 @@ def run(
         page = results.write(ctx, recipe) if released or len(chosen) == len(catalog) else None
         if not compute.share:
             workspace_index.refresh(space, say)
-    return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release, warned)
+    accounts = dict(_accounts(ctx, recipe, chosen))
+    return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release, warned, accounts)
 
 
 def elsewhere(count: int) -> str:
@@ -202,6 +206,16 @@ def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator
         return
     for gate in policy.unmeasured(signed.policy, recipe):
         yield f"the policy {signed.title} asks a gate that this recipe has no evidence for: {gate}"
+
+
+def _accounts(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[tuple[str, Account]]:
+    """The account of each bucket whose documents are among these stages."""
+    assets = {stage.asset for stage in chosen}
+    for bucket in recipe.corpus.buckets:
+        keys = [f"{bucket}/{kind}" for kind in ("sources", "documents")]
+        made = [ctx.refs.current(key) for key in keys if key in assets and ctx.refs.ref(key)]
+        if len(made) == len(keys) and (found := published(*made)):
+            yield bucket, found
 
 
 def _group(chosen: tuple[Stage, ...], asset: str) -> str:

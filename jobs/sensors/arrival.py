@@ -57,7 +57,7 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
     named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
     named |= {f"probes/{name}": given.path for name, given in recipe.evaluation.probes.sets.items()}
     sources = {
-        f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source), sized=False)
+        f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source), sized=False, hidden=source.hidden)
         for name, bucket in corpus.buckets.items()
         for index, source in enumerate(bucket.sources)
         if source.kind != KIND

@@ -26,6 +26,7 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
     duplicates, were not held out or cut, and are no padding.
     """
     from jobs.cli import output
+    from plinth.corpus.documents.account import Account
     from plinth.errors import MissingError
 
     stats = _funnel(settings.context())
@@ -40,6 +41,9 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
         columns = ("bucket", "documents", "trained", "held out", "text", "tokens")
         rows = ((name, *_bucket_row(account)) for name, account in stats["buckets"].items())
         output.table(columns, rows, right=columns[1:])
+    for name, account in stats["buckets"].items() if bucket is None else [(bucket, stats["buckets"][bucket])]:
+        if "account" in account:
+            output.line(f"{name}: {Account.model_validate(account['account']).line}")
 
 
 def _funnel(ctx: Context) -> Mapping[str, Any]:
@@ -60,7 +64,8 @@ def _funnel(ctx: Context) -> Mapping[str, Any]:
     )
     whole = all(f"{bucket}/curated" in made for bucket in buckets)
     curated = {bucket: ctx.refs.current(f"{bucket}/curated") for bucket in buckets} if whole else None
-    return funnel.run(ctx, documents, verdicts, curated).stats
+    sources = {bucket: ctx.refs.current(f"{bucket}/sources") for bucket in buckets if f"{bucket}/sources" in made}
+    return funnel.run(ctx, documents, verdicts, curated, sources=sources).stats
 
 
 def _show_account(title: str, account: dict[str, Any]) -> None:

@@ -149,6 +149,8 @@ def _show(summary: RunSummary, workspace: Path) -> None:
 
     made = f"made {counted(len(summary.done), 'asset')}" if summary.done else "nothing to do"
     output.heading(f"{made}, {len(summary.fresh)} up to date ({output.duration(summary.seconds)})")
+    for bucket, account in summary.accounts.items():
+        output.line(f"{bucket}: {account.line}")
     if summary.release:
         output.facts(summary.release)
     if summary.page:

@@ -5,13 +5,18 @@ cache of downloads is a folder of such links), and listed as a link otherwise: a
 not lead to files of this machine. The location itself may be or pass through links where the recipe names an absolute
 path; one relative to the workspace stays in its `input/`. Files that are off limits are listed as such, wherever they
 are (`off_limits`).
+
+Files are wanted by the ending of their name, whatever its case. Hidden files (names that begin with a dot, and what
+editors and operating systems leave behind) are not, unless they are asked for. What is not wanted is counted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -38,7 +43,22 @@ HERE_BYTES = 256 * 2**20
 BATCH_BYTES, BATCH_FILES = 64 * 2**20, 256
 #: A local file changed so lately may change again within the clock's tick: its digest is not remembered.
 SETTLED_S = 2.0
+#: Reasons why a file is not read, besides the ending of its name.
+HIDDEN, NO_ENDING, OTHER = "hidden", "no ending", "other endings"
+#: Files and folders that operating systems and programs leave behind, in lower case.
+LEFT_BEHIND = frozenset({"__macosx", "__pycache__", "thumbs.db", "desktop.ini", "$recycle.bin"})
+_ENDING = re.compile(r"(?<=[^/])(?:\.[\w+-]{1,20}(?=\.(?:gz|zst|zstd|bz2|xz|lz4|lzma|br|z|zip)$))?\.[\w+-]{1,20}$")
+#: Endings that are counted by themselves.
+MAX_ENDINGS = 40
 MARKS = ("blob_id", "ETag", "etag", "md5Hash", "LastModified")
+
+
+class LocatedFiles(NamedTuple):
+    """The files of a location, and how many others are there, by the reason why they are not read: `HIDDEN`, or the
+    ending of their name."""
+
+    files: list[SourceFile]
+    unread: dict[str, int]
 
 
 def inventory(
@@ -49,8 +69,33 @@ def inventory(
     memory: DigestMemory | None = None,
     spread: Spread | None = None,
 ) -> list[SourceFile]:
-    """Every file that a location (path, folder or glob) names, sorted by name, with its digest; links, special files
-    and files that are off limits as `refused` ones without content.
+    """The files of `survey`.
+
+    Raises:
+        SourceError: nothing is there, all of it is off limits, or a file cannot be read.
+    """
+    found = survey(location, base, suffixes, cutter, memory, spread)
+    if not found.files:
+        raise SourceError(
+            f"no file matches {absolute(location, base)}",
+            found=described(found.unread),
+            expected=f"at least one file ending in {', '.join(suffixes)}" if suffixes else "at least one file",
+            remedy="correct the source's `path` in the recipe",
+        )
+    return found.files
+
+
+def survey(
+    location: str,
+    base: Path | str,
+    suffixes: tuple[str, ...] = (),
+    cutter: Callable[[str], Cutter | None] | None = None,
+    memory: DigestMemory | None = None,
+    spread: Spread | None = None,
+    hidden: bool = False,
+) -> LocatedFiles:
+    """Every file that a location (path, folder or glob) names, sorted by name, with its digest; links, special
+    files and files that are off limits as `refused` ones without content. Files that are not wanted are counted.
 
     Args:
         location: relative to `base`, absolute, or a URI.
@@ -59,18 +104,12 @@ def inventory(
         cutter: by a file's name, what finds where it is cut into pieces; None for a file that is not cut.
         memory: digests of files that have not changed since; without one every file is read.
         spread: where more than `HERE_BYTES` have to be read: maps a function over tasks on workers, in order.
+        hidden: hidden files are wanted, too.
 
     Raises:
-        SourceError: nothing is there, all of it is off limits, or a file cannot be read.
+        SourceError: the location cannot be listed, all of it is off limits, or a file cannot be read.
     """
-    fs, anchor, found = _find(location, base, suffixes)
-    if not found:
-        raise SourceError(
-            f"no file matches {absolute(location, base)}",
-            found="nothing",
-            expected=f"at least one file ending in {', '.join(suffixes)}" if suffixes else "at least one file",
-            remedy="correct the source's `path` in the recipe",
-        )
+    fs, anchor, found, unread = _find(location, base, suffixes, hidden)
     entries = [
         _Entry(
             info.get("uri") or fs.unstrip_protocol(path),
@@ -86,34 +125,45 @@ def inventory(
     ]
     with memory.session() if memory else nullcontext(DigestSession(None)) as session:
         hashed = _hashed(entries, session, spread)
-    return [
+    files = [
         SourceFile(uri=entry.uri, name=entry.name, depth=entry.depth, refused=entry.refused, **entry.range, **dict(one))
         for entry, one in zip(entries, hashed, strict=True)
     ]
+    return LocatedFiles(files, unread)
 
 
-def listing(location: str, base: Path | str, suffixes: tuple[str, ...] = (), sized: bool = True) -> list[list[Any]]:
+def described(unread: Mapping[str, int]) -> str:
+    """Files that are not read, in words: `3 .csv, 1 hidden`."""
+    return ", ".join(f"{count} {reason}" for reason, count in unread.items()) or "nothing"
+
+
+def listing(
+    location: str, base: Path | str, suffixes: tuple[str, ...] = (), sized: bool = True, hidden: bool = False
+) -> list[list[Any]]:
     """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content. Files that
     are not read (`refused`) are left out.
 
     Args:
         sized: ask for sizes that a list does not have; without it they are None.
+        hidden: hidden files are wanted, too.
 
     Raises:
         SourceError: the location cannot be listed.
     """
-    _, _, found = _find(location, base, suffixes)
+    _, _, found, _ = _find(location, base, suffixes, hidden)
     wanted = _sized(found) if sized else found
     return [[name, info["size"], _mark(info)] for name, _, info in wanted if not _refused(info)]
 
 
-def newest(location: str, base: Path | str, suffixes: tuple[str, ...] = ()) -> float | None:
+def newest(
+    location: str, base: Path | str, suffixes: tuple[str, ...] = (), hidden: bool = False
+) -> float | None:
     """When the newest file at a location came there (Unix seconds); None where its file system does not say.
 
     Raises:
         SourceError: the location cannot be listed.
     """
-    _, _, found = _find(location, base, suffixes)
+    _, _, found, _ = _find(location, base, suffixes, hidden)
     return max((time for _, _, info in found for time in _times(info)), default=None)
 
 
@@ -157,8 +207,10 @@ class _Entry(NamedTuple):
 _Found = tuple[str, str, Mapping[str, Any]]
 
 
-def _find(location: str, base: Path | str, suffixes: tuple[str, ...]) -> tuple[Any, str, list[_Found]]:
-    """File system, the folder below which no part of a path may be a link, and the files wanted."""
+def _find(
+    location: str, base: Path | str, suffixes: tuple[str, ...], hidden: bool
+) -> tuple[Any, str, list[_Found], dict[str, int]]:
+    """File system, the folder below which no part of a path may be a link, the files wanted, and how many others."""
     uri = absolute(location, base)
     fs, named = source_filesystem(uri)
     if hub.SCHEME in fs.protocol:
@@ -168,7 +220,8 @@ def _find(location: str, base: Path | str, suffixes: tuple[str, ...]) -> tuple[A
     if "cc" in fs.protocol:
         with readable(uri, "list"):
             named_ones = [(one["name"], path, one) for path, one in sorted(fs.find(named).items())]
-        return fs, "", [one for one in named_ones if not suffixes or one[0].endswith(suffixes)]
+        wanted, others = _wanted(fs, named_ones, suffixes, hidden=True)
+        return fs, "", wanted, _counted(reason for _, reason in others)
     folder = named.split("*", 1)[0].rsplit("/", 1)[0] if "*" in named else named
     local = "file" in fs.protocol
     root, anchor = off_limits.place(folder, base) if local else (folder, folder)
@@ -183,10 +236,52 @@ def _find(location: str, base: Path | str, suffixes: tuple[str, ...]) -> tuple[A
             found = fs.find(path, detail=True)
     if http.serves(uri):
         root = folder = anchor = next(iter(found))  # the final address, which a redirect may have changed
-    listed = ((_relative(one, root, folder), one, info) for one, info in sorted(found.items()) if one[-1:] != "/")
-    wanted = [one for one in listed if not suffixes or one[0].endswith(suffixes) or _leads_to_folder(fs, *one[1:])]
+    listed = [(_relative(one, root, folder), one, info) for one, info in sorted(found.items()) if one[-1:] != "/"]
+    # A file or a pattern that the location itself spells out is meant, whatever its name.
+    meant = hidden or root in found or is_hidden(named[len(folder) :].strip("/"))
+    wanted, others = _wanted(fs, listed, suffixes, meant)
     followed = _followed(fs, root.rstrip("/"), wanted)
-    return fs, anchor, _guarded(followed, uri) if local else list(followed)
+    files = _guarded(followed, uri) if local else list(followed)
+    read = {one for _, one, _ in files}
+    return fs, anchor, files, _counted(reason for one, reason in others if one not in read)
+
+
+def _wanted(
+    fs: Any, found: Sequence[_Found], suffixes: tuple[str, ...], hidden: bool
+) -> tuple[list[_Found], list[tuple[str, str]]]:
+    """The files that are wanted, and the paths of others with the reason."""
+    ends = tuple(suffix.lower() for suffix in suffixes)
+    wanted, others = list[_Found](), list[tuple[str, str]]()
+    for name, path, info in found:
+        if not hidden and is_hidden(name):
+            others.append((path, HIDDEN))
+        elif not ends or name.lower().endswith(ends) or _leads_to_folder(fs, path, info):
+            wanted.append((name, path, info))
+        else:
+            others.append((path, ending(name)))
+    return wanted, others
+
+
+def is_hidden(name: str) -> bool:
+    """True for files and folders that are not part of a source: dot files, backups of editors, `LEFT_BEHIND`."""
+    return any(
+        part[:1] == "." or part[-1:] == "~" or (part[0] == part[-1] == "#") or part.lower() in LEFT_BEHIND
+        for part in name.split("/")
+        if part
+    )
+
+
+def ending(name: str) -> str:
+    """The ending of a file's name in lower case, with the one before it where it is that of compression."""
+    found = _ENDING.search(name.rsplit("/", 1)[-1].lower())
+    return found[0] if found else NO_ENDING
+
+
+def _counted(reasons: Iterable[str]) -> dict[str, int]:
+    """Counts by reason, largest first; endings beyond `MAX_ENDINGS` are counted together."""
+    counts = sorted(Counter(reasons).items(), key=lambda one: (-one[1], one[0]))
+    rest = sum(count for _, count in counts[MAX_ENDINGS:])
+    return dict(counts[:MAX_ENDINGS]) | ({OTHER: rest} if rest else {})
 
 
 def _guarded(found: Iterable[_Found], uri: str) -> list[_Found]:

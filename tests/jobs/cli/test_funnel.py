@@ -48,7 +48,10 @@ def account(documents: int, removed: int) -> dict[str, Any]:
 
 @pytest.fixture
 def funnel(tmp_path: Path) -> dict[str, Any]:
-    stats = {"buckets": {"web": account(1000, 250), "code": account(40, 0)}, "total": account(1040, 250)}
+    files = {"found": 3, "read": 2, "not_read": {".md": 1}, "records": 1000, "documents": 1000, "repeats": 0}
+    files |= {"exclusions": {}, "damage": {}}
+    stats = {"buckets": {"web": account(1000, 250) | {"account": files}, "code": account(40, 0)}}
+    stats |= {"total": account(1040, 250)}
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     made = Manifest(asset="funnel", step="funnel", version="1", params={}, inputs={}, parts=(), stats=stats)
     ctx.refs.publish(made, "key")
@@ -63,6 +66,7 @@ def test_all_buckets(plinth: Plinth, funnel: dict[str, Any]) -> None:
     assert "too_few_words policy 250 1.5 MB -" in shown
     assert "web 1,000 750 3 500.0 kB 123,456" in shown
     assert "D_eff 810.0 kB of 2.0 MB (200,000 tokens)" in outcome.out
+    assert shown[-1] == "web: 3 files = 2 read + 1 not read (1 .md); 1,000 records = 1,000 documents"
     assert max(map(len, outcome.out.splitlines())) <= 110
 
 

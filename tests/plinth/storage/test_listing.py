@@ -149,6 +149,37 @@ def test_a_link_to_a_file_below_the_source_is_read_once(folder: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("a.md", ".md"), ("a/b.c/d", "no ending"), ("a.JSONL.Gz", ".jsonl.gz"), ("a.tar.v2.gz", ".v2.gz"),
+        ("x.gz", ".gz"), ("a.", "no ending"), (".profile", "no ending"), ("a.c++", ".c++"), ("a.b c", "no ending"),
+        ("a.html.z", ".html.z"), ("a." + "x" * 30, "no ending"), ("a.md~", "no ending"),
+    ],
+)  # fmt: skip
+def test_the_ending_of_a_name(name: str, ending: str) -> None:
+    assert listing.ending(name) == ending
+
+
+def test_endings_are_counted_in_bounded_number(folder: Path) -> None:
+    for number in range(60):
+        (folder / "in" / f"x.e{number:02d}").write_text("x")
+    found = listing.survey("in", folder, (".txt",))
+    assert len(found.files) == 2
+    assert len(found.unread) == listing.MAX_ENDINGS + 1
+    assert sum(found.unread.values()) == 60
+    assert found.unread["other endings"] == 60 - listing.MAX_ENDINGS
+
+
+def test_a_file_that_is_read_through_a_link_is_not_counted_again(folder: Path) -> None:
+    (folder / "cache/blobs").mkdir(parents=True)
+    (folder / "cache/blobs/0123").write_text("text")
+    (folder / "cache/blobs/4567").write_text("other")
+    (folder / "cache/x.jsonl").symlink_to("blobs/0123")
+    found = listing.survey("cache", folder, (".jsonl",))
+    assert ([file.name for file in found.files], found.unread) == (["x.jsonl"], {"no ending": 1})
+
+
 def test_links_out_of_a_source_are_listed_and_not_followed(folder: Path) -> None:
     """Out of the tree, within it, to folders, dangling, in a circle; whatever they lead to, they have no content."""
     (folder / "secret").mkdir()

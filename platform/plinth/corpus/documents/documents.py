@@ -1,4 +1,4 @@
-"""Sources to documents: read, extract, normalise, identify, write; what fails becomes a counted reject.
+"""Sources to documents: read, extract, normalise, identify, write, account; what fails becomes a counted reject.
 
     groups of files -> records -> main content -> normal form -> exclusions -> `part-*` and `rejects-*`
 
@@ -19,6 +19,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, renamed, run_items
+from plinth.corpus.documents.account import account
 from plinth.corpus.documents.bounds import counted, require_documents, require_whole
 from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.documents.repeats import drop_repeats
@@ -30,13 +31,14 @@ from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.records import extracted
 from plinth.corpus.illegal import gate as illegal
 from plinth.corpus.illegal import report
-from plinth.corpus.sources.inventory import Group, Inventory, groups
+from plinth.corpus.sources.inventory import Group, Inventory, groups, not_read
 from plinth.corpus.sources.parameters import Bucket, Documents, Source
 from plinth.corpus.sources.readers import identity, read
 from plinth.corpus.sources.record import SEEN_BEFORE, TAKEDOWN, RawRecord, Reject, refuse
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
+from plinth.storage.files import SourceFile
 from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
 
@@ -81,6 +83,7 @@ def run(
     Raises:
         SourceError: a file cannot be read, or nothing in the bucket is a document.
         IntegrityError: a file changed since the inventory.
+        StageError: files or records are lost on the way (`account`).
         RejectRateError: more damage than `params.max_reject_rate`, or twice as much among the groups read first.
     """
     label = f"{name}/documents"
@@ -98,11 +101,12 @@ def run(
     reports = renamed((part for part in reported if part.rows), report.STEM)
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
-    read_files = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
-    stats = counted([*parts, *rejects, *reported], len(read_files))
+    listed = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
+    stats = counted([*(part for pair in pairs for part in pair), *reported], len(listed))
     stats.pop("taken", None)
     stats |= {TAKEDOWN: dropped.taken} if dropped.taken else {}
     require_documents(label, stats)
+    account(inventory.found, not_read(bucket, inventory), stats).require_balance(label)
     whole = Step(
         name="documents",
         version=VERSION,
@@ -150,7 +154,7 @@ def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
         spill, reports = stack.enter_context(RejectSpill(store)), None
         if work.gate is not None:
             reports = stack.enter_context(report.Reports(store, work.bucket, work.gate.params.keep_uri))
-        normalised = _normalised(extracted(_records(store, work), extractor), work)
+        normalised = _normalised(extracted(_records(store, work, counts), extractor), work)
         rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work, counts), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
         rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
@@ -212,13 +216,22 @@ def _require_reader(work: FileGroupTask) -> None:
         )
 
 
-def _records(store: Store, work: FileGroupTask) -> Iterator[RawRecord | Reject]:
+def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterator[RawRecord | Reject]:
+    """What readers yield; `counts` receives the files that are opened, and records. A link is a record that is none."""
+
+    def read_and_counted(file: SourceFile, licence: str) -> Iterator[RawRecord | Reject]:
+        for item in read(file, work.source, licence, work.params.extraction.max_bytes):
+            counts["records"] += 1
+            yield item
+
+    counts.update(files_read=0, records=0)
     for file, licence in work.group.files:
         if file.refused:
+            counts["records"] += 1
             yield Reject(file.name, "file", file.refused, "not followed, and not read")
             continue
-        found = read(file, work.source, licence, work.params.extraction.max_bytes)
-        yield from illegal.arriving(work.gate, store, file.name, found)
+        counts["files_read"] += not file.start  # a file in pieces is one
+        yield from illegal.arriving(work.gate, store, file.name, read_and_counted(file, licence))
 
 
 def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Iterator[RawRecord | Reject]:
@@ -261,6 +274,8 @@ def _identified(
             yield refuse(item, SEEN_BEFORE, f"the same address and text as an earlier record: {key.hex()}")
             continue
         seen.add(key)
+        if item.repeated_id:
+            counts["repeated_ids"] += 1
         extra = _metadata({**item.extra, "domain": work.source.domain})
         yield (
             key,

@@ -60,7 +60,7 @@ def drop_repeats(
         task = Repeats(part=found[index][0], rejects=found[index][1], rows=repeated[index])
         inputs = tuple(part.blob.sha256 for part in (task.part, task.rejects, task.rows))
         items.append(Item(inputs=inputs, task=task, rows=task.rows.rows))
-    step = Step(name="documents/repeats", version="3")
+    step = Step(name="documents/repeats", version="4")
     results = run_items(ctx, step, rewrite, items, label=f"{bucket}/documents (repeats)") if items else []
     for index, (part, rejects) in zip(affected, results, strict=True):
         found[index] = (part, rejects)

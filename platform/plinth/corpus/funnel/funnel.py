@@ -31,12 +31,13 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest, sum_stats
 from plinth.corpus.curate import verdicts as verdicts_stage
 from plinth.corpus.curate.verdicts import CASCADE, STAGES
+from plinth.corpus.documents.account import published
 from plinth.corpus.funnel.budget import effective, padding
 from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE
 from plinth.records import Manifest, Step
 
 ASSET = "funnel"
-VERSION = "5"
+VERSION = "6"
 
 #: Stages that take documents out of training once duplicates are gone.
 _AFTER = CASCADE[CASCADE.index("holdout") :]
@@ -56,6 +57,7 @@ def run(
     curated: Mapping[str, Manifest] | None = None,
     shards: Mapping[str, Manifest] | None = None,
     mixture: Manifest | None = None,
+    sources: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
     """Account for every document and byte.
 
@@ -64,11 +66,12 @@ def run(
         curated: by bucket, once there is curated text; before, the account ends at the verdicts.
         shards: by bucket, once there are tokens; adds tokens and tokens per byte.
         mixture: once there is one; adds r_pad. What is not there yet counts as 0.
+        sources: by bucket; adds the `account` of files and records.
 
     Returns:
         A manifest of statistics alone: `buckets` and `total`, each with `stages` (name, documents and bytes in
         and out, removed, tokens, reasons), `rules` of the policy (fired, first, only), `edits`, `trained`,
-        `held_out` and `effective`.
+        `held_out`, `effective` and `account`.
     """
     counted = {
         bucket: {
@@ -80,11 +83,15 @@ def run(
         for bucket in sorted(documents)
     }
     total = sum_stats(counted.values())
-    stats = {
+    stats: dict[str, Any] = {
         "buckets": {bucket: _account(counts, padding(mixture, bucket)) for bucket, counts in counted.items()},
         "total": _account(total, padding(mixture)),
     }
+    for bucket, own in (sources or {}).items():
+        if found := published(own, documents[bucket]):
+            stats["buckets"][bucket]["account"] = found.model_dump(mode="json")
     kinds = {"documents": documents, "verdicts": verdicts, "curated": curated or {}, "shards": shards or {}}
+    kinds["sources"] = sources or {}
     inputs = {f"{bucket}/{kind}": one for kind, found in kinds.items() for bucket, one in found.items()}
     step = Step(name=ASSET, version=VERSION)
     return manifest(ASSET, step, inputs | ({"mixture": mixture} if mixture else {}), (), stats)

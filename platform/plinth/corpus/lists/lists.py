@@ -18,7 +18,6 @@ VERSION = "1"
 #: Bound on the files of a list, which every machine copies. Lists that are looked up have bounds of their own; a ready
 #: model is as large as its authors made it.
 MAX_BYTES = 64 * 2**30
-CACHE = "__pycache__"
 
 
 def digest(ctx: Context, location: str) -> str:
@@ -73,5 +72,4 @@ def run(ctx: Context, name: str, location: str) -> Manifest:
 
 
 def _files(ctx: Context, location: str) -> list[SourceFile]:
-    """The files at a location, without those that Python leaves beside a module that was imported from there."""
-    return [file for file in listing.inventory(location, ctx.workspace.input) if CACHE not in file.name.split("/")]
+    return listing.inventory(location, ctx.workspace.input)

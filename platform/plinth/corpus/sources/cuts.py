@@ -7,8 +7,8 @@
 
 A cut is never guessed from bytes that look like a beginning: a page can be made to contain such bytes, and the
 records cut loose from it would carry whatever address it chose. So WARCs are followed from the first record on.
-A file that cannot be cut (one gzip member for a whole file, compressed JSON lines, Zstandard, a damaged record) stays
-one piece to its end. Cuts depend on the content alone, never on where a file lies or who reads it.
+A file that cannot be cut (one gzip member for a whole file, compressed JSON lines, other compression, a damaged record)
+stays one piece to its end. Cuts depend on the content alone, never on where a file lies or who reads it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from plinth.corpus.sources.streams import COMPRESSED, members
 from plinth.storage.digests import Cutter, Hashing
 
 PIECE_BYTES = 64 * 2**20
@@ -37,12 +38,13 @@ def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutte
         name_ending: the file's name, or enough of its end.
         piece_bytes: a piece ends at the first boundary this far from its beginning.
     """
+    name = name_ending.lower()
     find: Callable[[Hashing, int], None] | None = None
-    if kind == "jsonl" and not name_ending.endswith((".gz", ".zst", ".zstd")):
+    if kind == "jsonl" and not name.endswith(COMPRESSED):
         find = cut_lines
-    elif kind == "warc" and name_ending.endswith(".gz"):
+    elif kind == "warc" and name.endswith(".gz"):
         find = cut_members
-    elif kind == "warc" and not name_ending.endswith((".zst", ".zstd")):
+    elif kind == "warc" and not name.endswith(COMPRESSED):
         find = cut_records
     elif kind == "parquet":
         find = cut_row_groups
@@ -66,8 +68,6 @@ def cut_lines(stream: Hashing, piece_bytes: int) -> None:
 
 def cut_members(stream: Hashing, piece_bytes: int) -> None:
     """Before the first gzip member that begins a piece's length after the last cut."""
-    from plinth.corpus.sources.streams import members
-
     last = 0
     for member in members(stream):
         if member.start - last >= piece_bytes:

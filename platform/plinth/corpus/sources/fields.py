@@ -1,9 +1,11 @@
 """A record out of named fields: an object of JSON lines, a row of Parquet.
 
-Understood beside the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
+Read in addition to the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
 `created` (ISO 8601, or a column of dates); `mime`. The recipe may name others; `meta.url` looks inside a field. Fields
 inside `metadata`, an object or its JSON, count as fields of the record, whose own win: so datatrove, Dolma and our own
 exports write them. Lines of Dolma's attributes have no text and are exclusions.
+A record without an address is named by its file and `id`, or its line or row. An `id` that stands on several texts of a
+file is no identity: all are kept, and `repeated_id` marks where that is seen first.
 Other fields travel in `extra`, nested ones too; those that are too many, too large or no JSON are named there under
 `left_out`. Of `media` only hashes do: `[{"sha256": …, "phash": …}]`. Lists of illegal images are lists of such hashes;
 the images themselves are never read.
@@ -15,9 +17,11 @@ import hashlib
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import NoneType
 from typing import Any
 
 from plinth.corpus.sources.inventory import record_licence
@@ -29,15 +33,19 @@ ADDRESS = ("uri", "url")
 LICENCE = ("licence", "license")
 DATE = ("captured_at", "date", "timestamp", "created")
 EXTRA_FIELDS, EXTRA_CHARACTERS, NESTED_CHARACTERS = 64, 500, 2000
-#: How the reject of a record that has no text begins; its field may have another name.
-NO_FIELD = "no text in field"
+#: Start of the detail where a record lacks its text; the field may have another name.
+NO_FIELD = "no field"
+KINDS = (
+    (NoneType, "null"), (bool, "a boolean"), (int | float | Decimal, "a number"), (str, "a string"),
+    (date, "a date"), (list, "a list"), (Mapping, "an object"),
+)  # fmt: skip
 MEDIA, LEFT_OUT, METADATA = "media", "left_out", "metadata"
 #: Hexadecimal digits of each hash of a media item.
 MEDIA_DIGITS = {"sha256": 64, "phash": 16}
 
 
 class Fields:
-    """Makes the records of one file; remembers the `id`s it has seen.
+    """Makes the records of one file; remembers the `id`s that name them.
 
     Args:
         file, source: whose records these are.
@@ -51,12 +59,21 @@ class Fields:
     ) -> None:
         self._unread = tuple(unread)
         self._file, self._licence, self._max_bytes = file, licence, max_bytes
-        self._text = source.text_field
+        self.text_field = source.text_field
         self._address = (source.uri_field,) if source.uri_field else ADDRESS
         self._date = (source.date_field,) if source.date_field else DATE
         self._own_licence = (source.licence_field,) if source.licence_field else LICENCE
-        self._used = {self._text, "mime", *self._address, *self._own_licence}
-        self._seen: set[bytes] = set()
+        self._used = {self.text_field, "mime", *self._address, *self._own_licence}
+        self._first_text: dict[bytes, bytes] = {}  # by id
+        self._repeated: set[bytes] = set()
+
+    def given_twice(self, data: bytes) -> bool:
+        """True if an object of JSON has the field of the text twice, of which a parser keeps the last."""
+        outer = self.text_field.partition(".")[0]
+        if data.count(json.dumps(outer).encode()) < 2:
+            return False
+        pairs = json.loads(data.removeprefix(BOM_UTF8), object_pairs_hook=list)
+        return sum(name in (outer, self.text_field) for name, _ in pairs) > 1
 
     def record(self, found: Mapping[str, Any], at: str, where: str, size: int) -> RawRecord | Reject:
         """The record of some fields.
@@ -71,33 +88,34 @@ class Fields:
         def refused(reason: str, detail: str) -> Reject:
             return Reject(f"{self._file.name}#{at}", where, reason, detail, size)
 
-        found = _unpacked(found)
-        text = look_up(found, self._text)
+        given, found = found, _unpacked(found)
+        text = look_up(found, self.text_field)
         if isinstance(text, bytes):
             try:
                 text = text.decode()
             except UnicodeDecodeError as error:
-                return refused("invalid_utf8", f"byte {error.start} of field {self._text!r}: {error.reason}")
-        if text is None and has_field(found, self._text):
-            return refused("empty", f"field {self._text!r} is null")
+                return refused("invalid_utf8", f"byte {error.start} of field {self.text_field!r}: {error.reason}")
+        if text is None and has_field(found, self.text_field):
+            return refused("empty", f"field {self.text_field!r} is null")
         if text is None and isinstance(found.get(ATTRIBUTES), Mapping):
             return refused(ATTRIBUTES, "scores about a document of another file")
+        if text is None:
+            has = ", ".join(f"`{name}`" for name in given)
+            return refused("missing_field", f"{NO_FIELD} `{self.text_field}` (has {has or 'none'})")
         if not isinstance(text, str):
-            return refused("missing_field", f"{NO_FIELD} {self._text!r}; it has {', '.join(map(str, found))}")
+            return refused("missing_field", f"field `{self.text_field}` is {kind_of(text)}, expected text")
         if len(text) > self._max_bytes:
             return refused("too_large", f"{len(text)} characters, at most {self._max_bytes} bytes")
-        key = found.get("id")
-        if key is not None:
-            mark = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).digest()[:16]
-            if mark in self._seen:
-                return refused("duplicate_id", f"id {key!r} was used earlier in this file")
-            self._seen.add(mark)
         try:
             hashes = _media(found.get(MEDIA))
         except ValueError as error:
             return refused("broken_record", f"{error}")
+        uri, repeated = _first_string(found, self._address), False
+        if not uri:
+            name, repeated = self._name(found.get("id"), text, at)
+            uri = f"{self._file.name}#{name}"
         return RawRecord(
-            uri=_first_string(found, self._address) or f"{self._file.name}#{at if key is None else key}",
+            uri=uri,
             content=text,
             mime=_first_string(found, ("mime",)) or "text/plain",
             licence=record_licence(self._licence, _first_string(found, self._own_licence)),
@@ -105,7 +123,23 @@ class Fields:
             where=where,
             captured_at=self._captured_at(found),
             extra=self._extra(found) | ({MEDIA: hashes} if hashes else {}),
+            repeated_id=repeated,
         )
+
+    def _name(self, key: Any, text: str, at: str) -> tuple[str, bool]:
+        """The name of a record in its file, and whether its `id` is now seen on a second text.
+
+        The first text of an `id` is named by it, others by it and their digest, so that equal texts are repeats.
+        """
+        name = "" if key is None else str(key).strip()
+        if not name:
+            return at, False
+        mark, own = _digest(name), _digest(text)
+        if self._first_text.setdefault(mark, own) == own:
+            return name, False
+        new = mark not in self._repeated
+        self._repeated.add(mark)
+        return f"{name}~{own.hex()}", new
 
     def _captured_at(self, found: Mapping[str, Any]) -> datetime | None:
         for name in self._date:
@@ -118,7 +152,7 @@ class Fields:
         """Values of moderate size, by name; long strings are shortened."""
         extra: dict[str, Any] = {}
         left_out = list(self._unread)
-        outer, _, inner = self._text.partition(".")
+        outer, _, inner = self.text_field.partition(".")
         for key, value in sorted(found.items()):
             if key in self._used or value is None or (key == MEDIA and isinstance(value, list)):
                 continue
@@ -203,6 +237,15 @@ def parse_time(value: object) -> datetime | None:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value in words."""
+    return next((words for kind, words in KINDS if isinstance(value, kind)), f"a {type(value).__name__}")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def _first_string(found: Mapping[str, Any], names: tuple[str, ...]) -> str:

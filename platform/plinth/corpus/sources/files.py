@@ -1,4 +1,4 @@
-"""One record per file: HTML pages, PDF, LaTeX, plain text, source code; each may be gzipped or Zstandard."""
+"""One record per file: HTML pages, PDF, LaTeX, plain text, source code; each may be compressed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.media_types import HEAD_BYTES, has_nul, signature
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.streams import read_all, stretches
+from plinth.corpus.sources.streams import COMPRESSED, endings, read_all, stretches
 from plinth.storage.files import SourceFile, opened
 
-COMPRESSED = (".gz", ".zst", ".zstd")
 #: What a file is that is no text, by its first bytes; empty for text.
 Binary = Callable[[bytes], str]
 #: Media types of source trees by file name ending; the rest is `text/plain`.
@@ -68,8 +67,9 @@ def read_text(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
     """A file of a source-code tree as one document, with the media type of its ending; binary files are none."""
-    stem = file.name.removesuffix(".gz")
-    suffix = "." + stem.rpartition(".")[2].lower()
+    name = file.name.lower()
+    packed = next((end for end in COMPRESSED if name.endswith(end)), "")
+    suffix = "." + name.removesuffix(packed).rpartition(".")[2]
     yield _text(file, MIME_BY_SUFFIX.get(suffix, "text/plain"), licence, max_bytes, _binary_in_tree)
 
 
@@ -108,7 +108,7 @@ def _content(file: SourceFile, max_bytes: int, binary: Binary) -> bytes | Reject
 
     content = b""
     with opened(file) as raw:
-        if file.bytes > max_bytes and not file.name.endswith(COMPRESSED):
+        if file.bytes > max_bytes and not file.name.lower().endswith(COMPRESSED):
             if found := binary(raw.read(HEAD_BYTES)):
                 return refused("binary", found)
             return refused("too_large", f"{file.bytes} bytes, at most {max_bytes}")
@@ -141,21 +141,21 @@ HTML = Reader(
     name="html",
     description="An HTML page per file.",
     read=read_html,
-    suffixes=tuple(stem + end for stem in (".html", ".htm", ".xhtml") for end in ("", ".gz", ".zst")),
+    suffixes=endings(".html", ".htm", ".xhtml"),
     licensed_by_file=True,
 )
 PDF = Reader(
     name="pdf",
     description="A PDF per file: the text of its pages.",
     read=read_pdf,
-    suffixes=(".pdf", ".pdf.gz", ".pdf.zst"),
+    suffixes=endings(".pdf"),
     licensed_by_file=True,
 )
 LATEX = Reader(
     name="latex",
     description="A LaTeX source per file: its text, with maths and tables.",
     read=read_latex,
-    suffixes=(".tex", ".tex.gz", ".tex.zst"),
+    suffixes=endings(".tex"),
     licensed_by_file=True,
 )
 TEXT = Reader(name="text", description="A plain text per file.", read=read_text, licensed_by_file=True)

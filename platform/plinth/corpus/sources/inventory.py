@@ -7,7 +7,8 @@ file that is added or removed changes the group it falls in and, at most, its ne
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from plinth.corpus.sources.cuts import PIECE_BYTES, cutter
 from plinth.corpus.sources.licences import LICENCES_FILE, PER_DOCUMENT, UNKNOWN, read_licences
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.corpus.sources.readers import READERS
+from plinth.corpus.sources.streams import COMPRESSED
 from plinth.errors import SourceError
 from plinth.records import Frozen
 from plinth.storage import listing
 from plinth.storage.digests import MEMORY_FILE, DigestMemory
 from plinth.storage.files import SourceFile
 from plinth.storage.hub import revision_of
+from plinth.storage.uris import absolute
 from plinth.storage.workspace import Workspace
 
 
@@ -30,11 +33,18 @@ class Inventory(Frozen):
     """Every file of a bucket: (index in `bucket.sources`, file), in order of source and name."""
 
     files: tuple[tuple[int, SourceFile], ...]
+    #: Number of other files in the sources, by the reason why they are not listed (`listing.Survey`).
+    unread: Mapping[str, int] = {}
 
     @cached_property
     def digest(self) -> str:
-        """Identity of what lies in the sources: names and contents, wherever they are kept."""
+        """Identity of the files of the sources: names and contents, wherever they are kept."""
         return fingerprint.digest([[index, file.name, file.sha256] for index, file in self.files])
+
+    @property
+    def found(self) -> int:
+        """Number of files in the sources, listed or not."""
+        return len(self.files) + sum(self.unread.values())
 
     @property
     def bytes(self) -> int:
@@ -81,13 +91,17 @@ def inventory(
     for source in bucket.sources:
         _require_terms(source)
     found: list[tuple[int, SourceFile]] = []
+    unread = Counter[str]()
     for index, source in enumerate(bucket.sources):
         cut = partial(cutter, source.kind, piece_bytes=piece_bytes)
-        files = listing.inventory(
-            source.path, base, wanted_suffixes(source), cut, memory, engine.map if engine else None
+        there = listing.survey(
+            source.path, base, wanted_suffixes(source), cut, memory, engine.map if engine else None, source.hidden
         )
-        found.extend((index, file) for file in files)
-    return Inventory(files=tuple(found))
+        if not there.files:
+            raise _nothing_to_read(source, base, there.unread)
+        found.extend((index, file) for file in there.files)
+        unread.update(there.unread)
+    return Inventory(files=tuple(found), unread=dict(sorted(unread.items())))
 
 
 def remembered(workspace: Workspace) -> DigestMemory:
@@ -99,13 +113,24 @@ def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group
     """The groups of a bucket in order; each holds about `part_bytes` of source, a larger piece stands alone."""
     for index, source in enumerate(bucket.sources):
         files = listed.of(index)
-        by_file = source.licence == PER_DOCUMENT and READERS.find(source.kind).licensed_by_file
+        by_file = _licensed_by_file(source)
         licences = read_licences(files) if by_file else None
-        content = [file for file in files if file.refused or not (by_file and file.name == LICENCES_FILE)]
+        content = [file for file in files if not (by_file and _states_licences(file))]
         pieces = [piece for file in content for piece in file.split()]
         for group in _cut(pieces, part_bytes):
             licensed = tuple((file, licences.of(file.name) if licences else source.licence) for file in group)
             yield Group(source=index, files=licensed)
+
+
+def not_read(bucket: Bucket, listed: Inventory) -> dict[str, int]:
+    """Number of files whose content is not read as records, by reason."""
+    counts = Counter(listed.unread)
+    for index, file in listed.files:
+        if file.refused:
+            counts[file.refused] += 1
+        elif _licensed_by_file(bucket.sources[index]) and _states_licences(file):
+            counts[LICENCES_FILE] += 1
+    return dict(sorted(counts.items()))
 
 
 def record_licence(declared: str, own: object) -> str:
@@ -136,11 +161,36 @@ def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]
 
 def wanted_suffixes(source: Source) -> tuple[str, ...]:
     """Endings to list: what is read, and the licence file that governs it."""
-    reader = READERS.find(source.kind)
-    wanted = source.suffixes or reader.suffixes
-    if wanted and reader.licensed_by_file and source.licence == PER_DOCUMENT:
+    wanted = source.suffixes or READERS.find(source.kind).suffixes
+    if wanted and _licensed_by_file(source):
         return (*wanted, LICENCES_FILE)
     return wanted
+
+
+def _licensed_by_file(source: Source) -> bool:
+    return source.licence == PER_DOCUMENT and READERS.find(source.kind).licensed_by_file
+
+
+def _states_licences(file: SourceFile) -> bool:
+    return file.name == LICENCES_FILE and not file.refused
+
+
+def _nothing_to_read(source: Source, base: Path | str, unread: Mapping[str, int]) -> SourceError:
+    """The error of a source without a file to read: what is there, and what would read it."""
+    wanted = wanted_suffixes(source)
+    ways = ["`hidden: true` in the source reads hidden files"] if listing.HIDDEN in unread else []
+    for end in unread:
+        kinds = [kind for kind in READERS if end in READERS.find(kind).suffixes]
+        ways += [f"`kind: {kinds[0]}` reads {end}"] if kinds else []
+        ways += [f"decompress what ends in {end}"] if end.rpartition(".")[0] in wanted else []
+    plain = [end for end in wanted if not end.endswith(COMPRESSED)]
+    packed = f" (or compressed: {', '.join(COMPRESSED)})" if len(plain) < len(wanted) else ""
+    return SourceError(
+        f"no file matches {absolute(source.path, base)}" if not unread else f"no file of {source.path} is read",
+        found=listing.described(unread),
+        expected=f"at least one file ending in {', '.join(plain)}{packed}" if wanted else "at least one file",
+        remedy="; ".join([*ways, "correct the source's `path` or `suffixes` in the recipe"]),
+    )
 
 
 def _require_terms(source: Source) -> None:

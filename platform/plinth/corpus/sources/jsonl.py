@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator
 
 from plinth.corpus.sources.base import Reader
-from plinth.corpus.sources.fields import Fields
+from plinth.corpus.sources.fields import Fields, kind_of
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.streams import Fault, TextLine, lines, stretches
+from plinth.corpus.sources.streams import Fault, TextLine, endings, lines, stretches
 from plinth.storage.files import SourceFile, opened
 
 
 def read_jsonl(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """The objects of a file, or of a piece; blank lines are passed over, an `id` seen before in it is a reject."""
+    """The objects of a file, or of a piece; blank lines are passed over."""
     fields = Fields(file, source, licence, max_bytes)
     with opened(file) as raw:
         for line in lines(stretches(raw, file.name), max_bytes, file.before):
@@ -40,7 +40,9 @@ def _record(file: SourceFile, fields: Fields, line: TextLine, data: bytes) -> Ra
     except (ValueError, RecursionError) as error:
         return refused("nul_bytes" if b"\0" in data else "broken_record", f"{error}")
     if not isinstance(found, dict):
-        return refused("broken_record", f"a JSON {type(found).__name__}, expected an object")
+        return refused("broken_record", f"{kind_of(found)}, expected an object")
+    if fields.given_twice(data):
+        return refused("broken_record", f"two fields `{fields.text_field}` in one object")
     return fields.record(found, at, where, line.bytes)
 
 
@@ -48,5 +50,5 @@ READER = Reader(
     name="jsonl",
     description="JSON lines: one record per line.",
     read=read_jsonl,
-    suffixes=tuple(stem + end for stem in (".jsonl", ".ndjson", ".json") for end in ("", ".gz", ".zst")),
+    suffixes=endings(".jsonl", ".ndjson", ".json"),
 )

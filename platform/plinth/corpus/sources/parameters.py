@@ -58,7 +58,15 @@ class Source(Frozen):
         description="Parameters of an installed reader, or of `teacher`: `documents`, `max_tokens`, `temperature`, "
         "`top_p`, `seed`; other built-in ones have none.",
     )
-    suffixes: tuple[str, ...] = Field((), description="Tree and text: file name endings to read; empty means all.")
+    suffixes: tuple[str, ...] = Field(
+        (), description="Tree and text: file name endings to read, whatever their case; empty means all."
+    )
+    hidden: bool = Field(
+        False,
+        exclude_if=lambda given: not given,
+        description="Read hidden files, too: names that begin with a dot, backups of editors, `__MACOSX`. Otherwise "
+        "they are counted and not read.",
+    )
     repair_boundaries: bool = Field(
         False,
         description="For text out of scans and e-books (`pdf` always): mend words and paragraphs cut at line and page "

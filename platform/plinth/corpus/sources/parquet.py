@@ -8,7 +8,8 @@ page, and only columns that are used.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from plinth.corpus.sources.base import Reader
@@ -31,7 +32,7 @@ def read_parquet(file: SourceFile, source: Source, licence: str, max_bytes: int)
     """The rows of a file, or of the row groups that begin in a piece, in row order.
 
     Raises:
-        SourceError: when the file has no column of the name that the recipe gives.
+        SourceError: the file has no column of the name that the recipe gives, or two columns of one name.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -85,9 +86,15 @@ def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
     hold what the recipe names, and `media`.
 
     Raises:
-        SourceError: the text's column is not there.
+        SourceError: the text's column is not there, or two columns have one name.
     """
-
+    if twice := [name for name, count in Counter(_names(schema)).items() if count > 1]:
+        raise SourceError(
+            f"{file.uri} has two columns called {twice[0]!r}",
+            found=f"columns {', '.join(schema.names)}",
+            expected="one column of each name, for a row keeps one value per name",
+            remedy="rename or remove one of the columns in the file",
+        )
     named = (source.text_field, source.uri_field, source.date_field, source.licence_field)
     outer = {name if name in schema.names else name.partition(".")[0] for name in named if name} | {"media"}
     if source.text_field not in schema.names and source.text_field.partition(".")[0] not in schema.names:
@@ -98,6 +105,16 @@ def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
             remedy="name the column in the recipe: `fields: {text: …}` of the source",
         )
     return [field.name for field in schema if field.name in outer or not _is_payload(field.type)]
+
+
+def _names(fields: Iterable[Any], outer: str = "") -> Iterator[str]:
+    """The names of columns, and of fields inside of them by their path."""
+    import pyarrow.types as types
+
+    for field in fields:
+        yield outer + field.name
+        if types.is_struct(field.type):
+            yield from _names(field.type, f"{outer}{field.name}.")
 
 
 def _is_payload(kind: Any) -> bool:

@@ -8,6 +8,8 @@ reason             what was found
 broken_gzip        compressed bytes that do not decompress
 truncated_gzip     a gzip member cut short (records before the cut are kept)
 truncated_zstd     a Zstandard frame cut short or damaged
+broken_bzip2       a bzip2 stream cut short or damaged
+broken_xz          an xz stream cut short or damaged
 broken_record      a WARC record or JSON line that does not parse, or is shorter than it says
 broken_parquet     a Parquet file or row group that cannot be read
 segmented_record   a WARC record split over several, which is not put together again
@@ -15,7 +17,6 @@ too_large          more bytes than `extraction.max_bytes`
 invalid_utf8       text that is not UTF-8 (captured pages and texts are decoded as in a browser: `charsets`)
 nul_bytes          NUL in what should be text
 missing_field      a JSON line or row that lacks its text's field, a capture without address
-duplicate_id       the same record identifier twice in a file or piece
 extract_failed     the parser failed or died on the page
 extract_timeout    the parser ran longer than `extraction.seconds_per_page`
 
@@ -89,6 +90,7 @@ class RawRecord:
         charset: that the server declared, for HTML.
         captured_at: UTC.
         extra: further facts, JSON-ready.
+        repeated_id: its identifier stood on another text earlier in the file; set once per identifier.
         file, sha256: name of the source file and digest of the content as it came, for the illegal-content gate.
     """
 
@@ -101,6 +103,7 @@ class RawRecord:
     charset: str = ""
     captured_at: datetime | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    repeated_id: bool = False
     file: str = ""
     sha256: str = ""
 

@@ -7,13 +7,19 @@ no read inflates more than was requested.
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 READ_BYTES = 1 << 16
 GZIP_MAGIC = b"\x1f\x8b\x08"
+#: Endings of compressed files that are read; upper case counts as lower.
+COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz")
+#: A file of xz that asks for a larger dictionary is refused; `xz -9` takes 65 MiB.
+XZ_BYTES = 256 * 2**20
 
 
 class Readable(Protocol):
@@ -102,12 +108,60 @@ class _Zstandard(PlainStream):
             return b""
 
 
+class _Joined(PlainStream):
+    """All streams of a bzip2 or xz file; a damaged one ends it."""
+
+    def __init__(self, raw: Readable, reason: str, make: Callable[[], Any]) -> None:
+        super().__init__(raw)
+        self._reason, self._make, self._inflate = reason, make, make()
+        self._next = self._raw.read(READ_BYTES)
+        self._ended = not self._next
+
+    def _fill(self, size: int) -> bytes:
+        while not self._ended:
+            if self._inflate.eof:
+                self._next_stream()
+                continue
+            if self._inflate.needs_input and not self._next:
+                self._next = self._raw.read(READ_BYTES)
+                if not self._next:
+                    return self._end(f"the file ends inside a stream, after {self.tell()} bytes")
+            try:
+                data, self._next = bytes(self._inflate.decompress(self._next, size)), b""
+            except (OSError, lzma.LZMAError) as error:
+                return self._end(str(error))
+            if data:
+                return data
+        return b""
+
+    def _next_stream(self) -> None:
+        """Begin the next stream; zeros between streams are padding."""
+        self._next = self._inflate.unused_data.lstrip(b"\0")
+        while not self._next and (more := self._raw.read(READ_BYTES)):
+            self._next = more.lstrip(b"\0")
+        self._inflate, self._ended = self._make(), not self._next
+
+    def _end(self, detail: str) -> bytes:
+        self._ended, self.fault = True, Fault(self._reason, detail)
+        return b""
+
+
+def endings(*stems: str) -> tuple[str, ...]:
+    """The endings of files, compressed or not, by those of their content."""
+    return tuple(stem + end for stem in stems for end in ("", *COMPRESSED))
+
+
 def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
     """The stretches of a file, by the ending of its name; each is drained before the next is made."""
+    name = name.lower()
     if name.endswith(".gz"):
         yield from members(raw)
     elif name.endswith((".zst", ".zstd")):
         yield _Zstandard(raw)
+    elif name.endswith(".bz2"):
+        yield _Joined(raw, "broken_bzip2", bz2.BZ2Decompressor)
+    elif name.endswith(".xz"):
+        yield _Joined(raw, "broken_xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_BYTES))
     else:
         yield PlainStream(raw)
 

@@ -137,7 +137,9 @@ def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Invento
     listed = [
         (index, source, str(name), int(held or 0))
         for index, source in enumerate(bucket.sources)
-        for name, held, _ in listing.listing(source.path, ctx.workspace.input, wanted_suffixes(source))
+        for name, held, _ in listing.listing(
+            source.path, ctx.workspace.input, wanted_suffixes(source), hidden=source.hidden
+        )
     ]
     content = [one for one in listed if not one[2].endswith(LICENCES_FILE)]
     chosen: list[tuple[int, SourceFile]] = []

@@ -241,7 +241,7 @@ def test_text_in_another_field_is_said_with_how_to_name_it(corpus: Corpus) -> No
     corpus.write("lines/a.jsonl", b'{"body": "Some text."}\n')
     with pytest.raises(RejectRateError) as failure:
         corpus.run("jsonl", path="lines")
-    assert "it has body" in str(failure.value)
+    assert "(has `body`)" in str(failure.value)
     assert "`fields: {text: NAME}`" in str(failure.value)
 
 

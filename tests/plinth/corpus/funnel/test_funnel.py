@@ -183,3 +183,16 @@ def test_pages_captured_again_are_duplicates_and_no_failures(tiny: Any) -> None:
     assert after["nominal_bytes"] == 2 * text
     assert 1 - after["r_dup"] == pytest.approx((1 - before["r_dup"]) / 2)
     assert after["effective_bytes"] == pytest.approx(before["effective_bytes"])
+
+
+def test_a_bucket_has_the_account_of_its_files_and_records(tiny: Any) -> None:
+    corpus = corpus_of(tiny)
+    sources = {name: stats_only(f"{name}/sources", {"found": 3, "not_read": {".md": 1}}) for name in corpus.documents}
+    documents = {**corpus.documents, "a": with_stats(corpus.documents["a"], files_read=2, records=65)}
+    made = funnel.run(tiny.ctx, documents, corpus.verdicts, corpus.curated, sources=sources)
+    assert made.stats["buckets"]["a"]["account"] == {
+        "found": 3, "read": 2, "not_read": {".md": 1}, "records": 65, "documents": 55, "exclusions": {"empty": 2},
+        "damage": {"parser": 8}, "repeats": 0, "repeated_ids": 0,
+    }  # fmt: skip
+    assert "account" not in made.stats["buckets"]["b"]  # documents of an earlier version, which did not count all of it
+    assert made.inputs["a/sources"] == sources["a"].digest

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.sources.inventory import Inventory, groups, inventory
+from plinth.corpus.sources.inventory import Inventory, groups, inventory, not_read
 from plinth.corpus.sources.licences import Licences
 from plinth.corpus.sources.parameters import Bucket, Source, Terms
 from plinth.errors import SourceError
@@ -22,6 +22,13 @@ def bucket(**fields: Any) -> Bucket:
     terms = Terms(train=fields.pop("train", True), redistribute=True, commercial=True)
     facts = {"kind": "tree", "path": "in", "licence": "MIT", "domain": "d", "snapshot": "s", **fields}
     return Bucket(description="", owner="o", sources=(Source(terms=terms, **facts),))
+
+
+def write(folder: Path, *names: str) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    for name in names:
+        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "in" / name).write_text(name)
 
 
 def listed(sizes: dict[str, int]) -> Inventory:
@@ -88,10 +95,65 @@ def test_a_tree_declares_its_licences(tmp_path: Path) -> None:
 def test_files_of_common_crawl_are_found_by_folder_and_by_glob(tmp_path: Path, path: str) -> None:
     (tmp_path / "in").mkdir()
     names = [f"x.{kind}{end}" for kind in ("warc", "warc.wet", "warc.wat", "wet", "wat") for end in ("", ".gz", ".zst")]
-    for name in (*names, "x.cdx.gz", "x.md5"):
+    for name in (*names, "x.cdx.gz", "x.arc.gz", "x.md5"):
         (tmp_path / "in" / name).write_bytes(b"x")
     found = inventory(bucket(kind="warc", path=path), tmp_path)
     assert [file.name for _, file in found.files] == sorted(names)
+    assert found.unread == {".arc.gz": 1, ".cdx.gz": 1, ".md5": 1}
+
+
+HIDDEN = (".git/b.jsonl", "sub/.x/c.jsonl", "__MACOSX/._a.jsonl", "a.jsonl~")
+
+
+def test_what_is_not_read_is_counted_and_bears_no_identity(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "D.JSONL", "e.jsonl.GZ", "f.jsonl.bz2", "g.jsonl.xz", "h.json.zstd")
+    lines = bucket(kind="jsonl")
+    first = inventory(lines, tmp_path)
+    assert (first.found, first.unread) == (6, {})
+    write(tmp_path, "notes.md", "i.jsonl.lz4", "README", *HIDDEN)
+    found = inventory(lines, tmp_path)
+    assert found.unread == {".jsonl.lz4": 1, ".md": 1, "hidden": 4, "no ending": 1}
+    assert (found.found, found.digest) == (13, first.digest)
+    both = inventory(bucket(kind="jsonl", hidden=True), tmp_path)
+    assert len(both.files) == 9
+    assert both.unread == {".jsonl.lz4": 1, ".md": 1, "no ending": 2}
+
+
+def test_links_and_lists_of_licences_are_not_read(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "LICENCES.json", "sub/LICENCES.json")
+    (tmp_path / "in/b.py").symlink_to("/etc/hostname")
+    tree = bucket(licence="per-document")
+    found = inventory(tree, tmp_path)
+    assert (found.found, not_read(tree, found)) == (4, {"LICENCES.json": 1, "symlink": 1})
+
+
+@pytest.mark.parametrize(
+    ("names", "found", "remedy"),
+    [
+        (["a.csv", "b.CSV"], "2 .csv", "correct the source's `path`"),
+        (["a.parquet"], "1 .parquet", "`kind: parquet` reads .parquet"),
+        (["a.jsonl.lz4"], "1 .jsonl.lz4", "decompress what ends in .jsonl.lz4"),
+        (["b.html.xz", "c.md"], "1 .html.xz, 1 .md", "`kind: html` reads .html.xz; correct"),
+        ([".a.jsonl"], "1 hidden", "`hidden: true` in the source reads hidden files"),
+        ([], "nothing", "correct the source's `path`"),
+    ],
+)
+def test_a_folder_of_nothing_but_unread_files_is_an_error_that_names_them(
+    tmp_path: Path, names: list[str], found: str, remedy: str
+) -> None:
+    write(tmp_path, *names)
+    with pytest.raises(SourceError) as failure:
+        inventory(bucket(kind="jsonl"), tmp_path)
+    assert f"found:    {found}\n" in str(failure.value)
+    assert "ending in .jsonl, .ndjson, .json (or compressed: .gz, .zst, .zstd, .bz2, .xz)" in str(failure.value)
+    assert remedy in str(failure.value)
+
+
+def test_a_location_that_spells_out_a_hidden_name_means_it(tmp_path: Path) -> None:
+    write(tmp_path, ".a/b.txt", ".a/.c.txt", "d.txt")
+    named = {"in/.a": "b.txt", "in/.a/.c.txt": ".c.txt", "in/.a/*": "b.txt", "in/*/.c*": ".a/.c.txt", "in": "d.txt"}
+    for path, name in named.items():
+        assert [file.name for _, file in inventory(bucket(kind="text", path=path), tmp_path).files] == [name], path
 
 
 def test_a_link_bears_identity_and_where_it_leads_does_not(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import json
+import lzma
 import tracemalloc
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +17,15 @@ import pytest
 
 from plinth.corpus.sources.fields import parse_time
 from plinth.corpus.sources.record import Reject
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
+    ".zstd": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
 
 
 def reasons(items: list[Any]) -> list[str]:
@@ -56,6 +68,9 @@ def test_the_licence_of_the_source_wins_and_a_missing_one_is_unknown(read_file: 
     assert [item.licence for item in read_file("jsonl", "x.jsonl", data, licence="per-document")] == ["ISC", "unknown"]
 
 
+ANOTHER = f"x.jsonl#1~{hashlib.blake2b(b'another under the same id', digest_size=8).hexdigest()}"
+
+
 def test_every_line_is_accounted_for(read_file: Any) -> None:
     data = b"\n".join(
         [
@@ -72,29 +87,96 @@ def test_every_line_is_accounted_for(read_file: Any) -> None:
         ]
     )
     assert reasons(read_file("jsonl", "x.jsonl", data)) == [
-        *("x.jsonl#1", "duplicate_id", "missing_field", "missing_field", "broken_record", "broken_record"),
+        *("x.jsonl#1", ANOTHER, "missing_field", "missing_field", "broken_record", "broken_record"),
         *("invalid_utf8", "broken_record", "https://example.org/"),
     ]
 
 
-@pytest.mark.parametrize("end", ["", ".gz", ".zst"])
+def test_an_id_that_stands_on_several_texts_is_no_identity(read_file: Any) -> None:
+    """All texts are kept under names of their own; equal texts have equal names; each such id is marked once."""
+    ids: list[Any] = ["book", "book", "book", 1, "1", "1", "", None, " ", {"$oid": "x"}, {"$oid": "y"}]
+    texts = ["a", "b", "b", "c", "d", "c", "e", "f", "g", "h", "i"]
+    data = "\n".join(json.dumps({"id": key, "text": text}) for key, text in zip(ids, texts, strict=True)).encode()
+    items = read_file("jsonl", "x.jsonl", data)
+    assert [item.content for item in items] == texts
+    names = [item.uri.removeprefix("x.jsonl#") for item in items]
+    b, d = (hashlib.blake2b(text, digest_size=8).hexdigest() for text in (b"b", b"d"))
+    assert names[:6] == ["book", f"book~{b}", f"book~{b}", "1", f"1~{d}", "1"]
+    assert names[6:] == ["L7", "L8", "L9", "{'$oid': 'x'}", "{'$oid': 'y'}"]
+    assert [number for number, item in enumerate(items) if item.repeated_id] == [1, 4]
+
+
+def test_an_id_does_not_matter_where_there_is_an_address_or_metadata_has_it(read_file: Any) -> None:
+    rows: list[Any] = [{"id": 1, "url": f"https://e.org/{i}", "text": f"{i}"} for i in range(3)]
+    rows += [{"text": f"{i}", "metadata": {"id": "parent"}} for i in range(3)]
+    items = read_file("jsonl", "x.jsonl", "\n".join(map(json.dumps, rows)).encode())
+    assert len({item.uri for item in items}) == 6
+    assert [item.uri for item in items[:3]] == [f"https://e.org/{i}" for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("line", "detail"),
+    [
+        ('{"text": 12345}', "field `text` is a number, expected text"),
+        ('{"text": NaN}', "field `text` is a number, expected text"),
+        ('{"text": true}', "field `text` is a boolean, expected text"),
+        ('{"text": ["a", "b"]}', "field `text` is a list, expected text"),
+        ('{"text": {"v": "a"}}', "field `text` is an object, expected text"),
+        ('{"TEXT": "x"}', "no field `text` (has `TEXT`)"),
+        ('{"body": "x", "metadata": {"lang": "en"}}', "no field `text` (has `body`, `metadata`)"),
+        ("{}", "no field `text` (has none)"),
+        ('["a"]', "a list, expected an object"),
+        ('"a"', "a string, expected an object"),
+        ('{"text": "a", "n": {"text": 1}, "text": "b"}', "two fields `text` in one object"),
+    ],
+)
+def test_what_is_no_text_is_named(read_file: Any, line: str, detail: str) -> None:
+    (item,) = read_file("jsonl", "x.jsonl", line.encode())
+    assert (item.reason, item.detail) == ("broken_record" if "object" in detail[-9:] else "missing_field", detail)
+
+
+def test_a_field_of_the_same_name_elsewhere_is_no_second_text(read_file: Any) -> None:
+    line = b'\xef\xbb\xbf{"text": "a \\"text\\"", "n": {"text": 1}, "k": "text"}\r\n\r\n'
+    (item,) = read_file("jsonl", "x.jsonl", line)
+    assert item.content == 'a "text"'
+
+
+@pytest.mark.parametrize("end", ["", ".gz", ".GZ", ".zst", ".zstd", ".bz2", ".xz"])
 def test_compression_is_seen_through(read_file: Any, end: str) -> None:
     data = b"".join(json.dumps({"text": f"line {i}"}).encode() + b"\n" for i in range(20_000))
-    packed = {"": data, ".gz": gzip.compress(data), ".zst": pa.compress(data, codec="zstd", asbytes=True)}[end]
-    items = read_file("jsonl", f"x.jsonl{end}", packed)
+    items = read_file("jsonl", f"x.jsonl{end}", PACK[end.lower()](data))
     assert [item.content for item in items] == [f"line {i}" for i in range(20_000)]
 
 
-def test_lines_cross_gzip_members(read_file: Any) -> None:
-    data = gzip.compress(b'{"text": "o') + gzip.compress(b'ne"}\n{"text": "two"}\n')
-    assert [item.content for item in read_file("jsonl", "x.jsonl.gz", data)] == ["one", "two"]
+@pytest.mark.parametrize("end", [".gz", ".zst", ".bz2", ".xz"])
+def test_lines_cross_members(read_file: Any, end: str) -> None:
+    data = PACK[end](b'{"text": "o') + PACK[end](b'ne"}\n{"text": "two"}\n')
+    assert [item.content for item in read_file("jsonl", f"x.jsonl{end}", data)] == ["one", "two"]
+    padded = data + b"\0" * 64 if end != ".zst" else data
+    assert [item.content for item in read_file("jsonl", f"x.jsonl{end}", padded)] == ["one", "two"]
 
 
-@pytest.mark.parametrize(("end", "reason"), [(".gz", "truncated_gzip"), (".zst", "truncated_zstd")])
+@pytest.mark.parametrize("end", [".gz", ".bz2", ".xz"])
+def test_an_empty_compressed_file_is_empty(read_file: Any, end: str) -> None:
+    for data in (b"", PACK[end](b"")):
+        assert reasons(read_file("jsonl", f"x.jsonl{end}", data)) == ["empty"]
+
+
+@pytest.mark.parametrize(("end", "reason"), [(".bz2", "broken_bzip2"), (".xz", "broken_xz")])
+def test_damage_after_a_whole_stream_is_counted(read_file: Any, end: str, reason: str) -> None:
+    data = PACK[end](b'{"text": "one"}\n') + b"no stream"
+    items = read_file("jsonl", f"x.jsonl{end}", data)
+    assert [getattr(item, "content", None) or item.reason for item in items] == ["one", reason]
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [(".gz", "truncated_gzip"), (".zst", "truncated_zstd"), (".bz2", "broken_bzip2"), (".xz", "broken_xz")],
+)
 def test_truncation_keeps_what_came_before(read_file: Any, end: str, reason: str) -> None:
-    words = (hashlib.sha256(b"%d" % i).hexdigest() for i in range(20_000))
+    words = (hashlib.sha256(b"%d" % i).hexdigest() for i in range(50_000))
     data = b"".join(json.dumps({"text": word}).encode() + b"\n" for word in words)
-    packed = gzip.compress(data) if end == ".gz" else pa.compress(data, codec="zstd", asbytes=True)
+    packed = PACK[end](data)
     items = read_file("jsonl", f"x.jsonl{end}", packed[: len(packed) // 2])
     assert len(items) > 1000
     assert items[-1].reason == reason

@@ -62,7 +62,8 @@ def test_rows_that_cannot_be_used_cost_themselves(read_file: Any) -> None:
     rows = {"id": [1, 1, 2, 3], "text": [b"a", b"b", b"\xff\xfe", b"d" * 2000]}
     items = read_file("parquet", "x.parquet", parquet(pa.table(rows)), max_bytes=1000)
     found = [item.reason if isinstance(item, Reject) else item.content for item in items]
-    assert found == ["a", "duplicate_id", "invalid_utf8", "too_large"]
+    assert found == ["a", "b", "invalid_utf8", "too_large"]
+    assert [item.repeated_id for item in items[:2]] == [False, True]
     # Arrow does not check that strings are UTF-8.
     bad = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff"))
     items = read_file("parquet", "x.parquet", parquet(pa.table({"text": bad})))
@@ -74,6 +75,19 @@ def test_a_column_that_is_not_there_is_a_named_error(read_file: Any) -> None:
         read_file("parquet", "x.parquet", parquet([{"content": "a"}]))
     assert "content" in str(failure.value)
     assert "fields: {text" in str(failure.value)
+
+
+@pytest.mark.parametrize("name", ["text", "other"])
+def test_two_columns_of_one_name_are_refused_by_name(read_file: Any, name: str) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], names=["text", name, "other"])
+    with pytest.raises(SourceError, match=f"two columns called '{name}'"):
+        read_file("parquet", "x.parquet", parquet(table))
+
+
+def test_two_fields_of_one_name_inside_a_column_are_refused(read_file: Any) -> None:
+    inside = pa.StructArray.from_arrays([pa.array(["b"]), pa.array(["c"])], names=["x", "x"])
+    with pytest.raises(SourceError, match=r"two columns called 'meta\.x'"):
+        read_file("parquet", "x.parquet", parquet(pa.table({"text": ["a"], "meta": inside})))
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, 0.5, 0.99])
