@@ -46,8 +46,8 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Assets that a run made, and those that were up to date; `warnings` of the checks that do not block; by bucket, the
-    account of its files and records."""
+    """Assets that a run made, and those that were up to date; `warnings` of the checks that do not block; accounts of
+    files and records, by bucket."""
 
     done: tuple[str, ...]
     fresh: tuple[str, ...]

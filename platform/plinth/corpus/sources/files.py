@@ -10,7 +10,7 @@ from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.media_types import HEAD_BYTES, has_nul, signature
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.streams import COMPRESSED, endings, read_all, stretches
+from plinth.corpus.sources.streams import COMPRESSED, read_all, stretches, with_compression
 from plinth.storage.files import SourceFile, opened
 
 #: What a file is that is no text, by its first bytes; empty for text.
@@ -141,21 +141,21 @@ HTML = Reader(
     name="html",
     description="An HTML page per file.",
     read=read_html,
-    suffixes=endings(".html", ".htm", ".xhtml"),
+    suffixes=with_compression(".html", ".htm", ".xhtml"),
     licensed_by_file=True,
 )
 PDF = Reader(
     name="pdf",
     description="A PDF per file: the text of its pages.",
     read=read_pdf,
-    suffixes=endings(".pdf"),
+    suffixes=with_compression(".pdf"),
     licensed_by_file=True,
 )
 LATEX = Reader(
     name="latex",
     description="A LaTeX source per file: its text, with maths and tables.",
     read=read_latex,
-    suffixes=endings(".tex"),
+    suffixes=with_compression(".tex"),
     licensed_by_file=True,
 )
 TEXT = Reader(name="text", description="A plain text per file.", read=read_text, licensed_by_file=True)

@@ -33,7 +33,7 @@ class Inventory(Frozen):
     """Every file of a bucket: (index in `bucket.sources`, file), in order of source and name."""
 
     files: tuple[tuple[int, SourceFile], ...]
-    #: Number of other files in the sources, by the reason why they are not listed (`listing.Survey`).
+    #: Number of other files in the sources, by the reason why they are not listed (`listing.LocatedFiles`).
     unread: Mapping[str, int] = {}
 
     @cached_property

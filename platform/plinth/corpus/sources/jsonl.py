@@ -9,7 +9,7 @@ from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.fields import Fields, kind_of
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.streams import Fault, TextLine, endings, lines, stretches
+from plinth.corpus.sources.streams import Fault, TextLine, lines, stretches, with_compression
 from plinth.storage.files import SourceFile, opened
 
 
@@ -50,5 +50,5 @@ READER = Reader(
     name="jsonl",
     description="JSON lines: one record per line.",
     read=read_jsonl,
-    suffixes=endings(".jsonl", ".ndjson", ".json"),
+    suffixes=with_compression(".jsonl", ".ndjson", ".json"),
 )

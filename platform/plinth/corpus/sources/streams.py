@@ -146,7 +146,7 @@ class _Joined(PlainStream):
         return b""
 
 
-def endings(*stems: str) -> tuple[str, ...]:
+def with_compression(*stems: str) -> tuple[str, ...]:
     """The endings of files, compressed or not, by those of their content."""
     return tuple(stem + end for stem in stems for end in ("", *COMPRESSED))
 

@@ -20,7 +20,7 @@ from plinth.corpus.sources.media_types import HTML, TEXT, UNKNOWN, XML, page_typ
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.signals import of_headers
-from plinth.corpus.sources.streams import READ_BYTES, PlainStream, endings, stretches
+from plinth.corpus.sources.streams import READ_BYTES, PlainStream, stretches, with_compression
 from plinth.errors import PlinthError
 from plinth.storage.files import SourceFile, opened
 
@@ -258,5 +258,5 @@ READER = Reader(
     name="warc",
     description="WARC or WET, compressed or not: one record per captured page.",
     read=read_warc,
-    suffixes=endings(".warc", ".wet", ".wat"),
+    suffixes=with_compression(".warc", ".wet", ".wat"),
 )
