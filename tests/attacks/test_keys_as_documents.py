@@ -48,11 +48,11 @@ def a_key(trust: Path) -> Path:
 
 
 def run(site: Path, path: str) -> tuple[Manifest, list[dict[str, Any]]]:
-    """The documents of a source, and everything that was stored of it."""
+    """The documents of a source that asks for hidden files, too, and everything that was stored of it."""
     ctx = Context(Workspace(site / "workspace"), engine=InlineEngine())
     terms = Terms(train=True, redistribute=True, commercial=True)
     facts = {"kind": "text", "licence": "MIT", "domain": "example.org", "snapshot": "2026-46"}
-    bucket = Bucket(description="", owner="o", sources=(Source(path=path, terms=terms, **facts),))
+    bucket = Bucket(description="", owner="o", sources=(Source(path=path, terms=terms, hidden=True, **facts),))
     made = documents.run(ctx, "b", bucket, Documents(max_reject_rate=1), inventory(bucket, ctx.workspace.input))
     return made, [row for part in made.parts for row in read_table(ctx.store, part).to_pylist()]
 
