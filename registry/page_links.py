@@ -10,6 +10,7 @@ from typing import Any
 
 from plinth.recipe.recipe import Recipe
 from registry.candidate import model_name
+from registry.registration import MODEL_TRAINING
 
 NOTE = "mlflow.note.content"
 _LINK = re.compile(r"\s*\[State and pages of this workspace\]\([^)]*\)")
@@ -24,6 +25,9 @@ def link(client: Any, recipe: Recipe, url: str) -> tuple[str, ...]:
         if (text := _linked(before, url)) != before:
             client.set_experiment_tag(experiment.experiment_id, NOTE, text)
             changed.append(f"experiment {recipe.name}")
+        for key, value in MODEL_TRAINING.items():  # one that an earlier version made has none
+            if key not in experiment.tags:
+                client.set_experiment_tag(experiment.experiment_id, key, value)
     wanted = {model_name(recipe), recipe.required_release().name} if recipe.release else set()
     for model in client.search_registered_models() if wanted else ():
         before = model.description or ""

@@ -6,10 +6,9 @@ like a candidate, and the next call reuses the parts that exist.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -27,6 +26,8 @@ from registry.version_text import scores, version_text
 
 RUN_TAG = "plinth.run"
 KEY_TAG = "plinth.candidate"
+#: Tag of an experiment by which MLflow shows runs and models instead of traces.
+MODEL_TRAINING: Final = {"mlflow.experimentKind": "custom_model_development"}
 #: MLflow takes at most this many metrics in one request.
 BATCH = 1000
 
@@ -39,7 +40,7 @@ def locked(ctx: Context) -> AbstractContextManager[None]:
 def ensure_run(client: Any, experiment: str, run_id: str) -> Any:
     """The MLflow run that stands for a training run, made unless it is there."""
     found = client.get_experiment_by_name(experiment)
-    experiment_id = found.experiment_id if found else client.create_experiment(experiment)
+    experiment_id = found.experiment_id if found else client.create_experiment(experiment, tags=MODEL_TRAINING)
     runs = client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'", max_results=1)
     return runs[0] if runs else client.create_run(experiment_id, run_name=run_id, tags={RUN_TAG: run_id})
 
@@ -68,6 +69,8 @@ def ensure_version(
     mlflow_run = ensure_run(client, recipe.name, run.id)
     model = _ensure_model(client, mlflow_run, checkpoint, key)
     _log_scores(client, mlflow_run, model, evaluation, facts)
+    lineage = {"candidate": key, "data": dict(chain.data_versions), "sources": dict(chain.sources)}
+    client.log_dict(mlflow_run.info.run_id, lineage, lineage_file(key))
     if mlflow_run.info.status == "RUNNING":
         client.set_terminated(mlflow_run.info.run_id, "FINISHED")
     return client.create_model_version(
@@ -81,6 +84,11 @@ def ensure_version(
     )
 
 
+def lineage_file(key: str) -> str:
+    """The artifact with the digests that a candidate was derived from, by its key."""
+    return f"lineage-{key[:12]}.json"
+
+
 def show_gates(
     client: Any,
     version: Any,
@@ -89,7 +97,8 @@ def show_gates(
     policy: SignedPolicy | None = None,
     measured: str = "",
 ) -> None:
-    """Write the gates' results to a version's tags and description, for people; only changes are written.
+    """Write the gates' results to a version's tags and description, for people; only changes are written. The evidence
+    is an artifact of the version's run: tags have one line per gate.
 
     Args:
         root: the root of trust in words.
@@ -101,8 +110,10 @@ def show_gates(
         tags |= {f"gate/{name}": f"not required by policy: {reason}" for name, reason in policy.policy.without.items()}
         tags["policy"] = f"{policy.title}, signed by {', '.join(policy.signers)}"
     tags["gates"] = summary(results)
-    tags["gates.json"] = json.dumps([result.model_dump(mode="json") for result in results], sort_keys=True)
-    tags["root"] = root
+    evidence = [result.model_dump(mode="json") for result in results]
+    tags |= {"gates.evidence": fingerprint.digest(evidence)[:16], "root": root}
+    if version.tags.get("gates.evidence") != tags["gates.evidence"]:
+        client.log_dict(version.run_id, {"gates": evidence}, f"gates-{version.name}-{version.version}.json")
     for key, value in tags.items():
         if version.tags.get(key) != value:
             client.set_model_version_tag(version.name, version.version, key, value)
@@ -167,8 +178,7 @@ def _tags(
         "recipe.fingerprint": fingerprint.digest(recipe),
         "run": run.id,
     }
-    tags |= {f"data/{asset}": digest for asset, digest in chain.data_versions.items()}
-    tags |= {f"source/{name}": digest for name, digest in chain.sources.items()}
+    tags |= {"lineage": f"{lineage_file(key)} among the artifacts of the source run"}
     tags |= _child_of(chain, checkpoint)
     tags |= {"mean": mean_record.in_words(checkpoint)} if mean_record.is_mean(checkpoint) else {}
     tags |= {f"cost/{name}": str(value) for name, value in facts.cost.items()}

@@ -5,12 +5,10 @@ For people only. A look at the gates writes all of it again; a mark keeps the sc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
-from plinth.recipe.gate import BLOCKING
-from registry.gates.result import GateResult
+from plinth.recipe.gate import BLOCKING, GateState
 from registry.papers.markdown import plain
 
 SCORES = "## Scores"
@@ -23,6 +21,8 @@ HOW_TO_APPROVE = (
 ANSWER = "approval.answer"
 #: Characters that MLflow's databases keep of a description.
 LIMIT = 5000
+#: Tags of gates: state and reason.
+GATE = "gate/"
 #: Characters of a gate's reason; the tag `gate/NAME` has all.
 REASON = 150
 #: Characters of a trial's finding; the tag `trial` has all.
@@ -76,7 +76,7 @@ def _banner(tags: Mapping[str, str]) -> Iterable[str]:
 
 
 def _gates(tags: Mapping[str, str]) -> Iterable[str]:
-    rows = _rows(tags.get("gates.json", "[]"))
+    rows = [row for name in sorted(tags) if name.startswith(GATE) for row in _row(name.removeprefix(GATE), tags[name])]
     if not rows:
         return
     yield f"## Gates: {plain(tags.get('gates', ''))}"
@@ -84,22 +84,17 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
     yield from ("| gate | state | evidence |", "|---|---|---|")
     yield from rows
     yield ""
-    yield f"{plain(tags.get('policy', 'No signed policy'))}. Evidence of each gate: tag `gates.json`."
+    where = "`gates-….json` among the artifacts of the source run"
+    yield f"{plain(tags.get('policy', 'No signed policy'))}. Evidence: {where}."
     yield ""
 
 
-def _rows(results: str) -> list[str]:
-    """One row per gate; none if someone has set the tag to something else."""
-    try:
-        return [_row(one) for one in json.loads(results)]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return []
-
-
-def _row(one: Mapping[str, Any]) -> str:
-    state = GateResult.model_validate(one).state
-    shown = f"**{state}**" if state in BLOCKING else state
-    return f"| {plain(one['name'])} | {shown} | {_short(one['reason'], REASON)} |"
+def _row(name: str, text: str) -> Iterable[str]:
+    """The row of a gate from its tag; none if the policy does not require it, or someone has set something else."""
+    state, _, detail = text.partition(": ")
+    if state in get_args(GateState):
+        shown = f"**{state}**" if state in BLOCKING else state
+        yield f"| {plain(name)} | {shown} | {_short(detail, REASON)} |"
 
 
 def _short(text: str, most: int) -> str:

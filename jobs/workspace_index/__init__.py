@@ -30,6 +30,8 @@ from plinth.storage.workspace import Workspace
 from plinth.training.run_watch import RunWatch
 from registry.server import find_server
 
+#: Path of MLflow's pages: by default it hides registered models, as for work on prompts.
+MODELS = "/#/models?workflowType=machine_learning"
 #: Runs with a line, newest first; each has its timeline read.
 RUNS_SHOWN = 20
 #: What the index shows, in the workspace, beside runs.
@@ -80,7 +82,7 @@ def _servers(ctx: Context) -> Iterator[ServerLink]:
     if served is not None:
         yield ServerLink(name="Dagster", url=served.dagster)
         if mlflow is not None:
-            yield ServerLink(name="MLflow", url=mlflow.uri)
+            yield ServerLink(name="MLflow", url=f"{mlflow.uri.rstrip('/')}{MODELS}")
 
 
 def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:

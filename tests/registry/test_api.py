@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,12 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def artifact(mlflow: Any, version: Any, name: str) -> Any:
+    """A JSON artifact of a version's run."""
+    with tempfile.TemporaryDirectory() as folder:
+        return json.loads(Path(mlflow.download_artifacts(version.run_id, name, folder)).read_bytes())
+
+
 # Candidates
 
 
@@ -88,13 +95,17 @@ def test_a_candidate_carries_its_lineage_and_scores(ctx: Context, line: Any, mlf
     assert version.source == f"plinth:///models/{line.checkpoint.digest[:12]}"
     assert version.tags["checkpoint"] == line.checkpoint.digest
     assert version.tags["evaluation"] == line.evaluation.digest
-    assert version.tags["data/web/curated"] == line.curated.digest
-    assert version.tags["source/web/documents:web/sources"] == fingerprint.digest("inventory")
-    data = {key for key in version.tags if key.startswith("data/")}
-    assert data == {
-        f"data/{asset}"
-        for asset in ("web/documents", "web/curated", "tokenizer", "web/shards", "mixture", "run", "checkpoint")
-    }
+    lineage = artifact(mlflow, version, f"lineage-{version.tags['candidate'][:12]}.json")
+    assert lineage["data"]["web/curated"] == line.curated.digest
+    assert lineage["sources"] == {"web/documents:web/sources": fingerprint.digest("inventory")}
+    assets = {"web/documents", "web/curated", "tokenizer", "web/shards", "mixture", "run", "checkpoint"}
+    assert set(lineage["data"]) == assets
+    evidence = artifact(mlflow, version, f"gates-{version.name}-{version.version}.json")["gates"]
+    assert {one["name"] for one in evidence} == set(gates)
+    assert max(len(value) for value in version.tags.values()) < 500  # a tag is a line
+    assert not [key for key in version.tags if key.startswith(("data/", "source/"))]
+    experiment = mlflow.get_experiment_by_name(line.recipe.name)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     metrics = mlflow.get_run(version.run_id).data.metrics
     assert metrics == {
         "bits_per_byte/web/model": 2.0,
