@@ -9,6 +9,7 @@ client that sends the header itself is nobody.
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import secrets
 from functools import partial
@@ -84,10 +85,19 @@ def _change() -> TagChange | None:
     from flask import request
 
     given = request.get_json(force=True, silent=True) if request.path.endswith((SET, DELETE)) else None
+    if isinstance(given, str):  # MLflow decodes the JSON of older clients twice
+        given = _decoded(given)
     if not isinstance(given, dict) or not log.WRITTEN.fullmatch(str(given.get("key"))):
         return None
     value = given.get("value", "") if request.path.endswith(SET) else ""
     return TagChange(str(given.get("name")), str(given.get("version")), str(given["key"]), str(value))
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _person() -> str:
