@@ -70,7 +70,7 @@ def resolve(root: click.Command, line: str, *, whole: bool = True) -> None:
     Raises:
         click.UsageError: no such command or option, or something required is missing.
     """
-    words = shlex.split(re.split(r" [|<>] ", line.removesuffix("\\").replace("…", FILLED))[0])
+    words = shlex.split(re.split(r" (?:[|<>]|&&) ", line.removesuffix("\\").replace("…", FILLED))[0])
     command, context = root, click.Context(root, info_name="plinth")
     assert words.pop(0) == "plinth", line
     while isinstance(command, click.Group) and words and words != ["--help"]:
@@ -119,10 +119,10 @@ def _instructions(tree: ast.Module) -> Iterator[int]:
     """Ids of the nodes inside a remedy, a line of a checklist, or what a command prints."""
     for node in ast.walk(tree):
         inside: list[ast.AST] = []
-        if isinstance(node, ast.keyword) and node.arg in ("remedy", "hint", "command"):
+        if isinstance(node, ast.keyword) and node.arg in ("remedy", "hint", "command", "note"):
             inside = [node.value]
-        elif isinstance(node, ast.Call) and re.search(r"(^Check|\bsay|\bline)$", ast.unparse(node.func)):
-            inside = list(node.args)  # a line of a checklist, or what a command prints
+        elif isinstance(node, ast.Call) and re.search(r"(^Check|^examples|\bsay|\bline)$", ast.unparse(node.func)):
+            inside = list(node.args)  # a line of a checklist, an example, or what a command prints
         elif isinstance(node, ast.FunctionDef) and re.search(r"remedy|next", node.name):
             inside = list(node.body[1:] if ast.get_docstring(node) else node.body)
         elif isinstance(node, ast.Assign) and any(re.search("REMEDY|remedy", ast.unparse(one)) for one in node.targets):

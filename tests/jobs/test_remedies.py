@@ -12,6 +12,8 @@ import click
 import pytest
 
 from jobs.cli.root import COMMANDS, cli
+from jobs.cli.start.run import _next
+from jobs.pipeline import RunSummary
 from tests import command_lines
 from tests.command_lines import ROOT, CommandLine, resolve
 from tests.jobs.cli.conftest import plinth
@@ -85,6 +87,24 @@ def test_instructions_executed_for_real_answer_by_name(
     assert len(lines) > 30
     codes = {line: plinth(*shlex.split(line)[1:]).code for line in lines}
     assert {line: code for line, code in codes.items() if code in (2, 70)} == {}
+
+
+@pytest.mark.parametrize(
+    ("release", "named"),
+    [
+        ({}, []),
+        ({"release": "demo version 1", "alias": "champion"}, ["verify"]),
+        ({"waiting": "version 2: approvals pending"}, ["approve"]),  # nothing is released, and nothing to verify
+        ({"release": "demo version 1", "alias": "champion", "waiting": "version 2"}, ["verify", "approve"]),
+        ({"release": "demo: no version", "alias": "none"}, []),
+    ],
+)
+def test_what_a_run_says_to_do_next_can_be_typed_and_is_there(release: dict[str, Any], named: list[str]) -> None:
+    made = ("funnel", "run", "evaluation")
+    found = _next(RunSummary(done=made, fresh=(), seconds=1.0, release=release))
+    for command, rest, _ in found:
+        resolve(cli, f"plinth {command} -w other{rest}")
+    assert [command for command, _, _ in found] == ["status", "funnel", "batch", *named, "up"]
 
 
 @pytest.mark.parametrize(

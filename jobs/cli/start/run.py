@@ -170,6 +170,8 @@ def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
         commands.append(("funnel", "", "documents through every stage"))
     if "run" in made:
         commands.append(("batch", " latest 1", "the documents of a training step"))
-    if summary.release:
-        commands.append(("verify", " release", "every link back to the sources"))
+    if summary.release.get("alias") == "champion":
+        commands.append(("verify", " champion", "every link back to the sources"))
+    if "waiting" in summary.release:
+        commands.append(("approve", "", "pending candidates, with every gate"))
     return [*commands, ("up", "", "Dagster and MLflow in a browser")]
