@@ -23,6 +23,8 @@ targets       models by the names that people have for them
 runs          runs by theirs
 backup_drill  the databases of an installation; a backup restored into a scratch place and proved
 servers       the servers of `plinth up`, on loopback
+supervised    its parts: started again when they end, and recorded for other commands
+dagster_pages  Dagster's pages, for requests that name this server
 exporter      all parts of a workspace's metrics
 exporter_parts  those of them that a process of its own collects
 running       what was started for a workspace: listed, stopped

@@ -1,4 +1,4 @@
-"""What Plinth has started for a workspace on this machine: the Dagster pages of `plinth up`, and the MLflow server.
+"""What Plinth has started for a workspace on this machine: the parts of `plinth up`, and the MLflow server.
 
 Imports nothing heavy: `plinth doctor` lists them, `plinth down` stops them.
 """
@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import signal
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from plinth.storage import started as records
-from plinth.storage.atomic import write_bytes
-from plinth.storage.started import RunningProcess
+from jobs import supervised
+from jobs.supervised import STOP_GRACE_S, PartState
 from plinth.storage.workspace import Workspace
 from registry.server import find_server, stop_server
-
-STOP_GRACE_S = 20
 
 
 class StartedServer(NamedTuple):
@@ -29,49 +25,47 @@ class StartedServer(NamedTuple):
     bytes: int
 
 
-def note_pages(workspace: Workspace, pid: int) -> Path:
-    """Write down the process of `plinth up`; whoever ends it deletes the file that is returned."""
-    path = _noted(workspace)
-    write_bytes(path, RunningProcess.of(pid).model_dump_json().encode())
-    return path
-
-
 def started(workspace: Workspace) -> list[StartedServer]:
     """The servers of a workspace that run on this machine."""
-    pages, mlflow = _pages(workspace), find_server(workspace)
-    found = [("Dagster", pages.pid)] if pages else []
-    found += [("MLflow", mlflow.pid)] if mlflow else []
-    return [StartedServer(name, pid, _memory(pid)) for name, pid in found]
+    record, mlflow = supervised.read(workspace), find_server(workspace)
+    found = []
+    if record is not None and record.find() is not None:
+        found = [("plinth up", record.pid), *((part.name, part.pid) for part in record.parts if part.pid)]
+    if mlflow and mlflow.pid not in (pid for _, pid in found):
+        found.append(("MLflow server", mlflow.pid))
+    return [StartedServer(name, pid, _memory(pid, alone=name == "plinth up")) for name, pid in found]
+
+
+def ended(workspace: Workspace) -> list[PartState]:
+    """Parts of `plinth up` that have ended since it started, whether or not they run again; itself if it was killed."""
+    record = supervised.read(workspace)
+    if record is None:
+        return []
+    if record.find() is None:
+        return [PartState(name="plinth up", ended="killed: its servers ended with it")]
+    return [part for part in record.parts if part.ended]
 
 
 def down(workspace: Workspace) -> list[StartedServer]:
     """Stop them; training runs go on. Returns those that ran."""
-    found, pages = started(workspace), _pages(workspace)
-    if pages is not None:
-        pages.send_signal(signal.SIGINT)
+    found, record = started(workspace), supervised.read(workspace)
+    process = record.find() if record is not None else None
+    if process is not None:
+        process.send_signal(signal.SIGINT)
         try:
-            pages.wait(timeout=STOP_GRACE_S)
+            process.wait(timeout=2 * STOP_GRACE_S)
         except psutil.TimeoutExpired:
-            pages.kill()
+            process.kill()
+    if record is not None:
+        supervised.record_path(workspace).unlink(missing_ok=True)
     stop_server(workspace)
     return found
 
 
-def _pages(workspace: Workspace) -> psutil.Process | None:
-    try:
-        return RunningProcess.model_validate_json(_noted(workspace).read_bytes()).find()
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _memory(pid: int) -> int:
+def _memory(pid: int, *, alone: bool = False) -> int:
     found = 0
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for each in (process, *process.children(recursive=True)):
+        for each in (process, *([] if alone else process.children(recursive=True))):
             found += int(each.memory_info().rss)
     return found
-
-
-def _noted(workspace: Workspace) -> Path:
-    return records.folder(workspace) / "up.json"

@@ -1,40 +1,48 @@
-"""The servers of a workspace, on loopback: Dagster with its daemon, MLflow, the pages of the workspace, its metrics."""
+"""The servers of a workspace, on loopback: Dagster with its daemon, MLflow, the pages of the workspace, its metrics.
+
+Each is a part of its own (`jobs.supervised`): one that ends is started again and costs no other.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
 
-from jobs import page_server, policies, workspace_index
+from jobs import page_server, policies, supervised, workspace_index
 from jobs.instance import home
 from jobs.last_recipe import remember
 from jobs.recipes import load
-from jobs.running import STOP_GRACE_S, note_pages
+from jobs.supervised import PartSupervisor, ServerPart, SharedProcess
 from plinth import processes
 from plinth.compute.context import Context
-from plinth.errors import PlinthError, TrustError
-from plinth.storage import addresses
+from plinth.errors import PlinthError, RegistryError, TrustError
+from plinth.storage import addresses, started
 from plinth.storage.workspace import Workspace
 from registry import api
-from registry.server import ensure_server
+from registry.server import ensure_server, find_server
 
 HOST = "127.0.0.1"
 #: Of the exporter; the next free one of ten.
 METRICS_PORT = 9464
-#: Seconds between two looks at the exporter, and until one that has ended is started again.
-POLL_S, RESTART_S = 0.5, 10.0
+#: Name of the code location in Dagster: its schedules and sensors are known by it.
+LOCATION = "jobs.definitions"
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
     """Variables of Dagster's processes: recipe, workspace, MLflow and where the pages are served."""
+    # Dagster takes the first entry of the path for the working directory and imports nothing from it
+    path = [str(processes.elsewhere()), *processes.imports().values()]
     return {
+        "PYTHONPATH": os.pathsep.join(path),
         "DAGSTER_HOME": str(home(workspace)),
         "PLINTH_WORKSPACE": str(workspace.root),
         "PLINTH_RECIPE": str(recipe_path.absolute()),
@@ -44,8 +52,17 @@ def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages:
     }
 
 
-def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port: int = 3001) -> int:
-    """Serve until interrupted; schedules and sensors run meanwhile. Returns Dagster's exit status.
+def up(
+    workspace: Path,
+    recipe_path: Path,
+    dagster_port: int = 3000,
+    pages_port: int = 3001,
+    origins: Sequence[str] = (),
+) -> int:
+    """Serve until interrupted; schedules and sensors run meanwhile.
+
+    Args:
+        origins: addresses under which a proxy serves Dagster, besides its own on loopback.
 
     Raises:
         PlinthError: a port is taken, or the recipe is wrong.
@@ -60,31 +77,103 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000, pages_port:
         policies.ensure(Context(space), load(recipe_path))
     mlflow_uri = ensure_server(space)
     pages = f"http://{HOST}:{pages_port}/"
+    own, log = environment(space, recipe_path, mlflow_uri, pages), started.folder(space) / "up.log"
+    log.write_bytes(b"")
     server = _serve_pages(space, recipe_path, pages_port, pages)
-    command = processes.python("dagster", "dev", "-m", "jobs.definitions", "-h", HOST, "-p", str(dagster_port))
-    process = processes.start(
-        [*command, "--log-level", "warning"],
-        *processes.JOB,  # its runs make every asset, and sign
-        own=environment(space, recipe_path, mlflow_uri, pages),
-        preexec_fn=_default_signals,
-    )
-    ended = Event()
-    exporter = Thread(target=_keep, args=(lambda: _export(space, recipe_path, metrics_port), ended), daemon=True)
-    exporter.start()
-    print(
-        f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\n"
-        f"Metrics  http://{HOST}:{metrics_port}/metrics\nCtrl-C ends the views; no run is lost",
-        flush=True,
-    )
-    noted = note_pages(space, process.pid)
     try:
-        return _wait(process)
+        with tempfile.TemporaryDirectory(prefix="plinth-up-") as folder:
+            dagster = _dagster_parts(Path(folder), log, own, dagster_port, origins)
+            exporter = ServerPart("exporter", lambda: _export(log, space, recipe_path, metrics_port))
+            mlflow = ServerPart("MLflow server", lambda: _mlflow(space), shared=True)
+            with _supervised(space, [mlflow, *dagster, exporter]) as supervisor:
+                print(
+                    f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\n"
+                    f"Metrics  http://{HOST}:{metrics_port}/metrics\nLog      {log}\n"
+                    "Ctrl-C stops the servers; jobs keep running",
+                    flush=True,
+                )
+                supervisor.run()
     finally:
-        noted.unlink(missing_ok=True)
-        ended.set()
         server.shutdown()
         server.server_close()
-        exporter.join()
+    return 0
+
+
+@contextmanager
+def _supervised(space: Workspace, parts: Sequence[ServerPart]) -> Iterator[PartSupervisor]:
+    """Started parts, which are stopped when the block ends; a signal ends its `run`."""
+    supervisor = PartSupervisor(parts, supervised.record_path(space), _say)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: supervisor.request_stop())
+    try:
+        supervisor.start()
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _dagster_parts(folder: Path, log: Path, own: dict[str, str], port: int, origins: Sequence[str]) -> list[ServerPart]:
+    """Code location, daemon and pages of Dagster.
+
+    The code location makes assets and signs; the other two talk to it by a socket in a private folder, without keys.
+    """
+    place, listed = folder / "code.sock", folder / "workspace.yaml"
+    listed.write_text(json.dumps({"load_from": [{"grpc_server": {"socket": str(place), "location_name": LOCATION}}]}))
+    code = processes.python("dagster", "code-server", "start", "--socket", str(place), "-m", LOCATION)
+    code += ["--location-name", LOCATION, "--use-python-environment-entry-point", "--log-level", "warning"]
+    daemon = processes.python("dagster._daemon", "run", "-w", str(listed), "--log-level", "warning")
+    pages = processes.python("jobs.dagster_pages", str(listed), str(port), *origins)
+
+    def start_code() -> subprocess.Popen[bytes]:
+        place.unlink(missing_ok=True)  # of one that was killed
+        return _start(log, code, own, *processes.JOB)
+
+    return [
+        ServerPart("Dagster code location", start_code, lambda: _answers(place)),
+        ServerPart("Dagster daemon", lambda: _start(log, daemon, own, *processes.STORES)),
+        ServerPart("Dagster pages", lambda: _start(log, pages, own, *processes.STORES), lambda: _listens(port)),
+    ]
+
+
+def _start(log: Path, command: Sequence[str], own: dict[str, str], *needs: str) -> subprocess.Popen[bytes]:
+    with log.open("ab") as stream:
+        process: subprocess.Popen[bytes] = processes.start(
+            command,
+            *needs,
+            own=own,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            preexec_fn=supervised.dies_with_parent,
+        )
+    return process
+
+
+def _answers(place: Path) -> bool:
+    """True if a process listens on a socket of the file system."""
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(str(place))
+        return True
+    return False
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _mlflow(space: Workspace) -> SharedProcess:
+    """The MLflow server, which other commands use too: started if there is none."""
+    ensure_server(space)
+    found = find_server(space)
+    process = found.find() if found else None
+    if process is None:
+        raise RegistryError("the MLflow server ended as soon as it was started", remedy="mlflow/server.log says why")
+    return SharedProcess(process)
 
 
 def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> ThreadingHTTPServer:
@@ -96,24 +185,10 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
     return page_server.serve(space, HOST, port)
 
 
-def _export(space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
+def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
     """The exporter, which ends with this process however that ends."""
     command = processes.python("jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
-    command += ["metrics", "serve", "--port", str(port), "--with-parent"]
-    process: subprocess.Popen[bytes] = processes.start(command, *processes.JOB, preexec_fn=_default_signals)
-    return process
-
-
-def _keep(start: Callable[[], subprocess.Popen[bytes]], ended: Event) -> None:
-    """Run the exporter until `ended`, and again where it was killed: without it no alert fires."""
-    while not ended.is_set():
-        process = start()
-        while process.poll() is None and not ended.wait(POLL_S):
-            pass
-        if process.returncode is not None and not ended.wait(RESTART_S):
-            print(f"the exporter ended with {process.returncode} and is started again", file=sys.stderr, flush=True)
-        process.terminate()
-        process.wait()
+    return _start(log, [*command, "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
 
 
 def _free_from(port: int) -> int:
@@ -127,26 +202,6 @@ def _free_from(port: int) -> int:
             if probe.connect_ex((HOST, each)) != 0:
                 return each
     raise PlinthError(f"ports {port} to {port + 9} on {HOST} are taken", remedy="end the programs that listen there")
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: process.send_signal(signal.SIGINT))
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        try:
-            return process.wait(timeout=STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
-
-
-def _default_signals() -> None:
-    # A shell ignores these signals for background jobs and children inherit that: Dagster could not be stopped.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _require_free(port: int, what: str, option: str) -> None:

@@ -84,7 +84,7 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
             certificate = _certificate(folder)
             stack.enter_context(proxy.apache(folder, certificate, front, dagster, mlflow, secret))
             print(_welcome(folder, front), flush=True)
-            return servers.up(workspace.root, recipe_path, dagster_port, pages_port)
+            return servers.up(workspace.root, recipe_path, dagster_port, pages_port, (front.dagster,))
     finally:
         _end_users(folder)
         os.environ.clear()

@@ -9,13 +9,11 @@ import textwrap
 import time
 import urllib.request
 from pathlib import Path
-from threading import Event
 
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobs import servers
 from jobs.exporter import exporter
 from plinth.compute.context import Context
 from plinth.operation.metrics.table import METRICS
@@ -131,7 +129,8 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends(tmp_path: Pa
         from pathlib import Path
         from jobs import servers
         from plinth.storage.workspace import Workspace
-        print(servers._export(Workspace({str(space.root)!r}), Path("jobs/recipes/tiny.yaml"), {port}).pid, flush=True)
+        log, space = Path({str(tmp_path / "log")!r}), Workspace({str(space.root)!r})
+        print(servers._export(log, space, Path("jobs/recipes/tiny.yaml"), {port}).pid, flush=True)
         time.sleep(3600)
     """)
     root = Path(__file__).resolve().parents[2]
@@ -151,22 +150,3 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends(tmp_path: Pa
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until
         time.sleep(0.2)
-
-
-def test_one_that_is_killed_is_started_again_and_none_stays(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(servers, "RESTART_S", 0.01)
-    started, ended = list[subprocess.Popen[bytes]](), Event()
-
-    def start() -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
-        if len(started) == 1:
-            started[0].kill()
-        else:
-            ended.set()
-        return started[-1]
-
-    servers._keep(start, ended)
-    assert [one.returncode for one in started] == [-signal.SIGKILL, -signal.SIGTERM]
-    assert capsys.readouterr().err == "the exporter ended with -9 and is started again\n"

@@ -4,29 +4,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
-
-from jobs import running
+from jobs import running, supervised
+from jobs.supervised import UpRecord
 from plinth.storage.started import RunningProcess
 from plinth.storage.workspace import Workspace
 
 
-def test_the_pages_of_up_are_listed_and_stopped(tmp_path: Path) -> None:
+def test_plinth_up_is_listed_and_stopped(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "workspace").ensure()
     assert running.started(workspace) == running.down(workspace) == []
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        running.note_pages(workspace, process.pid)
+        record = UpRecord(**RunningProcess.of(process.pid).model_dump())
+        supervised.record_path(workspace).write_text(record.model_dump_json())
         (found,) = running.started(workspace)
-        assert (found.name, found.pid) == ("Dagster", process.pid)
+        assert (found.name, found.pid) == ("plinth up", process.pid)
         assert found.bytes > 2**20
         assert [one.pid for one in running.down(workspace)] == [found.pid]
         assert process.poll() is not None
-    assert running.started(workspace) == []
-
-
-def test_another_process_of_the_same_number_is_left_alone(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path / "workspace").ensure()
-    own = psutil.Process().pid
-    path = running.note_pages(workspace, own)
-    path.write_text(RunningProcess(pid=own, started_at_s=1.0).model_dump_json())
-    assert running.down(workspace) == []
+    assert running.started(workspace) == running.ended(workspace) == []

@@ -228,12 +228,22 @@ def mlflow(path: Path) -> MachineFinding:
 
 def servers(path: Path) -> MachineFinding:
     """What Plinth has started for the workspace, with its memory."""
-    from jobs.running import started
+    from jobs.running import ended, started
     from plinth.storage.workspace import Workspace
 
     found = [f"{each.name} (process {each.pid}, {each.bytes / 2**20:,.0f} MiB)" for each in started(Workspace(path))]
     words = f"{', '.join(found)}; `plinth down` stops them" if found else "none"
+    if failed := [_ended(part.name, part.ended, part.pid) for part in ended(Workspace(path))]:
+        return MachineFinding("started servers", "warn", f"{'; '.join(failed)}. Running: {words}", ENDED_ADVICE)
     return MachineFinding("started servers", "ok", words)
+
+
+#: What to do about a server that ended.
+ENDED_ADVICE = "the log that `plinth up` names has the reason; `plinth down` and `plinth up` start all anew"
+
+
+def _ended(name: str, how: str, pid: int) -> str:
+    return f"{name} ended ({how}){', and runs again' if pid else ''}"
 
 
 def _port_free(port: int) -> bool:

@@ -108,12 +108,21 @@ def run(
 @recipe_option
 @click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
 @click.option("--pages-port", type=click.IntRange(1, 65535), default=3001, show_default=True)
+@click.option(
+    "--origin",
+    multiple=True,
+    envvar="PLINTH_ORIGINS",
+    metavar="URL",
+    help="Address under which a proxy serves Dagster, such as https://dagster.example.org:8443.",
+)
 @click.option("--full", is_flag=True, help="To try: PostgreSQL, S3, TLS and logins on this machine; nothing is kept.")
-def up(settings: Settings, dagster_port: int, pages_port: int, full: bool) -> int:
+def up(settings: Settings, dagster_port: int, pages_port: int, origin: tuple[str, ...], full: bool) -> int:
     """Serve Dagster, MLflow, the pages of the workspace and its metrics on loopback until Ctrl-C; prints the addresses.
 
-    Schedules and sensors are active meanwhile: new source files, approvals, failures. With --full, a workspace in a
-    bucket and databases in PostgreSQL are made for as long as the command runs, and people log in over TLS.
+    Schedules and sensors are active meanwhile: new source files, approvals, failures. A server that ends is started
+    again, and `plinth doctor` names it. Dagster answers to its address on loopback and to --origin alone. With --full,
+    a workspace in a bucket and databases in PostgreSQL are made for as long as the command runs, and people log in
+    over TLS.
     """
     if full:
         from jobs.installation import trial
@@ -121,7 +130,7 @@ def up(settings: Settings, dagster_port: int, pages_port: int, full: bool) -> in
         return trial.up(settings.recipe_path(), dagster_port, pages_port)
     from jobs.servers import up as serve
 
-    return serve(settings.workspace, settings.recipe_path(), dagster_port, pages_port)
+    return serve(settings.workspace, settings.recipe_path(), dagster_port, pages_port, origin)
 
 
 @click.command(epilog=examples("plinth down"))

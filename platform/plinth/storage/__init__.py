@@ -14,6 +14,7 @@
     atomic      write to a temporary name, flush, rename; a full disk is a named error
     database    rows that several processes write, in SQLite or PostgreSQL
     locks       locks between processes: exclusive, inherited by children, with an owner; leases
+    started     processes started for a workspace, recorded where no writer of the workspace reaches
     objects     small named objects with conditional writes, as files of a folder or in S3
     s3_objects  objects and blobs below an `s3://` prefix: conditional writes, checked uploads, bounded retries
     workspace   the folder, or the prefix with a folder on each machine, that holds all state, and its layout
