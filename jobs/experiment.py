@@ -23,7 +23,7 @@ from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import decide
 from jobs import experiments
-from jobs.instance import open_instance
+from jobs.instance import of_code_location, open_instance
 from jobs.pipeline import QUIET, raise_first_failure, requested_by, take_harvest
 from jobs.run_launcher import HOST, host
 from plinth.compute.context import Context
@@ -217,7 +217,7 @@ def _materialise(space: Workspace, stages: Sequence[Stage], chosen: Sequence[str
     defs = definitions(stages, space.root, compute, session=session)
     with open_instance(space) as instance:
         result = defs.resolve_job_def(JOB).execute_in_process(
-            instance=instance,
+            instance=of_code_location(instance, JOB),
             asset_selection=[dg.AssetKey(one.split("/")) for one in chosen],
             run_config=QUIET,
             tags={REQUESTED_BY: requested_by(), HOST: host()},

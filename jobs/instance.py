@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,23 @@ def home(workspace: Workspace) -> Path:
     if not target.exists() or target.read_bytes() != wanted:
         write_bytes(target, wanted)
     return workspace.dagster
+
+
+#: The code location that `plinth up` serves, and the repository in it: Dagster's names for a module.
+LOCATION, REPOSITORY = "jobs.definitions", "__repository__"
+
+
+def of_code_location(instance: dg.DagsterInstance, job: str) -> dg.DagsterInstance:
+    """Have the runs that this process executes recorded as runs of a job of the code location.
+
+    Dagster's pages list runs by the origin of their job (timeline, job, asset); `execute_in_process` records none.
+    """
+    from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), REPOSITORY), job)
+    create = partial(instance.create_run_for_job, remote_job_origin=origin)
+    instance.create_run_for_job = create  # type: ignore[method-assign]
+    return instance
 
 
 def open_instance(workspace: Workspace) -> dg.DagsterInstance:

@@ -25,7 +25,7 @@ from assets.framework.resources import Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide
 from jobs import definitions, policies, queueing, results, workspace_index
-from jobs.instance import open_instance
+from jobs.instance import of_code_location, open_instance
 from jobs.last_recipe import remember
 from jobs.recipes import load
 from jobs.run_launcher import HOST, host
@@ -264,7 +264,7 @@ def _execute(
     defs = definitions.build(recipe, space.root, compute=compute, resources={"session": session})
     with dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance:
         result = defs.resolve_job_def(job).execute_in_process(
-            instance=instance,
+            instance=of_code_location(instance, job),
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
             run_config=QUIET,
             tags={REQUESTED_BY: requested_by(), HOST: host(), **queueing.tags(recipe, space)},

@@ -39,3 +39,18 @@ def test_settings_that_cannot_be_used_are_named(
     assert str(path) in str(caught.value)
     assert found in str(caught.value.found)
     assert "plinth[postgres]" in str(caught.value.remedy)
+
+def test_runs_of_this_process_are_runs_of_a_job_of_the_code_location(tmp_path: Path) -> None:
+    """As Dagster's pages ask for them: by the label of the repository in the code location that `plinth up` serves."""
+    import dagster as dg
+    from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
+
+    graph = dg.GraphDefinition(name="make_corpus", node_defs=[dg.op(name="nothing")(lambda: None)])
+    job = graph.to_job()
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as opened:
+        result = job.execute_in_process(instance=instance.of_code_location(opened, "make_corpus"))
+        wanted = dg.RunsFilter(job_name="make_corpus", tags={REPOSITORY_LABEL_TAG: "__repository__@jobs.definitions"})
+        (run,) = opened.get_runs(wanted)
+    assert run.run_id == result.run_id
+    assert run.remote_job_origin is not None
+    assert run.remote_job_origin.location_name == instance.LOCATION

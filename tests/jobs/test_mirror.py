@@ -12,10 +12,11 @@ import dagster as dg
 import pytest
 
 from jobs.cli.root import call
-from jobs.sensors.release import mirror
+from jobs.sensors.release import approval, mirror
 from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.recipe.load import written
+from plinth.records import Manifest
 from registry import mlflow_client, releases
 from tests.registry.conftest import ctx, make_recipe
 from tests.registry.test_releases import write
@@ -48,6 +49,7 @@ def tick(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tick]:
 def mlflow_agrees(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mlflow_client, "connect", lambda workspace: None)
     patch.setattr("registry.mirror.repair", lambda *_: ())
+    patch.setattr("registry.mirror.missing", lambda *_: ())
 
 
 def alerts(ctx: Context) -> list[Any]:
@@ -78,6 +80,30 @@ def test_a_broken_history_is_one_alert_until_it_changes(
     assert len(alerts(ctx)) == 3  # the same again, after it was mended
 
 
+def test_the_asset_of_the_release_follows_what_commands_signed(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A promotion and a rollback by a command are each one run of the release job, and none where Dagster made it."""
+    recipe = make_recipe("demo")
+    monkeypatch.setattr("registry.api.ready", lambda *_: ())
+    facts: dict[str, Any] = {"step": "s", "version": "1", "params": {}, "inputs": {}, "parts": ()}
+    ctx.refs.publish(Manifest(asset="candidate", **facts), "key")
+    sensor = approval(recipe, ctx.workspace.root, dg.GraphDefinition(name="make_release").to_job())
+
+    def requests() -> list[str | None]:
+        with dg.instance_for_test() as instance:
+            data = sensor.evaluate_tick(dg.build_sensor_context(instance=instance))
+        return [request.run_key for request in data.run_requests or ()]
+
+    assert requests() == []
+    write(ctx, "1")
+    first = requests()
+    assert len(first) == 1
+    ctx.refs.publish(Manifest(asset="release", stats=releases.history(ctx)[-1].model_dump(mode="json"), **facts), "key")
+    assert requests() == []
+    write(ctx, "2")
+    assert len(requests()) == 1
+    assert requests() != first
+
+
 def test_an_expired_head_is_signed_by_a_person_only(
     ctx: Context, tick: Tick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +122,11 @@ def test_an_expired_head_is_signed_by_a_person_only(
     content["corpus"]["annotate"] = {"language": {}, "licence": {}}
     recipe.write_text(json.dumps(content))
     mlflow_agrees(monkeypatch)
-    assert call(["mirror", "-w", str(ctx.workspace.root), "--recipe", str(recipe)]) == 0
+    command = ["mirror", "-w", str(ctx.workspace.root), "--recipe", str(recipe)]
+    assert call(command) == 0
+    with pytest.MonkeyPatch.context() as patch:  # a version of the history was deleted in MLflow: nothing repairs that
+        patch.setattr("registry.mirror.missing", lambda *_: ("demo version 1 (champion)",))
+        assert call(command) == 9
     assert head.read_bytes() != signed
     assert len(releases.history(ctx)) == 1
     assert "MLflow shows" in tick()
