@@ -15,6 +15,9 @@ from plinth.text.terminal import visible
 STYLE = Path(plinth.report.__file__).parent / "page_style.css.j2"
 
 
+_ENTRY = ("number", "kind", "value", "found", "texts", "by", "at", "reason")
+
+
 class ReportTable(NamedTuple):
     """A section: its title, a sentence, and a table."""
 
@@ -59,8 +62,8 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     yield ReportTable(
         "What was taken down",
         _removed(facts["documents"]),
-        ("entry", "kind", "value", "texts recognised", "by", "at", "reason"),
-        [tuple(one[n] for n in ("number", "kind", "value", "texts", "by", "at", "reason")) for one in facts["entries"]],
+        ("entry", "kind", "value", "documents found then", "texts recognized", "by", "at", "reason"),
+        [tuple(one[name] for name in _ENTRY) for one in facts["entries"]],
     )
     total, looked = sum(one["hits"] for one in facts["corpus"]), sum(one["documents"] for one in facts["corpus"])
     yield ReportTable(
@@ -94,7 +97,7 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
 
 def _removed(documents: Mapping[str, Any]) -> str:
     least = "" if documents["complete"] else "At least "
-    return f"{least}{counted(documents['count'], 'document')} of earlier snapshots removed."
+    return f"{least}{counted(documents['count'], 'document')} of saved earlier snapshots removed."
 
 
 def _rebuilt(facts: Mapping[str, Any]) -> str:

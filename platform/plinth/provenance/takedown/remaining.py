@@ -103,17 +103,20 @@ def remaining(
     descendants: Sequence[Descendant],
     runs: Sequence[ExposedRun],
     tainted: Collection[str] = (),
+    reading: Collection[str] = (),
 ) -> list[Remaining]:
     """Everything that still holds it, from the source to the checkpoint.
 
     Args:
         tainted: digests that a mark freezes.
+        reading: buckets whose last reading of their sources left some of it out.
     """
-    return [*_sources(ctx, snapshots), *_stored(descendants, tainted), *_checkpoints(ctx, runs, tainted)]
+    buckets = {bucket_of(asset) for asset in snapshots.values()}.union(reading)
+    return [*_sources(ctx, buckets), *_stored(descendants, tainted), *_checkpoints(ctx, runs, tainted)]
 
 
-def _sources(ctx: Context, snapshots: dict[str, str]) -> Iterator[Remaining]:
-    for bucket in sorted({bucket_of(asset) for asset in snapshots.values()}):
+def _sources(ctx: Context, buckets: Collection[str]) -> Iterator[Remaining]:
+    for bucket in sorted(buckets):
         documents = ctx.refs.published(f"{bucket}{DOCUMENTS}")
         inventory = documents.inputs.get(f"{bucket}/sources", "") if documents else ""
         yield Remaining(

@@ -140,9 +140,11 @@ def prove(
     problems += [f"derived from a snapshot that held it: {', '.join(others)}"] if others else []
     if problems:
         raise _not_removed(problems)
+    numbered = {str(entry.number) for entry in entries}
+    reading = [one.bucket for one in buckets if numbered & one.taken.keys()]
     left = [
         *near_duplicates_left(known),
-        *remaining(ctx, snapshots, descendants, runs, tainted),
+        *remaining(ctx, snapshots, descendants, runs, tainted, reading),
         *traces(ctx, texts_of(ctx, known)),
     ]
     held_by = frozenset(one.digest for one in descendants)

@@ -56,11 +56,14 @@ def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
     if len(found) > LISTED:
         where = f"the workspace: {counted(len(found) - LISTED, 'file')} more"
         yield Remaining(what="files with excerpts of the removed text", where=where, until="until you delete them")
-    searched = f"searched for {counted(len(wanted), 'excerpt')} of {counted(min(len(texts), SEARCHED), 'removed text')}"
+    searched = (
+        f"searched for {counted(len(wanted), 'excerpt')} of {counted(min(len(texts), SEARCHED), 'removed text')}, "
+        f"found in {counted(len(found), 'file')}"
+    )
     yield Remaining(
         what="pages, MLflow, Dagster, logs and files of runs",
         where=f"the workspace, {searched if wanted else 'not searched: the removed text is no longer in the store'}",
-        until="until you delete what the lines above name, or what another search finds",
+        until="until you delete the files in which an excerpt is found",
         state=MAY_HOLD_TEXT,
     )
     yield Remaining(

@@ -73,7 +73,7 @@ def test_pages_are_projections_and_foreign_text_is_no_markup(removed: tuple[Corp
     assert "a &lt;b&gt;letter" in html
     for shown in (text, html):
         assert "0 hits" in shown
-        assert "2 documents of earlier snapshots removed." in shown
+        assert "2 documents of saved earlier snapshots removed." in shown
         assert "demo root" in shown
         assert "Not measured" in shown
     assert "http" not in html.replace("https://h", "")
@@ -162,6 +162,22 @@ def test_models_that_are_not_retrained_are_listed_with_their_marks(removed: tupl
     assert "still holds it: tainted" in text
     alone = report.prove(corpus.ctx, (), states[:1])
     assert "1 of 1 asset that read documents up to date." in page.markdown(report.facts(corpus.ctx, alone))
+
+
+def test_raw_sources_stay_on_the_list_when_earlier_snapshots_are_deleted(corpus: Corpus) -> None:
+    """`plinth gc` deletes what said which documents held it; the last reading of the source still left it out."""
+    exclude(corpus, "url", PAGE)
+    old = [*index.saved(corpus.ctx)]
+    corpus.build()
+    for digest in old:
+        corpus.ctx.refs.remove_old(digest, float("inf"))
+    proof = report.prove(corpus.ctx)
+    assert (proof.removed, proof.entries[0].found) == ([], 2)
+    assert proof.remains[0].what == "the raw sources of web"
+    text = page.markdown(report.facts(corpus.ctx, proof))
+    assert "0 documents of saved earlier snapshots removed." in text
+    assert "not searched: the removed text is no longer in the store" in text
+    assert "| 1 | url | h0.example.org/0 | 2 |" in text
 
 
 def test_a_run_over_documents_that_no_ledger_lists_is_unknown(removed: tuple[Corpus, Any]) -> None:
