@@ -104,11 +104,16 @@ def folder_of(location: str) -> Path:
     uri = location.rstrip("/")
     if not re.fullmatch(r"s3://[^/]+(/[^/]+)*", uri):
         raise WorkspaceError(f"no workspace can lie at {location}", expected="a folder, or s3://bucket/prefix")
-    short = re.sub(r"[^A-Za-z0-9.]+", "-", uri.removeprefix("s3://"))[:60]
-    folder = cache_folder() / f"{short}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+    folder = cache_folder() / _folder_name(uri)
     if not (folder / LOCATION).exists():
         write_bytes(folder / LOCATION, uri.encode())
     return folder
+
+
+def _folder_name(uri: str) -> str:
+    """The name of a machine's folder for a shared workspace."""
+    short = re.sub(r"[^A-Za-z0-9.]+", "-", uri.removeprefix("s3://"))[:60]
+    return f"{short}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
 
 
 def cache_folder() -> Path:
@@ -164,11 +169,23 @@ class Workspace:
 
     @cached_property
     def uri(self) -> str:
-        """Where a shared workspace lies; empty for one that is a folder."""
+        """Where a shared workspace lies; empty for one that is a folder.
+
+        Raises:
+            WorkspaceError: the folder is not the one of that place, which its name tells: others may write what is in it.
+        """
         try:
-            return (self.root / LOCATION).read_text().strip()
+            found = (self.root / LOCATION).read_text().strip()
         except (FileNotFoundError, NotADirectoryError):
             return ""
+        if _folder_name(found) not in (self.root.name, self.root.resolve().name):
+            raise WorkspaceError(
+                f"{self.root / LOCATION} names another place than the folder is for",
+                found=found,
+                expected=f"no such file, or a folder with the name {_folder_name(found)}",
+                remedy="delete the file, or name the shared workspace by its URI: -w s3://BUCKET/PREFIX",
+            )
+        return found
 
     @property
     def places(self) -> tuple[str, ...]:
