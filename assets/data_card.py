@@ -25,7 +25,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.data_card import CardBucket, Screening, card
 
-ASSET, VERSION, FILE = "data_card", "2", "data_card.md"
+ASSET, VERSION, FILE = "data_card", "3", "data_card.md"
 #: What people ask of a corpus, and the annotators whose columns rules or edits read for it.
 SUBJECTS = {
     "opt-outs": ("opt_out",),

@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.framework.expectations import Suite, between, equal_columns
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import Code, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.policy.compiled_policy import columns_of
@@ -135,7 +135,7 @@ def _slice(name: str, row: Mapping[str, Any], paired: bool) -> list[Any]:
 def _worst(rows: Sequence[Mapping[str, Any]]) -> str:
     header = ["document", "bucket", "bytes", "bits per byte", "bits above its bucket's rate", "look at it"]
     cells = [
-        [row["uri"], row["bucket"], row["bytes"], row["model"], row["excess_bits"], f"`plinth explain {row['id']}`"]
+        [row["uri"], row["bucket"], row["bytes"], row["model"], row["excess_bits"], Code(f"plinth explain {row['id']}")]
         for row in rows
     ]
     return table(header, cells)

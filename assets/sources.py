@@ -19,6 +19,7 @@ from plinth.operation.indicators.facts import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.storage import listing
+from plinth.text.markdown import plain
 from plinth.training.distillation import sampled_text
 
 VERSION = "3"
@@ -37,7 +38,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=[source.model_dump(mode="json") for source in bucket.sources],
             group="sources",
-            description=f"Source files of {name}: {bucket.description}",
+            description=f"Source files of {name}: {plain(bucket.description)}",
             owner=bucket.owner,
             kinds=("file",),
             suite=_suite,

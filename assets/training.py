@@ -33,6 +33,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.run import build
 from plinth.report.run.metrics import words
+from plinth.text.markdown import plain
 from plinth.training import config, job, manifests, preparation
 from plinth.training.attempts import statement
 from plinth.training.checkpoint import checkpoint, mean_record
@@ -206,7 +207,8 @@ def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, st
         "mlflow.user": ctx.requested_by or getpass.getuser(),
         "mlflow.source.type": "JOB",
         "mlflow.source.name": f"plinth run, recipe {recipe.name}",
-        NOTE: f"Training run `{prepared.run_id}`. {recipe.description}\n\nFigures of the whole run:\n\n{figures}",
+        NOTE: f"Training run `{prepared.run_id}`. {plain(recipe.description)}\n\n"
+        f"Figures of the whole run:\n\n{figures}",
     }
     return tags | ({"mlflow.source.git.commit": hosts[-1].commit} if hosts else {})
 

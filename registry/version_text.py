@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from plinth.recipe.gate import BLOCKING, GateState
-from registry.papers.markdown import plain
+from plinth.text.markdown import plain
 
 SCORES = "## Scores"
 HOW_TO_APPROVE = (

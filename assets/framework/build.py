@@ -30,6 +30,7 @@ from plinth.operation import asset_log
 from plinth.operation.indicators.facts import CHECKED, PUBLISHED
 from plinth.operation.spending import corpus_admission
 from plinth.records import Manifest
+from plinth.text.markdown import plain
 
 CHECK = "expectations"
 PRIORITY = "dagster/priority"
@@ -209,8 +210,8 @@ def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.Asset
         metadata={
             "suite": suite.name,
             "evaluated": outcome.evaluated,
-            "failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in outcome.failures) or "none"),
-            "warnings": dg.MetadataValue.md("\n".join(f"- {line}" for line in outcome.warnings) or "none"),
+            "failures": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.failures) or "none"),
+            "warnings": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.warnings) or "none"),
         },
     )
 

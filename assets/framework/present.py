@@ -18,6 +18,7 @@ from plinth.compute.context import Context
 from plinth.operation.spending import corpus_admission, parameters
 from plinth.records import Manifest
 from plinth.storage import addresses
+from plinth.text.markdown import code, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,8 +102,12 @@ def page_link(pages: str) -> dict[str, Any]:
     return {"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}
 
 
+class Code(str):
+    """Text of a cell that is shown as code."""
+
+
 def table(header: list[str], rows: list[list[Any]]) -> str:
-    """A Markdown table; a long one is cut, with a note."""
+    """A Markdown table; a long one is cut, with a note. Cells are foreign text, unless they are `Code`."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows[:MAX_TABLE_ROWS]]
     if len(rows) > MAX_TABLE_ROWS:
@@ -139,4 +144,4 @@ def _cell(value: Any) -> str:
         return f"{value:,.4g}"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value).replace("|", "\\|")
+    return code(value) if isinstance(value, Code) else plain(value)

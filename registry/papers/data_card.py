@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from plinth.report.hub_card import licence_keys, size_category
+from plinth.text.markdown import plain
 from registry.papers.facts import DomainTable, PaperFacts, SourceTerms, TrainedText
-from registry.papers.markdown import PaperPage, plain
+from registry.papers.markdown import PaperPage
 from registry.papers.model_card import languages
 
 FILE = "DATA_CARD.md"

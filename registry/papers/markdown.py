@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
-import unicodedata
 from collections.abc import Iterable, Sequence
 
+from plinth.text.markdown import plain
 from registry.papers.facts import NOT_STATED, EvidenceItem, PaperFacts, StatedFact
 
 #: Digits of a digest in a row; the list at the end has all 64.
@@ -54,13 +53,6 @@ class PaperPage:
         items = self._facts.evidence_of(self._named)
         self.say("## Evidence", "", *[_item(one) for one in items])
         return "\n".join(self._lines)
-
-
-def plain(text: object) -> str:
-    """Text from outside for a page: on one line, without control characters, markup or direction marks."""
-    visible = (c if unicodedata.category(c)[0] != "C" else " " for c in str(text))
-    words = " ".join("".join(visible).split())
-    return html.escape(words, quote=False).replace("|", "\\|").replace("`", "'").replace("[", "\\[")
 
 
 def shown(value: object) -> str:

@@ -6,8 +6,9 @@ statement yet, so there is none.
 
 from __future__ import annotations
 
+from plinth.text.markdown import plain
 from registry.papers.facts import ROLLED_BACK, UNRELEASED, PaperFacts, SliceResult
-from registry.papers.markdown import PaperPage, plain
+from registry.papers.markdown import PaperPage
 
 FILE = "README.md"
 _WARNINGS = {

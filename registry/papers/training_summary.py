@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from plinth.text.markdown import plain
 from plinth.trust.authority import COMPLIANCE
 from registry.papers.data_card import domain_table, source
 from registry.papers.facts import NOT_STATED, BucketRule, PaperFacts, SourceTerms
 from registry.papers.gather import ILLEGAL, KEPT, PERMITTED
-from registry.papers.markdown import PaperPage, plain
+from registry.papers.markdown import PaperPage
 from registry.papers.provider import SUBJECTS
 
 FILE = "TRAINING_SUMMARY.md"

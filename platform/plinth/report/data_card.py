@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from plinth.text.markdown import code, plain
+
 NOT_SCREENED = "not screened"
 TEST = "**This is a test recipe**: labelled sets may be generated, and gates may be without evidence."
 
@@ -51,16 +53,17 @@ def card(
 ) -> str:
     """The page, in Markdown; the same facts give the same bytes."""
     names = [bucket.name for bucket in buckets]
-    lines = [f"# Data card: {name}", "", *([description, ""] if description else []), *([TEST, ""] if test else [])]
+    lines = [f"# Data card: {plain(name)}", "", *([plain(description), ""] if description else [])]
+    lines += [TEST, ""] if test else []
     lines += ["## Text", "", *_table(("bucket", "what", "licences", "documents", "curated", "curated text, bytes"))]
     for one in buckets:
         counts = (one.documents, one.curated, one.text_bytes)
-        lines.append(_row((one.name, one.description, ", ".join(one.licences), *counts)))
+        lines.append(_row((*map(plain, (one.name, one.description, ", ".join(one.licences))), *counts)))
     lines += ["", "## Screening", "", *_table(("subject", "state", "rules", "how often they are right"))]
     for screening in screenings:
         rules = dict.fromkeys(rule for own in screening.rules.values() for rule in own)
-        shown, evidence = "; ".join(f"`{rule}`" for rule in rules) or "-", "; ".join(screening.evidence) or "-"
-        lines.append(_row((screening.subject, f"**{screening.state(names)}**", shown, evidence)))
+        shown, evidence = "; ".join(map(code, rules)) or "-", plain("; ".join(screening.evidence)) or "-"
+        lines.append(_row((plain(screening.subject), f"**{plain(screening.state(names))}**", shown, evidence)))
     return "\n".join([*lines, ""])
 
 
@@ -69,5 +72,4 @@ def _table(header: Sequence[str]) -> list[str]:
 
 
 def _row(cells: Iterable[object]) -> str:
-    shown = (f"{cell:,}" if isinstance(cell, int) else " ".join(str(cell).split()) for cell in cells)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in shown) + " |"
+    return "| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells) + " |"

@@ -172,7 +172,7 @@ class Workspace:
         """Where a shared workspace lies; empty for one that is a folder.
 
         Raises:
-            WorkspaceError: the folder is not the one of that place, which its name tells: others may write what is in it.
+            WorkspaceError: the folder is not the one of that place, which its name tells; others may write the file.
         """
         try:
             found = (self.root / LOCATION).read_text().strip()
