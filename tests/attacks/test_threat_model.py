@@ -29,4 +29,4 @@ def test_every_row_names_a_test() -> None:
 
 def test_the_page_stays_short() -> None:
     words = [word for word in re.sub(r"`tests/[^`]+`", "", PAGE).split() if word.strip("|,")]
-    assert len(words) <= 2600  # a row for each attack
+    assert len(words) <= 3000  # a row for each attack
