@@ -168,7 +168,7 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
         return "`plinth verify candidate` names the first broken link"
     history = releases.history(ctx, recipe.required_release().name)
     if done := [one.version for one in history if one.candidate_version == status.version and one.version]:
-        return f"nothing: it was released as version {done[0]}"
+        return f"none, it was released as version {done[0]}"
     if held := blocking(status.gates):
         names = ", ".join(gate.name for gate in held)
         return f"blocked by {names}: {judgement.remedy(status.version, status.gates)}"

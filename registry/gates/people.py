@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from plinth.recipe.gate import GateState
-from plinth.text.plural import counted
 from registry.gates.facts import Approval, Evidence
 from registry.gates.result import GateResult, missing
 from registry.gates.settings import ApprovalPolicy, GatePolicy
@@ -40,7 +39,7 @@ def approvals(policy: GatePolicy, evidence: Evidence) -> GateResult:
     state: GateState = "failed" if found.rejected or unknown else "passed" if enough else "pending"
     if not needed and state == "passed":
         state = "not applicable"
-    parts = [f"{len(found.people)} of {counted(needed, 'approval')}" if needed else "the policy requires no approval"]
+    parts = [f"{len(found.people)} of {needed} approvals" if needed else "the policy requires no approval"]
     parts[0] += f" ({', '.join(found.people)})" if found.people else ""
     if unknown:
         parts.append("the requester of the run is unknown, so two-person approval cannot be evaluated")
