@@ -1,0 +1,67 @@
+"""A fact that is shown in several places has one source: break it, and compare all that show it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.cli.root import call
+from jobs.workspace_index import run_lines
+from plinth.compute.context import Context
+from plinth.operation.checklists import run_checks
+from plinth.operation.checklists.scope import CheckScope
+from plinth.operation.metrics import runs as runs_module
+from plinth.operation.metrics.runs import RunsCollector
+from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.run_state import RunState, run_state
+from plinth.training.telemetry.timeline import Timeline
+from tests.living_job import give_job, kill_job_of
+from tests.plinth.training.conftest import tiny
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    monkeypatch.setattr(runs_module, "ASKED_EVERY_S", 0.0)
+    Workspace(tmp_path).ensure()
+    made = tiny(tmp_path, run_id="r1")
+    configuration.write(made)
+    give_job(made)
+    events = Timeline(made.directory.events)
+    events.append("submitted", launcher="local")
+    events.append("job_started", ranks=2, nodes=1)
+    return made
+
+
+def shown(config: RunConfig, collector: RunsCollector, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What each place says of the run."""
+    ctx = Context(Workspace(config.directory.workspace))
+    capsys.readouterr()
+    assert call(["-w", config.directory.workspace, "job", "status", "r1", "--json"]) == 0
+    metrics = "".join(text for lines in collector.collect() for text in lines.values())
+    return {
+        "function": run_state(config),
+        "job status": json.loads(capsys.readouterr().out)["state"],
+        "index": run_lines.line(ctx, config.directory.config).state.partition(" ")[0],
+        "checklist": run_checks.restarts_bounded(CheckScope(ctx)).outcome,
+        "active": 'plinth_run_active{run="r1"} 1' in metrics,
+        "failed": 'plinth_run_failed{run="r1"} 1' in metrics,
+    }
+
+
+def test_every_place_says_that_a_killed_run_is_lost(config: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    collector = RunsCollector(Workspace(config.directory.workspace).runs)
+    before = shown(config, collector, capsys)
+    assert before == {
+        "function": RunState.RUNNING, "job status": "running", "index": "running", "checklist": "pass",
+        "active": True, "failed": False,
+    }  # fmt: skip
+    kill_job_of(config)
+    assert shown(config, collector, capsys) == {
+        "function": RunState.LOST, "job status": "lost", "index": "lost", "checklist": "fail",
+        "active": False, "failed": True,
+    }  # fmt: skip
