@@ -25,7 +25,7 @@ from plinth.training import config
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.validation import probe_curves
 
-ASSET, VERSION, FILE = "evaluation_page", "2", "evaluation.html"
+ASSET, VERSION, FILE = "evaluation_page", "3", "evaluation.html"
 
 #: Stages whose results stand on the page: by the pattern of the asset's name, its section.
 MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, sections.Stats], Section]], ...] = (

@@ -212,7 +212,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
         (LABELS["final_loss"], quoted.get("final_loss", "–"), "nats per token"),
         ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
-        (LABELS["median_step_s"], f"{quoted['median_step_s']} s" if "median_step_s" in quoted else "–", ""),
+        (LABELS["median_step_s"], quoted.get("median_step_s", "–"), "of all steps that count"),
         (LABELS["median_tokens_per_s"], quoted.get("median_tokens_per_s", "–"), "all ranks"),
         ("utilisation", style.percent(flops / about.peak_flops), "of the device's peak")
         if about.peak_flops

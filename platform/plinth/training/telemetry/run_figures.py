@@ -19,7 +19,7 @@ FINAL_STEPS: Final = 20
 #: What each figure is, for people; its unit follows from the name.
 LABELS: Final[Mapping[str, str]] = {
     "final_loss": f"training loss, mean of the last {FINAL_STEPS} steps",
-    "median_step_s": "median step time",
+    "median_step_s": "median step time, seconds",
     "median_tokens_per_s": "median tokens per second",
 }
 
