@@ -19,7 +19,11 @@ from plinth.text.plural import counted
 
 
 class Account(Frozen):
-    """Files and records of a bucket. `repeated_ids`: identifiers of records that stand on several texts of a file."""
+    """Files and records of a bucket.
+
+    `repeated_ids` are identifiers of records that stand on several texts of a file, `unread_dates` documents that state
+    a date that cannot be read.
+    """
 
     found: int
     read: int
@@ -30,6 +34,7 @@ class Account(Frozen):
     damage: Mapping[str, int]
     repeats: int
     repeated_ids: int = 0
+    unread_dates: int = 0
 
     @property
     def line(self) -> str:
@@ -41,7 +46,8 @@ class Account(Frozen):
             terms += [f"{_total(counts)} {name}{_reasons(counts)}"] if counts else []
         terms += [f"{self.repeats} repeated"] if self.repeats else []
         ids = f"; {counted(self.repeated_ids, 'id')} on several texts" if self.repeated_ids else ""
-        return f"{files}; {counted(self.records, 'record')} = {' + '.join(terms)}{ids}"
+        dates = f"; {counted(self.unread_dates, 'date')} not read" if self.unread_dates else ""
+        return f"{files}; {counted(self.records, 'record')} = {' + '.join(terms)}{ids}{dates}"
 
     def require_balance(self, label: str) -> None:
         """Fail where a file or a record is lost.
@@ -81,6 +87,7 @@ def account(found: int, not_read: Mapping[str, int], documents: Mapping[str, Any
         damage={name: n for name, n in rejects.items() if name not in EXCLUSIONS},
         repeats=rejects.get(SEEN_BEFORE, 0),
         repeated_ids=documents.get("repeated_ids", 0),
+        unread_dates=documents.get("unread_dates", 0),
     )
 
 

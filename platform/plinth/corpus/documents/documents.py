@@ -42,7 +42,7 @@ from plinth.storage.files import SourceFile
 from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
 
-VERSION = "9"
+VERSION = "10"
 #: Built-in kinds whose text comes from an extractor, within its limits.
 EXTRACTED = ("warc", "html", "pdf", "latex")
 #: Of a bucket with more than twice so many groups, so many are read first: a source that is damaged throughout fails
@@ -276,6 +276,8 @@ def _identified(
         seen.add(key)
         if item.repeated_id:
             counts["repeated_ids"] += 1
+        if item.unread_date:
+            counts["unread_dates"] += 1
         extra = _metadata({**item.extra, "domain": work.source.domain})
         yield (
             key,

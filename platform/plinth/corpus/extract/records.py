@@ -87,6 +87,8 @@ def _with_text(page: RawRecord, answer: Text) -> RawRecord:
         source_bytes=page.source_bytes,
         where=page.where,
         captured_at=page.captured_at,
+        unread_date=page.unread_date,
+        repeated_id=page.repeated_id,
         extra=extra,
         file=page.file,
         sha256=page.sha256,

@@ -6,6 +6,7 @@
     cuts        where large files are cut into pieces that are read separately
     licences    the licence of a file whose source says `per-document`
     origin      the source of a stored document
+    times       times as archives and data sets write them
     streams     plain bytes and lines out of compressed files, with damage named
     codings     HTTP bodies: chunks and compression undone
     charsets    bytes as text, in the character set that a browser would find

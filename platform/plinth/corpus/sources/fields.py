@@ -1,7 +1,7 @@
 """A record out of named fields: an object of JSON lines, a row of Parquet.
 
 Read in addition to the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
-`created` (ISO 8601, or a column of dates); `mime`. The recipe may name others; `meta.url` looks inside a field. Fields
+`created` (see `times`); `mime`. The recipe may name others; `meta.url` looks inside a field. Fields
 inside `metadata`, an object or its JSON, count as fields of the record, whose own win: so datatrove, Dolma and our own
 exports write them. Lines of Dolma's attributes have no text and are exclusions.
 A record without an address is named by its file and `id`, or its line or row. An `id` that stands on several texts of a
@@ -19,7 +19,7 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from types import NoneType
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import ATTRIBUTES, RawRecord, Reject
+from plinth.corpus.sources.times import read_time
 from plinth.storage.files import SourceFile
 
 ADDRESS = ("uri", "url")
@@ -114,6 +115,7 @@ class Fields:
         if not uri:
             name, repeated = self._name(found.get("id"), text, at)
             uri = f"{self._file.name}#{name}"
+        captured, unread = self._captured_at(found)
         return RawRecord(
             uri=uri,
             content=text,
@@ -121,7 +123,8 @@ class Fields:
             licence=record_licence(self._licence, _first_string(found, self._own_licence)),
             source_bytes=size,
             where=where,
-            captured_at=self._captured_at(found),
+            captured_at=captured,
+            unread_date=unread,
             extra=self._extra(found) | ({MEDIA: hashes} if hashes else {}),
             repeated_id=repeated,
         )
@@ -141,12 +144,14 @@ class Fields:
         self._repeated.add(mark)
         return f"{name}~{own.hex()}", new
 
-    def _captured_at(self, found: Mapping[str, Any]) -> datetime | None:
+    def _captured_at(self, found: Mapping[str, Any]) -> tuple[datetime | None, bool]:
+        """The time that a record states, and whether it states one that cannot be read."""
         for name in self._date:
             value = look_up(found, name)
             if value is not None and value != "":
-                return parse_time(value)
-        return None
+                time = read_time(value)
+                return time, time is None
+        return None, False
 
     def _extra(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Values of moderate size, by name; long strings are shortened."""
@@ -223,20 +228,6 @@ def has_field(found: Mapping[str, Any], name: str) -> bool:
     outer, _, inner = name.partition(".")
     inside = found.get(outer)
     return has_field(inside, inner) if isinstance(inside, Mapping) else False
-
-
-def parse_time(value: object) -> datetime | None:
-    """An ISO 8601 time, a time or a day, in UTC (local times are taken as UTC), or None when it is not one."""
-    try:
-        if isinstance(value, str):
-            value = datetime.fromisoformat(value.strip())
-        elif isinstance(value, date) and not isinstance(value, datetime):
-            value = datetime(value.year, value.month, value.day)
-        if not isinstance(value, datetime):
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 def kind_of(value: Any) -> str:

@@ -90,6 +90,7 @@ class RawRecord:
         charset: that the server declared, for HTML.
         captured_at: UTC.
         extra: further facts, JSON-ready.
+        unread_date: it states a date that cannot be read, or none where its format requires one.
         repeated_id: its identifier stood on another text earlier in the file; set once per identifier.
         file, sha256: name of the source file and digest of the content as it came, for the illegal-content gate.
     """
@@ -103,6 +104,7 @@ class RawRecord:
     charset: str = ""
     captured_at: datetime | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    unread_date: bool = False
     repeated_id: bool = False
     file: str = ""
     sha256: str = ""

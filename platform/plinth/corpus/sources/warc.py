@@ -21,6 +21,7 @@ from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.signals import of_headers
 from plinth.corpus.sources.streams import READ_BYTES, PlainStream, stretches, with_compression
+from plinth.corpus.sources.times import read_time
 from plinth.errors import PlinthError
 from plinth.storage.files import SourceFile, opened
 
@@ -206,6 +207,7 @@ class _Reader:
                 content = decode(body, charset(declared), partial=bool(truncated))
             except UnicodeDecodeError as error:
                 return self._refuse("invalid_utf8", str(error), length)
+        captured = read_time((record.headers.get("WARC-Date") or "").strip())
         return RawRecord(
             uri=self.uri,
             content=content,
@@ -214,7 +216,8 @@ class _Reader:
             source_bytes=length,
             where=self.where,
             charset=charset(declared),
-            captured_at=record.record_date,
+            captured_at=captured,
+            unread_date=captured is None,
             extra=(of_headers(record.http_headers) if record.is_http else {})
             | ({"truncated": truncated} if truncated else {}),
         )

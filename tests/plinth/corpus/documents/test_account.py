@@ -127,3 +127,11 @@ def test_an_id_that_repeats_loses_no_text(tmp_path: Path) -> None:
     assert (found.records, found.documents, found.repeats, found.repeated_ids) == (11, 11, 0, 2)
     with LocalEngine(2) as engine:
         assert run(tmp_path / "two", bucket("jsonl"), engine)[1].digest == made.digest
+
+
+def test_dates_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    dates = ["2020", "yesterday", "2020-13-01", "", 1583298367]
+    write(tmp_path, {"jsonl/a.jsonl": "".join(line(f"text {n}", date=one) for n, one in enumerate(dates))})
+    _, made, found = run(tmp_path, bucket("jsonl"))
+    assert made.stats["unread_dates"] == found.unread_dates == 2
+    assert found.line == "1 file = 1 read; 5 records = 5 documents; 2 dates not read"

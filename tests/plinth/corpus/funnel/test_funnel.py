@@ -192,7 +192,7 @@ def test_a_bucket_has_the_account_of_its_files_and_records(tiny: Any) -> None:
     made = funnel.run(tiny.ctx, documents, corpus.verdicts, corpus.curated, sources=sources)
     assert made.stats["buckets"]["a"]["account"] == {
         "found": 3, "read": 2, "not_read": {".md": 1}, "records": 65, "documents": 55, "exclusions": {"empty": 2},
-        "damage": {"parser": 8}, "repeats": 0, "repeated_ids": 0,
+        "damage": {"parser": 8}, "repeats": 0, "repeated_ids": 0, "unread_dates": 0,
     }  # fmt: skip
     assert "account" not in made.stats["buckets"]["b"]  # documents of an earlier version, which did not count all of it
     assert made.inputs["a/sources"] == sources["a"].digest

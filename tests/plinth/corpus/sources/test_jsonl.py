@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.sources.fields import parse_time
 from plinth.corpus.sources.record import Reject
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -195,8 +194,3 @@ def test_a_line_of_200_megabytes_is_passed_over_in_bounded_memory(read_file: Any
     assert [getattr(item, "content", None) or item.reason for item in items] == ["before", "too_large", "after"]
     assert items[1].source_bytes == size
     assert peak < 10_000_000
-
-
-@pytest.mark.parametrize("text", ["never", "", "2026-13-01", "0001-01-01T00:00:00+14:00"])
-def test_what_is_no_time(text: str) -> None:
-    assert parse_time(text) is None

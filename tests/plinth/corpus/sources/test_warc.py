@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import tracemalloc
 import zlib
 from datetime import UTC, datetime
@@ -418,3 +419,22 @@ def test_garbage_of_any_kind_never_raises(read_file: Any, warc_record: Any) -> N
             data[generator.randrange(len(data))] = generator.randrange(256)
         items = read_file("warc", "x.warc.gz", bytes(data[: generator.randrange(1, len(data))]))
         assert items
+
+
+@pytest.mark.parametrize(
+    ("stated", "found"),
+    [
+        ("20200101000000", "2020-01-01"),
+        ("2020-01-01", "2020-01-01"),
+        ("2020", "2020-01-01"),
+        ("2009-03-65T08:43:19-0800", None),
+        ("", None),
+    ],
+)
+def test_the_time_of_a_capture_is_read_or_counted(
+    read_file: Any, warc_record: Any, stated: str, found: str | None
+) -> None:
+    record = re.sub(rb"WARC-Date: [^\r\n]*", f"WARC-Date: {stated}".encode(), warc_record("a", HI))
+    (item,) = read_file("warc", "x.warc", record)
+    assert (item.captured_at.date().isoformat() if item.captured_at else None) == found
+    assert item.unread_date == (found is None)

@@ -1,0 +1,110 @@
+"""Times as archives and data sets write them, in UTC; local ones are taken as UTC.
+
+ISO 8601 and its cousins, also to the month or the year, of which the first moment is meant; 14 digits, 12, 8, 6 or 4;
+seconds, milliseconds, microseconds or nanoseconds since 1970; RFC 5322, RFC 850 and `ctime`; a day with the English
+name of its month. What reads in two ways (`01/02/2026`) is no time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+from plinth.corpus.extract.dates import iso_date
+
+LONGEST = 64
+#: The largest number of seconds, and the same in thousandths and so on, that is taken for one.
+_LATEST, _MOST = 1e11, 1e20
+_NUMBER = re.compile(r"-?\d{1,19}(?:\.\d+)?", re.A)
+_DIGITS = {4: "%Y", 6: "%Y%m", 8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+_PARTS = re.compile(
+    r"(\d{4})([-/.])(\d{1,2})(?:\2(\d{1,2})(?:[T\s]+(\d{1,2}):(\d\d)(?::(\d\d))?(?:[.,](\d+))?)?)?"
+    r"\s*(Z|UTC|GMT|[+-]\d\d:?(?:\d\d)?)?",
+    re.I | re.A,
+)
+
+
+def read_time(value: object) -> datetime | None:
+    """The time that a value states, or None where it states none, or none that exists."""
+    try:
+        found = _read(value)
+        if found is None:
+            return None
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError, OSError, TypeError, IndexError):
+        return None
+
+
+def _read(value: object) -> datetime | None:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    text = repr(value) if not isinstance(value, str) else value.strip()[: LONGEST + 1]
+    if len(text) > LONGEST:
+        return None
+    if isinstance(value, float):
+        return _epoch(value)
+    if text.isdigit() and isinstance(value, str) and len(text) < 9 and len(text) not in _DIGITS:
+        return None  # a number of something else
+    return _number(text) if _NUMBER.fullmatch(text) else None if text.isdigit() else _written(text)
+
+
+def _number(text: str) -> datetime | None:
+    """Digits: a date without separators where it is one of this age, else seconds since 1970 or parts of them."""
+    form = _DIGITS.get(len(text))
+    if form and (text[:2] in ("19", "20") or len(text) < 8):
+        return datetime.strptime(text, form)
+    return _epoch(float(text))
+
+
+def _epoch(number: float) -> datetime | None:
+    if not math.isfinite(number) or abs(number) > _MOST:
+        return None
+    while abs(number) >= _LATEST:
+        number /= 1000
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=round(number, 6))
+
+
+def _written(text: str) -> datetime | None:
+    text = text.replace(":60", ":59") if ":60" in text else text  # a leap second
+    for reader in (datetime.fromisoformat, _separated, parsedate_to_datetime, _named):
+        try:
+            found = reader(text)
+        except (ValueError, TypeError, IndexError):
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _separated(text: str) -> datetime | None:
+    parts = _PARTS.fullmatch(text)
+    if parts is None:
+        return None
+    year, _, month, day, hour, minute, second, _, zone = parts.groups()
+    moment = datetime(int(year), int(month), int(day or 1)) + timedelta(
+        hours=_below(hour, 25), minutes=_below(minute, 60), seconds=_below(second, 60)
+    )
+    if zone is None or zone[0] not in "+-":
+        return moment.replace(tzinfo=UTC)
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    away = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return (moment - away if zone[0] == "+" else moment + away).replace(tzinfo=UTC)
+
+
+def _below(text: str | None, limit: int) -> int:
+    number = int(text or 0)
+    if number >= limit:
+        raise ValueError("no such time")
+    return number
+
+
+def _named(text: str) -> datetime | None:
+    """A day, a month or a year in words; a text that also has a time of day is more than that."""
+    day = None if ":" in text else iso_date(text)
+    return datetime.fromisoformat(f"{day}-01-01"[:10]) if day else None
