@@ -12,6 +12,8 @@ from assets.evaluation import _worst
 from assets.framework.present import Code, table
 from jobs.recipes import load
 from plinth.compute.context import Context
+from plinth.operation import level_export
+from plinth.operation.indicators import Objectives
 from plinth.report.data_card import CardBucket, Screening, card
 from plinth.storage.workspace import Workspace
 from plinth.text.markdown import code, plain
@@ -91,3 +93,15 @@ def test_a_recipe_on_the_index_of_pages(tmp_path: Path) -> None:
     text = workspace_index.write(Context(space), recipe).read_text()
     assert "<img src=x" not in text
     assert "<script>alert" not in text
+
+
+def test_a_folder_name_in_views_of_sql(tmp_path: Path) -> None:
+    """DuckDB runs the file when it starts: a quote or a line of the folder's name is a part of the name."""
+    import duckdb
+
+    planted = tmp_path / "o'b\n.shell touch planted\ncreate table planted (a int); --"
+    level_export.export([], Objectives(), 1e9, planted)
+    base = duckdb.connect()
+    base.execute((planted / level_export.VIEWS).read_text())
+    assert base.execute("select count(*) from tallies").fetchone() == (0,)
+    assert "planted" not in {row[0] for row in base.execute("show tables").fetchall()}

@@ -34,7 +34,7 @@ _TALLY = pa.schema(
     ]
 )
 
-_VIEWS = """-- duckdb -init {folder}/views.sql
+_VIEWS = """-- duckdb -init views.sql
 create or replace view tallies as select * from '{folder}/tallies.parquet';
 create or replace view objectives as select * from '{folder}/objectives.parquet';
 
