@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from plinth.compute.context import Context
@@ -42,7 +44,7 @@ def promote(
         MissingError: no such candidate.
     """
     asked = AuditedAction("promote", f"{candidates.model_name(recipe)} version {version}", by, reason)
-    with audit_log.audited(ctx, asked), locked(ctx):
+    with _decided(ctx, asked):
         incidents.require_none(ctx)
         judged = judgement.judge(ctx, client, recipe, client.get_model_version(candidates.model_name(recipe), version))
         asked.subject = f"{judged.candidate.title} to {stage}"
@@ -84,7 +86,7 @@ def rollback(
         GateError: there is no good earlier version.
     """
     name = recipe.required_release().name
-    with audit_log.audited(ctx, AuditedAction("rollback", name, by, reason)) as asked, locked(ctx):
+    with _decided(ctx, AuditedAction("rollback", name, by, reason)) as asked:
         now_held = released.standing_of(ctx, name)
         champion = now_held.champion
         if champion is None:
@@ -120,7 +122,7 @@ def return_canary(
     """
     name = recipe.required_release().name
     asked = AuditedAction("return", f"canary of {name}", by, reason)
-    with audit_log.audited(ctx, asked), locked(ctx):
+    with _decided(ctx, asked):
         records = releases.history(ctx, name)
         held = standing(records)
         if version is not None and held.canary not in (version, None):
@@ -140,6 +142,15 @@ def return_canary(
         mirror.note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
         mirror.repair(ctx, client, name)
         return record
+
+
+@contextmanager
+def _decided(ctx: Context, asked: AuditedAction) -> Iterator[AuditedAction]:
+    """Enter a movement in the log of decisions, and sign a head that names the entry."""
+    with locked(ctx):
+        with audit_log.audited(ctx, asked):
+            yield asked
+        releases.refresh(ctx)
 
 
 def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str]:
