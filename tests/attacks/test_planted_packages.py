@@ -201,8 +201,10 @@ def test_keys_reach_those_who_sign_and_variables_those_who_ask(monkeypatch: pyte
     monkeypatch.setenv("PLINTH_TRUST", "trust")
     monkeypatch.setenv("PLINTH_PIN", "1234")
     monkeypatch.setenv("MY_TOKEN", "token")
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     monkeypatch.delenv("PLINTH_PASS_ENVIRONMENT", raising=False)
     assert {"PLINTH_TRUST", "PLINTH_PIN", "MY_TOKEN"}.isdisjoint(processes.environment())
+    assert processes.environment()["PYTHONSAFEPATH"] == "1"  # for what the child starts, without `-P`
     signing = processes.environment(*processes.KEYS)
     assert signing["PLINTH_TRUST"] == os.path.abspath("trust")  # the child starts elsewhere
     assert "MY_TOKEN" not in signing
