@@ -5,7 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import dagster as dg
+
 from assets.framework.expectations import Suite, between, no_nulls, rows_between
+from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.sampled import written
 from plinth import fingerprint
@@ -42,6 +45,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             owner=bucket.owner,
             kinds=("file",),
             suite=_suite,
+            present=_present,
             priority=READ_FIRST,
         )
         for name, bucket in recipe.corpus.buckets.items()
@@ -93,6 +97,11 @@ def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
 def _facts(source: Source) -> dict[str, Any]:
     """The declared facts of a source, without its location."""
     return source.model_dump(mode="json", exclude={"path"})
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = sorted(made.stats["not_read"].items(), key=lambda one: (-one[1], one[0]))
+    return {"files_found": made.stats["found"], "not_read": dg.MetadataValue.md(table(["reason", "files"], rows))}
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

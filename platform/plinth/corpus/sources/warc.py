@@ -179,6 +179,8 @@ class _Reader:
             record.parse_http(quirks_mode=True)  # bare line feeds end a line of HTTP, too (RFC 9112, 2.2)
         # Before its size: a film in a crawl is no page that is too large.
         if unwanted := _unwanted(record, uri):
+            if record.content_length and not record.reader.read(1):
+                return self._refuse("broken_record", "it ends inside its header", length)
             return self._refuse(*unwanted, length)
         if record.content_length > self.max_bytes:
             return self._refuse("too_large", f"{length} bytes, at most {self.max_bytes}", length)

@@ -294,6 +294,15 @@ def test_every_version_is_read_past_damage(
     assert found == ["0", "!broken_record", "2", "!broken_record", "3", "!broken_record"]
 
 
+@pytest.mark.parametrize("line", [b"\r\n", b"\n"])
+def test_a_record_that_is_cut_anywhere_is_damage(read_file: Any, warc_record: Any, line: bytes) -> None:
+    """Inside its header, that of HTTP (where half a status or media type is no reason), and its body."""
+    record = warc_record("0", line=line)
+    whole = len(record) - 2 * len(line)
+    for length in range(1, whole):
+        assert outcome(read_file("warc", "x.warc", record + record[:length])) == ["0", "!broken_record"], length
+
+
 def test_headers_of_http_with_bare_line_feeds(read_file: Any, warc_record: Any) -> None:
     head = b" X\r\nContent-Type: text/html\r\n\r\n"
     record = warc_record("a", HI).replace(head, head.replace(b"\r\n", b"\n") + b"\n\n\n")
