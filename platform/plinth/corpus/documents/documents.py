@@ -42,7 +42,7 @@ from plinth.storage.files import SourceFile
 from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
 
-VERSION = "10"
+VERSION = "11"
 #: Built-in kinds whose text comes from an extractor, within its limits.
 EXTRACTED = ("warc", "html", "pdf", "latex")
 #: Of a bucket with more than twice so many groups, so many are read first: a source that is damaged throughout fails

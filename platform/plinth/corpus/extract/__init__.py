@@ -8,6 +8,7 @@
     page_metadata  title, canonical address, date, language, by one scan of the head
     pdf            text of PDF, page by page, by PDFium
     latex          text of LaTeX, with maths and tables, by pylatexenc
+    pdf_lines      lines of a page into paragraphs, by where they stand
     latex_macros   macros that a LaTeX file defines, expanded
     dates          a date as pages write it -> ISO 8601
     handler        the worker: blocks of pages under a CPU limit per page

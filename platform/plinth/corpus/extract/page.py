@@ -21,7 +21,7 @@ FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICEN
 FACT_CHARACTERS = 500
 ANSWER = struct.Struct(f"<BI{len(FACTS)}H")
 #: Status of an answer: text came out, or one of these reasons.
-REASONS = ("", "extract_failed", "nul_bytes")
+REASONS = ("", "extract_failed", "nul_bytes", "encrypted")
 
 
 #: How a page is read, by the media type of its record; all else is HTML.

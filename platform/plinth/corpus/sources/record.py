@@ -36,6 +36,7 @@ symlink            a symbolic link that leads out of its source, to a folder, or
 special_file       a pipe, socket or device in a source
 private_file       a key, a credential or a file of Plinth's own, or a hard link to one (`storage.off_limits`)
 illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); the reject holds no text
+encrypted          a PDF that opens only with a password
 takedown           an entry of the exclusion list takes it (`plinth.corpus.exclusions`)
 seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
 """
@@ -64,6 +65,7 @@ EXCLUSIONS = frozenset(
         "not_page",
         "not_html",
         "binary",
+        "encrypted",
         ATTRIBUTES,
         EMPTY,
         SYMLINK,
