@@ -28,7 +28,7 @@ from plinth.errors import PlinthError, RegistryError, TrustError
 from plinth.storage import addresses, started
 from plinth.storage.workspace import Workspace
 from registry import api
-from registry.server import ensure_server, find_server
+from registry.server import MODELS, ensure_server, find_server
 
 HOST = "127.0.0.1"
 #: Of the exporter; the next free one of ten.
@@ -87,7 +87,8 @@ def up(
             mlflow = ServerPart("MLflow server", lambda: _mlflow(space), shared=True)
             with _supervised(space, [mlflow, *dagster, exporter]) as supervisor:
                 print(
-                    f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nPages    {pages}\n"
+                    f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri.rstrip('/')}{MODELS}\n"
+                    f"Pages    {pages}\n"
                     f"Metrics  http://{HOST}:{metrics_port}/metrics\nLog      {log}\n"
                     "Ctrl-C stops the servers; jobs keep running",
                     flush=True,

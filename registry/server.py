@@ -43,6 +43,10 @@ POLL_S = 0.2
 #: Names the port of the local server, for a proxy that must know it.
 PORT_VARIABLE = "PLINTH_MLFLOW_SERVER_PORT"
 
+#: Path of MLflow's pages with the model registry in their menu, which MLflow hides by default. Its list of models
+#: (`/#/models`) drops the parameter.
+MODELS = "/#/experiments?workflowType=machine_learning"
+
 #: Job execution costs 2 GB of memory for features that are not used here.
 SERVER_ENVIRONMENT = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

@@ -28,10 +28,8 @@ from plinth.storage import addresses
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.training.run_watch import RunWatch
-from registry.server import find_server
+from registry.server import MODELS, find_server
 
-#: Path of MLflow's pages: by default it hides registered models, as for work on prompts.
-MODELS = "/#/models?workflowType=machine_learning"
 #: Runs with a line, newest first; each has its timeline read.
 RUNS_SHOWN = 20
 #: What the index shows, in the workspace, beside runs.
