@@ -38,7 +38,7 @@ SYSTEM: Final = ("/proc", "/sys", "/run/secrets", "/var/run/secrets")
 REMEMBERED_S: Final = 5
 
 
-class Place(NamedTuple):
+class LocalPlace(NamedTuple):
     """A location on this machine with links resolved, and the folder above it below which no part may be a link."""
 
     path: str
@@ -86,7 +86,7 @@ def current() -> OffLimits:
     return _known(int(time.monotonic() // REMEMBERED_S), tuple(keys), given)
 
 
-def place(location: str, base: Path | str) -> Place:
+def place(location: str, base: Path | str) -> LocalPlace:
     """Where a local location leads.
 
     Args:
@@ -102,7 +102,7 @@ def place(location: str, base: Path | str) -> Place:
     named = [_below(os.path.realpath(one)) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one]
     home = _home(location, base)
     if home and _below(found).startswith(_below(home)):
-        return Place(found, os.path.dirname(home))
+        return LocalPlace(found, os.path.dirname(home))
     if (home or named) and not _below(found).startswith(tuple(named)):
         raise SourceError(
             f"{location} is outside the folders that sources may be in",
@@ -110,7 +110,7 @@ def place(location: str, base: Path | str) -> Place:
             expected=f"a place in {home or os.environ[VARIABLE]}",
             remedy=f"name the place itself by an absolute `path`; where {VARIABLE} is set, it has to name the folder",
         )
-    return Place(found, found)
+    return LocalPlace(found, found)
 
 
 def require(path: str, status: os.stat_result) -> None:

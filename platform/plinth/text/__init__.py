@@ -9,10 +9,11 @@
     fasttext    fastText inference                                                             on words
     scoring     n-gram language models; features of linear models and trees                    on words
     terminal    foreign text as a terminal may print it
+    markdown    foreign text as a page of Markdown may show it
     plural      counts in words
     hosts       host names of addresses in one form
 
-The last three have no kernels.
+The last four have no kernels.
 
 Kernels release the GIL, are compiled once and cached, and agree with slow references in the tests.
 Does not belong here: thresholds, tables, files.
