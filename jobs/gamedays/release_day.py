@@ -174,7 +174,7 @@ def _close_gate(made: _Rehearsed) -> None:
     made.see("the gate would have caught it: it and the mark are closed", closed, {GATE, "taint"})
     made.see("it is asked by the policy that governs", (GATE in asked.asked, asked.version), (True, 2))
     reason = bad[GATE].reason
-    made.found.append(Outcome(what="its reason names the slices", passed=all(f"bucket {one}" in reason for one in GOOD),
+    made.found.append(Outcome(what="its reason names the slices", passed=all(f"{one} +" in reason for one in GOOD),
                               seen=reason))  # fmt: skip
     made.see("it keeps back no good one", {name for name, one in good.items() if one.blocks} - {"approvals"}, set())
     made.found.append(Outcome(what="it cannot be promoted again", passed=GATE in refused, seen=refused))

@@ -146,7 +146,7 @@ def _fork_rank(command: list[str], environment: dict[str, str], lock_fd: int) ->
             signal.signal(number, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(environment)
-        sys.argv = command[2:]
+        sys.argv = command[command.index("-m") + 1 :]
         faults.arm(int(environment["RANK"]))
         import torch
 
