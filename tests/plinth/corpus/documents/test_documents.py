@@ -178,7 +178,7 @@ def test_a_crawl_full_of_what_crawls_contain_runs_with_defaults(corpus: Corpus) 
     records += [captured(f"asset-{i}", *ASSETS[i % 3]) for i in range(25)]
     records += [captured(f"old-{i}", "text/html", b"<p>Moved.</p>", 301) for i in range(15)]
     records += [captured(f"empty-{i}", "text/html", b"<html></html>" if i % 2 else b"") for i in range(6)]
-    records += [captured("robots.txt", "text/plain", b"User-agent: *"), captured("bad", "text/plain", b"\xff")]
+    records += [captured("robots.txt", "text/plain", b"User-agent: *"), captured("bad", "text/plain", b"\xff\x01")]
     corpus.write("warc/crawl.warc.gz", b"".join(records))
     made = corpus.run("warc", params=Documents())
     assert made.stats["documents"] == 60
