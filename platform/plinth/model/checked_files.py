@@ -90,7 +90,7 @@ class CheckedRows:
         return self._tensor[rows]
 
 
-def _tensor(body: Tensor, place: tensor_file.Place) -> Tensor:
+def _tensor(body: Tensor, place: tensor_file.TensorPlace) -> Tensor:
     found, kind = body[place.at : place.end], _TORCH[place.dtype]
     aligned = found if place.at % kind.itemsize == 0 else found.clone()
     return aligned.view(kind).reshape(place.shape)

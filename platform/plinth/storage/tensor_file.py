@@ -89,7 +89,7 @@ def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapp
     return struct.pack("<Q", len(text)) + text
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """A tensor of a file: its dtype, shape, and the numbers of its first byte and of the byte after its last."""
 
     dtype: str
@@ -98,7 +98,7 @@ class Place(NamedTuple):
     end: int
 
 
-def places(path: Path) -> dict[str, Place]:
+def places(path: Path) -> dict[str, TensorPlace]:
     """The places of the tensors in a file.
 
     Raises:
@@ -109,7 +109,7 @@ def places(path: Path) -> dict[str, Place]:
         return read_header(stream.read(min(size, whole)), whole)
 
 
-def read_header(header: bytes, file_bytes: int) -> dict[str, Place]:
+def read_header(header: bytes, file_bytes: int) -> dict[str, TensorPlace]:
     """The places of tensors by a header, which has one reading: whoever else loads the file sees the same tensors.
 
     Args:
@@ -128,7 +128,7 @@ def read_header(header: bytes, file_bytes: int) -> dict[str, Place]:
         size = math.prod(shape) * _ITEM_BYTES[one["dtype"]]
         if begin != at or end - begin != size or min(shape, default=0) < 0:
             raise ValueError(f"tensor {name} has bytes {begin} to {end}, expected {at} to {at + size}")
-        found[name], at = Place(one["dtype"], shape, begin, end), end
+        found[name], at = TensorPlace(one["dtype"], shape, begin, end), end
     if at != file_bytes:
         raise ValueError(f"tensors end at byte {at} of {file_bytes}")
     return found

@@ -243,7 +243,7 @@ class _Piece(NamedTuple):
     key: str
     file: Any
     stream: FileIO
-    place: tensor_file.Place
+    place: tensor_file.TensorPlace
 
     def read(self, target: Tensor, first: int, held: FilledTensors | None, beat: Callable[[], object]) -> None:
         """Elements from `first` on into `target`, on the host straight into its memory.
