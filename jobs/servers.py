@@ -26,6 +26,7 @@ from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, RegistryError, TrustError
 from plinth.storage import addresses, started
+from plinth.storage.atomic import append_to
 from plinth.storage.workspace import Workspace
 from registry import api
 from registry.server import MODELS, ensure_server, find_server
@@ -141,7 +142,7 @@ def _dagster_parts(folder: Path, log: Path, own: dict[str, str], port: int, orig
 
 
 def _start(log: Path, command: Sequence[str], own: dict[str, str], *needs: str) -> subprocess.Popen[bytes]:
-    with log.open("ab") as stream:
+    with append_to(log) as stream:
         process: subprocess.Popen[bytes] = processes.start(
             command,
             *needs,

@@ -26,7 +26,7 @@ import psutil
 from plinth import processes
 from plinth.errors import RegistryError, StorageError
 from plinth.storage import started
-from plinth.storage.atomic import named_failures, write_bytes
+from plinth.storage.atomic import append_to, write_bytes
 from plinth.storage.locks import locked
 from plinth.storage.started import RunningProcess
 from plinth.storage.workspace import Workspace
@@ -120,10 +120,7 @@ def _start(workspace: Workspace, port: int | None) -> str:
     home = workspace.mlflow
     log, login = home / "server.log", settings.identity(workspace)
     port = _port(port)
-    with named_failures(log):
-        home.mkdir(parents=True, exist_ok=True)
-        stream = log.open("ab")
-    with stream:
+    with append_to(log) as stream:
         process = processes.start(
             _command(workspace, port),
             *processes.STORES,

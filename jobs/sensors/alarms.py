@@ -5,10 +5,11 @@ import time
 from pathlib import Path
 
 from plinth.operation.metrics.workspace import ALARMS
+from plinth.storage.atomic import append_to
 
 
 def record_failure(workspace: Path, run_id: str, job: str, message: str | None) -> None:
     """Append one line to the alerts of a workspace."""
     line = json.dumps({"time": time.time(), "run": run_id, "job": job, "message": message})
-    with (workspace / ALARMS).open("a") as stream:
-        stream.write(line + "\n")
+    with append_to(workspace / ALARMS) as stream:
+        stream.write(f"{line}\n".encode())

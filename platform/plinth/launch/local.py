@@ -17,7 +17,7 @@ from plinth import processes
 from plinth.errors import LaunchError
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import HANDLE, read_handle, submit_once, tail
-from plinth.storage.atomic import named_failures
+from plinth.storage.atomic import append_to, named_failures
 
 #: In the environment of a job: its directory, so that one whose handle was never written is found again.
 DIRECTORY = "PLINTH_JOB_DIRECTORY"
@@ -74,9 +74,7 @@ class LocalLauncher:
     def _start(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         with named_failures(log):
             (directory / HANDLE).unlink(missing_ok=True)  # of a job that has ended: nothing may hide the new one
-            log.parent.mkdir(parents=True, exist_ok=True)
-            stream = log.open("ab")
-        with stream:
+        with append_to(log) as stream:
             try:
                 process: subprocess.Popen[bytes] = processes.start(
                     command,

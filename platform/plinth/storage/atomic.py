@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ def named_failures(path: Path) -> Iterator[None]:
                 expected="a writable directory",
                 remedy="fix its permissions or choose another --workspace",
             ) from error
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _no_plain_file(path, "a link" if error.errno == errno.ELOOP else "a pipe or a device") from error
         raise StorageError(f"cannot write {path}", found=error) from error
 
 
@@ -63,6 +66,41 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """Open a file to write in place, made with its folder if there is none; returns its descriptor.
+
+    A link that someone else put there would lead to a file of this user: it is not followed, and neither a pipe nor a
+    device is opened.
+
+    Args:
+        flags: `os.O_RDWR`, or `os.O_WRONLY | os.O_APPEND`.
+
+    Raises:
+        DiskFullError, WorkspaceError, StorageError: as the operating system refuses; or it is no plain file.
+    """
+    with named_failures(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise _no_plain_file(path, "a pipe or a device")
+
+
+def append_to(path: Path) -> IO[bytes]:
+    """A log, opened to append to; see `open_plain`."""
+    return os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
+
+
+def _no_plain_file(path: Path, found: str) -> WorkspaceError:
+    return WorkspaceError(
+        f"cannot write {path}",
+        found=found,
+        expected="a plain file",
+        remedy="find out who put it there; delete it, and run the same command again",
+    )
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plinth.storage.atomic import named_failures
+from plinth.storage.atomic import open_plain
 
 POLL_S = 0.1
 
@@ -106,9 +106,7 @@ def owner(path: Path) -> str:
 
 
 def _open(path: Path) -> int:
-    with named_failures(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    return open_plain(path, os.O_RDWR)
 
 
 def _sign(fd: int, owner: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from plinth import processes
 from plinth.errors import TrainingError
-from plinth.storage.atomic import named_failures
+from plinth.storage.atomic import append_to
 from plinth.training.config import RunConfig
 from plinth.training.forensics.audit_span import span
 from plinth.training.supervise.run_lock import hold
@@ -45,7 +45,7 @@ def _replay(config: RunConfig, start: int | None, held: int) -> None:
     command += ["--start", str(start)] if start is not None else []
     shared = {"WORLD_SIZE": config.ranks, "LOCAL_WORLD_SIZE": config.ranks, "MASTER_ADDR": "127.0.0.1"}
     shared |= {"MASTER_PORT": port, "OMP_NUM_THREADS": max(1, (os.cpu_count() or 1) // config.ranks)}
-    with named_failures(run.log), run.log.open("ab") as log:
+    with append_to(run.log) as log:
         ranks = []
         for rank in range(config.ranks):
             place = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}

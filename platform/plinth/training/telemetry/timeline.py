@@ -68,7 +68,7 @@ from typing import Any
 
 from plinth.errors import IntegrityError
 from plinth.storage import locks
-from plinth.storage.atomic import named_failures, write_bytes
+from plinth.storage.atomic import named_failures, open_plain, write_bytes
 
 Event = dict[str, Any]
 
@@ -92,9 +92,8 @@ class Timeline:
         Raises:
             DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
         """
+        fd = open_plain(self.path, os.O_RDWR)
         with named_failures(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 locks.lock(fd)
                 end = self._find_end(fd)
