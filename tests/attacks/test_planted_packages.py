@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from plinth import processes
-from plinth.errors import WorkspaceError
+from plinth.errors import PlinthError, WorkspaceError
 from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
 from registry import server
+from tests.plinth.training.conftest import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -170,6 +172,21 @@ def test_numba_reads_no_settings_from_the_working_directory(workspace: Path) -> 
     child = [sys.executable, "-P", "-c", code]
     done = subprocess.run(child, cwd=workspace, env={**os.environ, **own}, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [repr(str(workspace)), "''"]
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "PATH", "BASH_ENV", "NCCL_NET_PLUGIN", "NUMBA_CACHE_DIR"])
+def test_a_run_whose_configuration_was_edited_loads_no_code(name: str, tmp_path: Path) -> None:
+    """`launch.environment` of a run lies in the workspace, and its ranks start again after a failure."""
+    config = tiny(tmp_path, run_id="r1")
+    configuration.write(config)
+    edited = json.loads(config.directory.config.read_bytes())
+    edited["launch"]["environment"] = {"NCCL_DEBUG": "INFO"}
+    config.directory.config.write_text(json.dumps(edited))
+    assert configuration.load(config.directory.config).launch.environment == {"NCCL_DEBUG": "INFO"}
+    edited["launch"]["environment"] = {name: "/tmp/planted.so"}
+    config.directory.config.write_text(json.dumps(edited))
+    with pytest.raises(PlinthError, match="decides which code runs"):
+        configuration.load(config.directory.config)
 
 
 def test_the_server_of_mlflow_has_no_keys_and_starts_outside(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
@@ -204,8 +205,20 @@ def problems(launch: Launch) -> Iterator[Refusal]:
         yield "ray.resources", f"{found}; expected one for each, or 0"
 
 
+#: Variables by which a program loads code or finds its programs. A run's configuration lies in the workspace, which
+#: others may write: these come from the environment of whoever starts the job.
+_LOADS_CODE = (
+    *("LD_*", "DYLD_*", "GCONV_PATH", "PATH", "PYTHON*", "BASH*", "ENV", "IFS", "SHELL", "HOME", "XDG_*", "GIT_*"),
+    *("NUMBA_*", "TRITON_*", "TORCHINDUCTOR_*", "TORCH_EXTENSIONS_DIR", "*_PLUGIN*", "*PRELOAD*", "*_CACHE_DIR"),
+    *("CC", "CXX", "*FLAGS", "CUDA_HOME", "CUDA_PATH", "CUDA_INJECTION*", "NVIDIA_*PATH*", "OPENSSL_*", "DEEPSPEED_*"),
+)
+
+
 def _environment(launch: Launch) -> Iterator[Refusal]:
     for name in launch.environment:
+        if any(fnmatchcase(name.upper(), pattern) for pattern in _LOADS_CODE):
+            yield "environment", f"{name} decides which code runs; set it where the job is started"
+            continue
         if name in _RANK_OWN or name.startswith("PLINTH_"):
             yield "environment", f"{name} is Plinth's own to set; expected another variable"
         elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

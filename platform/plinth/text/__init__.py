@@ -10,7 +10,6 @@
     scoring     n-gram language models; features of linear models and trees                    on words
     terminal    foreign text as a terminal may print it
     markdown    foreign text as a Markdown page may show it
-    markdown    foreign text as a page of Markdown may show it
     plural      counts in words
     hosts       host names of addresses in one form
 
