@@ -238,7 +238,8 @@ def _answer(client: Any, version: Any, text: str) -> None:
         client.set_model_version_tag(version.name, version.version, ANSWER, text)
     else:
         client.delete_model_version_tag(version.name, version.version, ANSWER)
-    registration.describe(client, version, {**version.tags, ANSWER: text})
+    version.tags[ANSWER] = text  # whoever describes this version later in the same tick
+    registration.describe(client, version, version.tags)
 
 
 def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
