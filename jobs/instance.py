@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from jobs import own_notes
 from plinth.errors import WorkspaceError
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
@@ -24,11 +27,38 @@ def settings_file() -> Path:
 
 
 def home(workspace: Workspace) -> Path:
-    """DAGSTER_HOME of a workspace, with the current settings in it."""
-    target, wanted = workspace.dagster / "dagster.yaml", settings_file().read_bytes()
+    """DAGSTER_HOME of a workspace: a private folder with the current settings.
+
+    They name classes that Dagster imports and calls, so they are not read from the workspace, which others may write;
+    the databases stay there.
+    """
+    folder = own_notes.folder(workspace.root) / "dagster"
+    target, wanted = folder / "dagster.yaml", yaml.safe_dump(_settings(workspace.dagster)).encode()
     if not target.exists() or target.read_bytes() != wanted:
         write_bytes(target, wanted)
-    return workspace.dagster
+    return folder
+
+
+def _settings(databases: Path) -> dict[str, Any]:
+    """The settings, with Dagster's own defaults for what they leave out, in the workspace."""
+    given: dict[str, Any] = yaml.safe_load(settings_file().read_bytes()) or {}
+    own = {
+        "local_artifact_storage": _local("dagster._core.storage.root", "LocalArtifactStorage", databases),
+        "compute_logs": _local(
+            "dagster._core.storage.local_compute_log_manager", "LocalComputeLogManager", databases / "storage"
+        ),
+    }
+    if not _STORAGES & given.keys():
+        own["storage"] = {"sqlite": {"base_dir": str(databases)}}
+    return own | given
+
+
+def _local(module: str, name: str, folder: Path) -> dict[str, Any]:
+    return {"module": module, "class": name, "config": {"base_dir": str(folder)}}
+
+
+#: Settings that say where runs, events and schedules are.
+_STORAGES = frozenset({"storage", "run_storage", "event_log_storage", "schedule_storage"})
 
 
 #: The code location that `plinth up` serves, and the repository in it: Dagster's names for a module.

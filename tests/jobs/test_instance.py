@@ -40,6 +40,26 @@ def test_settings_that_cannot_be_used_are_named(
     assert found in str(caught.value.found)
     assert "plinth[postgres]" in str(caught.value.remedy)
 
+def test_the_settings_are_private_and_the_databases_are_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in the workspace names no class that Dagster imports."""
+    monkeypatch.setenv("DAGSTER_HOME", "")  # given back
+    space = Workspace(tmp_path / "workspace").ensure()
+    space.dagster.mkdir(exist_ok=True)
+    (space.dagster / "dagster.yaml").write_text(
+        "python_logs: {dagster_handler_config: {handlers: {x: {(): subprocess.Popen, args: [touch, planted]}}}}\n"
+    )
+    with instance.open_instance(space) as opened:
+        settings = opened.get_ref().custom_instance_class_data, opened.get_settings("python_logs")
+        assert "Popen" not in str(settings)
+        assert opened.run_storage is not None
+        assert Path(opened.storage_directory()).is_relative_to(space.dagster)
+        opened.get_runs()
+    assert (space.dagster / "history" / "runs.db").exists()
+    assert not instance.home(space).is_relative_to(space.root)
+
+
 def test_runs_of_this_process_are_runs_of_a_job_of_the_code_location(tmp_path: Path) -> None:
     """As Dagster's pages ask for them: by the label of the repository in the code location that `plinth up` serves."""
     import dagster as dg

@@ -24,7 +24,7 @@ feed/        signed entries of what consumers must learn, numbered
 consumers/   signed enrolments of services and fine-tuned models
 impact/      the links between all manifests, for `plinth impact`; made again when it is lost
 mlflow/      SQLite database and artifacts of the local MLflow server
-dagster/     DAGSTER_HOME
+dagster/     databases and logs of Dagster
 gamedays/    signed records of game days, numbered
 reports/     self-contained pages
 experiments/ references, costs and records of the arms of experiments; what they made lies in the common store
