@@ -72,14 +72,18 @@ def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
     return ctx.workspace.approvals / candidate.key[:12] / f"{owner_file(person)}.json"
 
 
-def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval:
+def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes | None = None) -> Approval:
     """A signed decision, by the person whom the file names, about this candidate.
+
+    Args:
+        data: the bytes of the file, if the caller has read it.
 
     Raises:
         SignatureError: signed by somebody else, changed, or about another candidate.
     """
     person = urllib.parse.unquote(path.stem)
-    authority, envelope = Trust.of(ctx.workspace).authority(APPROVER).owned_by(person), dsse.envelope_of(path)
+    authority = Trust.of(ctx.workspace).authority(APPROVER).owned_by(person)
+    envelope = dsse.envelope_of(path) if data is None else dsse.parsed(data, str(path))
     content = dsse.opened(envelope, authority, PREDICATE, str(path))
     about = dsse.subjects(content)
     if about != candidate.subjects:

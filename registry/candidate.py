@@ -7,6 +7,7 @@ the model directory; the tags in MLflow repeat it for people and are never trust
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -175,13 +176,16 @@ def attest(
 
 
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
-    """What the proof of resume in a signed directory concludes of a checkpoint; None without one. That of a mean is of
-    the last checkpoint of its run."""
+    """What the proof of resume in a signed directory concludes of a checkpoint; None without one, or if
+    the file is not the one in the manifest. That of a mean is of the last checkpoint of its run."""
     try:
-        found = json.loads((directory / RESUME_FILE).read_bytes())
+        proof = dsse.bytes_of(directory / RESUME_FILE)
+        if hashlib.sha256(proof).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(RESUME_FILE)}:
+            return None
+        found = json.loads(proof)
         last = checkpoint.stats["resume"] if mean_record.is_mean(checkpoint) else checkpoint.stats
         step, parameters = last["step"], last["parameters_sha256"]
-    except (OSError, ValueError, KeyError):
+    except (SignatureError, ValueError, KeyError):
         return None
     shown = examined(found, step=step, parameters_sha256=parameters)
     facts = ResumeFacts(

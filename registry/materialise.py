@@ -47,7 +47,7 @@ def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any
         if not signing.is_signed(target):
             _build(ctx.store, target, checkpoint, provenance)
             subjects = {part.name: part.blob.sha256 for part in checkpoint.parts}
-            own = hashlib.sha256((target / signing.PROVENANCE_FILE).read_bytes()).hexdigest()
+            own = hashlib.sha256(_encoded(provenance)).hexdigest()
             signing.sign(target, provenance, subjects | {signing.PROVENANCE_FILE: own}, trust.signer(TRAINER))
         found = signing.verify(target, trust.authority(TRAINER))
     if found["checkpoint"]["digest"] != checkpoint.digest:
@@ -84,9 +84,13 @@ def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping
         staged.mkdir(parents=True)
     checkout(store, checkpoint.parts, staged, mode=0o444)
     with replacing(staged / signing.PROVENANCE_FILE, mode=0o444) as stream:
-        stream.write(json.dumps(provenance, indent=1, sort_keys=True).encode())
+        stream.write(_encoded(provenance))
     with named_failures(target):
         signing.discard(target)
         shutil.rmtree(target, ignore_errors=True)
         staged.rename(target)
         sync_directory(target.parent)
+
+
+def _encoded(provenance: Mapping[str, Any]) -> bytes:
+    return json.dumps(provenance, indent=1, sort_keys=True).encode()

@@ -130,7 +130,7 @@ def history(ctx: Context, model: str | None = None, *, expired: bool = False) ->
     """
     found = RELEASES.records(ctx)
     _HEAD.require(ctx, found[-1] if found else None, expired=expired)
-    records = (_record(each) for each in found)
+    records = map(record_of, found)
     return tuple(record for record in records if model in (None, record.model))
 
 
@@ -156,7 +156,12 @@ def prove_log(ctx: Context) -> AuditProof:
     return audit_log.prove(ctx, [(name, anchor) for name, anchor in anchors if anchor])
 
 
-def _record(found: LogRecord) -> ReleaseRecord:
+def record_of(found: LogRecord) -> ReleaseRecord:
+    """The release record in a record of the log.
+
+    Raises:
+        SignatureError: it is none.
+    """
     try:
         return ReleaseRecord(number=found.number, prior=found.prior, at=found.at, **found.body)
     except (TypeError, ValidationError) as error:

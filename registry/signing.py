@@ -130,9 +130,19 @@ def verify(directory: Path, authority: Authority, *, at: str | None = None) -> d
             expected=f"the files that a {authority.role} of {authority.root} signed, unchanged, and no others",
             remedy="do not use this model; register the checkpoint again, or roll back to another version",
         ) from error
-    provenance = _provenance(directory)
-    _agree(directory, provenance, dsse.read(slsa_path(directory), authority, SLSA_PREDICATE, at=at))
-    return provenance
+    return provenance_of(directory, authority, at=at)[0]
+
+
+def provenance_of(directory: Path, authority: Authority, *, at: str | None = None) -> tuple[dict[str, Any], bytes]:
+    """The provenance of a directory and the bytes of its file, read once; the SLSA statement is about these bytes.
+
+    Raises:
+        SignatureError: no statement, another signer, or another provenance than the one that was signed.
+    """
+    data = dsse.bytes_of(directory / PROVENANCE_FILE)
+    provenance = _provenance(directory, data)
+    _agree(directory, provenance, data, dsse.read(slsa_path(directory), authority, SLSA_PREDICATE, at=at))
+    return provenance, data
 
 
 class _ModelKey:
@@ -167,7 +177,7 @@ def _model_verifier(public: str) -> Any:
 
 def _named_key(signature: Path, authority: Authority, at: str | None) -> str:
     """PEM of the role's key that a bundle names by its SHA-256; the bundle only chooses among the role's keys."""
-    content = json.loads(signature.read_bytes())
+    content = json.loads(dsse.bytes_of(signature))
     hint = content["verificationMaterial"]["publicKey"]["hint"]
     for key in authority.keys.values():
         if hashlib.sha256(_canonical_pem(key.public)).hexdigest() == hint:
@@ -209,9 +219,9 @@ def _present(directory: Path) -> None:
             )
 
 
-def _provenance(directory: Path) -> dict[str, Any]:
+def _provenance(directory: Path, data: bytes) -> dict[str, Any]:
     try:
-        content = json.loads((directory / PROVENANCE_FILE).read_bytes())
+        content = json.loads(data)
     except ValueError as error:
         raise SignatureError(f"{directory / PROVENANCE_FILE} is not JSON", found=error) from error
     schema = content.get("schema") if isinstance(content, dict) else None
@@ -222,11 +232,11 @@ def _provenance(directory: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def _agree(directory: Path, provenance: Mapping[str, Any], statement: Mapping[str, Any]) -> None:
+def _agree(directory: Path, provenance: Mapping[str, Any], data: bytes, statement: Mapping[str, Any]) -> None:
     """The statement must be about these files and this provenance."""
     stated = dsse.subjects(statement)
     expected = {name: file["sha256"] for name, file in provenance["files"].items()}
-    expected[PROVENANCE_FILE] = hashlib.sha256((directory / PROVENANCE_FILE).read_bytes()).hexdigest()
+    expected[PROVENANCE_FILE] = hashlib.sha256(data).hexdigest()
     if stated != expected or statement != slsa_statement(provenance, expected):
         different = sorted(name for name in {*stated, *expected} if stated.get(name) != expected.get(name))
         raise SignatureError(

@@ -95,7 +95,7 @@ def write(
     Raises:
         SignatureError: no key as `promoter` on this machine.
     """
-    read = {_uri(ctx, one): hashlib.sha256(one.read_bytes()).hexdigest() for one in inputs}
+    read = {_uri(ctx, one): hashlib.sha256(dsse.bytes_of(one)).hexdigest() for one in inputs}
     content = predicate(found, policy, results, read, datetime.now(UTC), faults)
     signer = Trust.of(ctx.workspace).signer(PROMOTER)
     target = path(found)

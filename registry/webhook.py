@@ -27,6 +27,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
+from plinth.trust import dsse
 from plinth.trust.pin import Trust
 from registry.consumers import Consumer, enrolled
 from registry.feed import FeedEntry, entries
@@ -105,7 +106,10 @@ def _post(
 ) -> None:
     import requests
 
-    body = FEED.path(ctx, entry.number).read_bytes()
+    path = FEED.path(ctx, entry.number)
+    body = dsse.bytes_of(path)
+    if hashlib.sha256(body).hexdigest() != entry.sha256:
+        raise SignatureError(f"{path} was exchanged", expected="the entry that was verified")
     headers = {"Content-Type": "application/vnd.dsse+json", SEQUENCE: str(entry.number), KEY: entry.sha256}
     for attempt in range(attempts):
         if attempt:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, MissingError
+from plinth.errors import GateError, MissingError, SignatureError
 from plinth.provenance.statements import chain
 from plinth.trust import dsse
-from plinth.trust.authority import COMPLIANCE
+from plinth.trust.authority import COMPLIANCE, TRAINER
 from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import RELEASE
 from registry import candidate, policy, released, releases, signing, taint, waivers
@@ -28,7 +28,7 @@ from registry.papers import provider, signed
 from registry.papers.signed import MadePapers
 from registry.papers.subject import role_of, statements_about, subject_of
 from registry.releases import ReleaseRecord
-from registry.signed_log import LOGINS
+from registry.signed_log import LOGINS, RELEASES
 from registry.standing import standing
 
 EVIDENCE = "evidence"
@@ -103,10 +103,11 @@ def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -
     for name, content in made.files.items():
         _write(directory / name, content)
     if statement := signed.for_export(ctx, found.record.model, made):
-        evidence[f"{EVIDENCE}/papers.json"] = (COMPLIANCE, statement.read_bytes())
+        evidence[f"{EVIDENCE}/papers.json"] = (COMPLIANCE, _pretty(statement))
     for name, (_, content) in evidence.items():
         _write(directory / name, content)
-    own = (found.candidate.directory / signing.PROVENANCE_FILE).read_bytes()
+    trainer = Trust.of(ctx.workspace).authority(TRAINER)
+    _, own = signing.provenance_of(found.candidate.directory, trainer, at=found.record.at)
     _write(directory / EVIDENCE / signing.PROVENANCE_FILE, own)
     return ExportClaim(
         name=found.name,
@@ -145,9 +146,16 @@ def _digest(ctx: Context, record: ReleaseRecord) -> str:
 
 
 def _record(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
-    """The signed envelope of the release record."""
-    stored = json.loads((ctx.workspace.releases / f"{record.number:05d}.json").read_bytes())
-    return dict(stored["envelope"])
+    """The signed envelope of the release record.
+
+    Raises:
+        SignatureError: another record is in its file now.
+    """
+    path = RELEASES.path(ctx, record.number)
+    data = dsse.bytes_of(path)
+    if releases.record_of(RELEASES.opened(Trust.of(ctx.workspace), data, str(path))) != record:
+        raise SignatureError(f"{path} was exchanged", expected=f"release record {record.number}, as it was verified")
+    return dict(dsse.parsed(data, str(path))["envelope"])
 
 
 def _pretty(envelope: Mapping[str, Any]) -> bytes:

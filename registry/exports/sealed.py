@@ -163,8 +163,8 @@ def verify_bundle(directory: Path, root: Path, bundle: Path, trusted_root: Path,
     Raises:
         SignatureError: the bundle does not hold, or it is over something else than this export's statement.
     """
-    envelope = dsse.envelope_of(directory / EXPORT)
-    proof, payload = sigstore_bundle.verify(bundle, trusted_root, first(dsse.envelope_of(root), str(root)), role)
+    envelope, known = dsse.envelope_of(directory / EXPORT), first(dsse.envelope_of(root.resolve()), str(root))
+    proof, payload = sigstore_bundle.verify(bundle, trusted_root, known, role)
     if payload != base64.b64decode(envelope["payload"]):
         raise SignatureError(
             f"the Sigstore bundle {bundle} is about something else",

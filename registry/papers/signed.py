@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -76,27 +76,34 @@ def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = N
 
 def signed_by(ctx: Context, made: MadePapers) -> tuple[str, ...]:
     """Who signed these papers as compliance; nobody where the statement is absent, of other papers or does not hold."""
+    envelope = _statement(ctx, made)
+    return dsse.signed_by(envelope, Trust.of(ctx.workspace).authority(COMPLIANCE)) if envelope else ()
+
+
+def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
+    """The envelope of the statement over these papers; None where it is absent, of other papers or does not hold."""
     path, authority = path_of(ctx, made), Trust.of(ctx.workspace).authority(COMPLIANCE)
     try:
-        stated = dsse.read(path, authority, PAPERS_TYPE)
+        envelope = dsse.envelope_of(path)
+        stated = dsse.opened(envelope, authority, PAPERS_TYPE, str(path))
     except SignatureError:
-        return ()
-    same = dsse.subjects(stated) == {**made.digests, "checkpoint": made.checkpoint}
-    return dsse.signed_by(dsse.envelope_of(path), authority) if same else ()
+        return None
+    return envelope if dsse.subjects(stated) == {**made.digests, "checkpoint": made.checkpoint} else None
 
 
-def for_export(ctx: Context, model: str, made: MadePapers) -> Path | None:
+def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | None:
     """The statement that leaves with a release's papers; None where nobody signed and the policy asks for nothing.
 
     Raises:
         GateError: the newest policy asks for it, and compliance has not signed these papers.
     """
-    if signed_by(ctx, made):
-        return path_of(ctx, made)
+    if envelope := _statement(ctx, made):
+        return envelope
     if not any(one.policy.papers == "signed" for one in policy.history(ctx, model)[-1:]):
         return None
     if Trust.of(ctx.workspace).root.demo:
-        return sign(ctx, made, "a demo root signs on the way")
+        sign(ctx, made, "a demo root signs on the way")
+        return _statement(ctx, made)
     raise GateError(
         f"the papers of {made.subject.name} are not signed",
         expected="a statement of compliance over these papers: the gate policy says `papers: signed`",

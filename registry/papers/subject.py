@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,15 +34,15 @@ def subject_of(
     Raises:
         SignatureError: a statement does not hold.
     """
-    stated = hashlib.sha256(candidate.evidence_path(own.directory, own.key).read_bytes()).hexdigest()
+    stated = hashlib.sha256(dsse.bytes_of(candidate.evidence_path(own.directory, own.key))).hexdigest()
     facts = AttestedFacts(kind="candidate", sha256=stated, role=TRAINER, facts=own.facts.model_dump(mode="json"))
     trust, files = Trust.of(ctx.workspace), statements_about(ctx, own.checkpoint)
-    provenance = (own.directory / signing.PROVENANCE_FILE).read_bytes()
+    provenance, provenance_bytes = signing.provenance_of(own.directory, trust.authority(TRAINER), at=at)
     return PaperSubject(
         name=name,
         released=released,
-        provenance=json.loads(provenance),
-        provenance_sha256=hashlib.sha256(provenance).hexdigest(),
+        provenance=provenance,
+        provenance_sha256=hashlib.sha256(provenance_bytes).hexdigest(),
         evaluation=own.evaluation,
         attested=(facts, *(_attested(trust, path, at) for path in files)),
         said=(*_said(ctx, own), *_provided(ctx, own, name.rpartition("/")[2] if released else None)),
@@ -74,19 +73,21 @@ def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | Non
 
 def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
     """The facts of an attestation; of a measurement, the digest of its manifest."""
-    envelope = dsse.envelope_of(path)
+    data = dsse.bytes_of(path)
+    envelope = dsse.parsed(data, str(path))
     role, stated = role_of(trust, envelope, path.name, at), dsse.unverified(envelope, path.name)["predicate"]
     asset = str(stated.get("asset", path.stem))
     measured = {"manifest": stated["materials"][asset]} if asset in stated.get("materials", {}) else {}
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256(data).hexdigest()
     return AttestedFacts(kind=asset, sha256=digest, role=role, facts={**measured, **stated.get("facts", {})})
 
 
 def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
     """Reasons of those who signed a decision."""
     for path in sorted((ctx.workspace.approvals / own.key[:12]).glob("*.json")):
-        one = approval.verify_statement(ctx, path, own)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        data = dsse.bytes_of(path)
+        one = approval.verify_statement(ctx, path, own, data)
+        digest = hashlib.sha256(data).hexdigest()
         yield SignedText(subject=one.decision, text=one.reason, by=one.by, role=APPROVER, evidence=digest)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from plinth.storage import plain_file
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.locks import locked
 
@@ -99,7 +100,7 @@ class Folder:
 
     def get(self, name: str) -> ObjectVersion | None:
         try:
-            with (self.root / name).open("rb") as stream:
+            with plain_file.opened(self.root / name) as stream:
                 data, modified = stream.read(), os.fstat(stream.fileno()).st_mtime
         except FileNotFoundError:
             return None

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from plinth import fingerprint
-from plinth.errors import SignatureError
+from plinth.errors import SignatureError, WorkspaceError
+from plinth.storage import plain_file
 from plinth.storage.atomic import write_bytes
 from plinth.trust.authority import Authority, revoked_at
 from plinth.trust.signers import Signer, public_key
@@ -23,6 +24,8 @@ from plinth.trust.signers import Signer, public_key
 #: Of in-toto's Statement v1.
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+#: Largest signed file that is read. The largest are exports of tokens: some 300 bytes for each of their files.
+MAX_BYTES = 64 << 20
 
 
 def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,19 +121,42 @@ def read(path: Path, authority: Authority, predicate_type: str, *, at: str | Non
 
 
 def envelope_of(path: Path) -> dict[str, Any]:
-    """The envelope in a file; nothing is verified.
+    """The envelope in a plain file; nothing is verified.
 
     Raises:
-        SignatureError: absent, or not JSON.
+        SignatureError: as `bytes_of`, or not JSON.
+    """
+    return parsed(bytes_of(path), str(path))
+
+
+def bytes_of(path: Path) -> bytes:
+    """The bytes of a file that is about to be verified. Use these bytes afterwards; do not read the file again.
+
+    Raises:
+        SignatureError: absent, a link, a pipe or a device, or too large.
     """
     try:
-        content = json.loads(path.read_bytes(), object_pairs_hook=fingerprint.unique)
+        return plain_file.read(path, MAX_BYTES)
     except FileNotFoundError as error:
         raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
+    except WorkspaceError as error:
+        raise SignatureError(
+            f"{path} is not read", found=error.found, expected="a plain file", remedy=error.remedy
+        ) from error
+
+
+def parsed(data: bytes, where: str) -> dict[str, Any]:
+    """The envelope in the bytes of a file; nothing is verified.
+
+    Raises:
+        SignatureError: not JSON, or not an object.
+    """
+    try:
+        content = json.loads(data, object_pairs_hook=fingerprint.unique)
     except (ValueError, RecursionError) as error:
-        raise SignatureError(f"{path} is not a DSSE envelope", found=error) from error
+        raise SignatureError(f"{where} is not a DSSE envelope", found=error) from error
     if not isinstance(content, dict):
-        raise SignatureError(f"{path} is not a DSSE envelope", found=type(content).__name__)
+        raise SignatureError(f"{where} is not a DSSE envelope", found=type(content).__name__)
     return content
 
 

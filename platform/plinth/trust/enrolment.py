@@ -195,12 +195,12 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
     Raises:
         SignatureError: not a root, expired, another one is pinned, or this machine has had a newer version.
     """
-    envelope = dsse.envelope_of(path)
+    envelope = dsse.envelope_of(path.resolve())
     found = root.first(envelope, str(path)).require_current()
     folder = workspace.trust_folder
     target = folder / ROOT_FILE
     if target.exists() and not replace:
-        known = root.first(dsse.envelope_of(target), str(target))
+        known = root.first(dsse.envelope_of(target.resolve()), str(target))
         if known != found:
             raise SignatureError(
                 f"another root is pinned for {workspace.uri or workspace.root}",

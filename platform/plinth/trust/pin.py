@@ -76,11 +76,12 @@ class Trust:
                 expected="a root that says who may sign what",
                 remedy="make one with `plinth keys init` (`--demo` to try), or pin yours with `plinth keys pin FILE`",
             )
-        known = root.first(dsse.envelope_of(pinned), str(pinned))
+        known = root.first(dsse.envelope_of(pinned.resolve()), str(pinned))  # the user's own, which may be a link
         newest = known
         for path in _versions(workspace, known.version + 1):
-            newest = root.following(newest, dsse.envelope_of(path), str(path))
-            write_bytes(pinned, path.read_bytes(), mode=0o600)
+            data = dsse.bytes_of(path)
+            newest = root.following(newest, dsse.parsed(data, str(path)), str(path))
+            write_bytes(pinned, data, mode=0o600)
             cls(folder, newest).remember(_counted(newest), newest.version)
         return cls(folder, newest).not_older()
 

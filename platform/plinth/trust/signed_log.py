@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plinth.errors import ConflictError, SignatureError
+from plinth.errors import ConflictError, SignatureError, WorkspaceError
 from plinth.storage.objects import Folder, Objects, at_once
 from plinth.storage.state import State
 from plinth.trust.clock import now
@@ -43,7 +43,11 @@ class _Opened(NamedTuple):
     length: int
 
     def data(self, number: int) -> bytes:
-        found = self.objects.get(_file(number))
+        try:
+            found = self.objects.get(_file(number))
+        except WorkspaceError as error:
+            what = f"{self.where(number)} is not read"
+            raise SignatureError(what, found=error.found, expected="a plain file", remedy=error.remedy) from error
         if found is None:
             raise SignatureError(f"{self.where(number)} is gone", remedy="restore it from a backup")
         return found.data
