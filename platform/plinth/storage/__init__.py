@@ -12,6 +12,7 @@
     listing     the files at a location: names, digests, marks of change
     digests     SHA-256 of files and pieces, remembered while a file does not change
     atomic      write to a temporary name, flush, rename; a full disk is a named error
+    plain_file  files that are verified: no link or pipe, read once
     database    rows that several processes write, in SQLite or PostgreSQL
     locks       locks between processes: exclusive, inherited by children, with an owner; leases
     started     processes started for a workspace, recorded where no writer of the workspace reaches
