@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from plinth.errors import CheckFailedError
 from plinth.storage import locks
 from plinth.storage.workspace import Workspace
 
@@ -168,6 +169,7 @@ def validate(suite: Suite, workspace: Workspace, *, keep: bool = True) -> SuiteO
 
     Raises:
         AttributeError: for an expectation that GX lacks; a defect in the suite, not in the data.
+        CheckFailedError: GX did not evaluate each expectation once.
     """
     # Runs of Dagster are processes, and two may check one asset: GX writes its files without a lock of its own.
     with _ONE_AT_A_TIME, locks.locked(workspace.root / LOCK) if keep else nullcontext():
@@ -187,12 +189,22 @@ def _validated(suite: Suite, root: Path | None) -> SuiteOutcome:
     stored = context.suites.add_or_update(gx.ExpectationSuite(name=suite.name, expectations=expectations))
     definition = gx.ValidationDefinition(name=suite.name, data=validator.batch, suite=stored)
     context.validation_definitions.add_or_update(definition)
-    return _outcome(suite, definition.run(batch_parameters={"dataframe": frame}).results)
+    results = definition.run(batch_parameters={"dataframe": frame}).results
+    if len(results) != len(suite.expectations):
+        raise CheckFailedError(
+            f"suite {suite.name} was not evaluated in full",
+            found=f"{len(results)} results",
+            expected=f"{len(suite.expectations)}, one per expectation",
+            remedy="run the stage again; report it if it happens again",
+        )
+    if root:
+        _docs(root).suites.add_or_update(stored)
+    return _outcome(suite, results)
 
 
 def build_docs(workspace: Workspace) -> Path:
     """Build the Data Docs pages; returns their first page."""
-    _validator(workspace.root).context.build_data_docs()
+    _docs(workspace.root).build_data_docs()
     return docs_index(workspace)
 
 
@@ -234,8 +246,21 @@ class _Validator:
 
 @lru_cache(maxsize=4)
 def _validator(root: Path | None) -> _Validator:
-    """Suites, results and Data Docs are kept in the workspace (without a root in memory); definitions, which say the
-    same in every process, in memory: GX reads its files again at each use of one."""
+    """Results are kept in the workspace (without a root in memory). Suites and definitions are kept in memory: GX reads
+    them again before it evaluates them, and whoever writes the workspace could have emptied them."""
+    context = _context(root, ("expectations_store", "validation_definition_store"))
+    table = context.data_sources.add_pandas("statistics").add_dataframe_asset("table")
+    return _Validator(context, table.add_batch_definition_whole_dataframe("whole"))
+
+
+@lru_cache(maxsize=4)
+def _docs(root: Path) -> Any:
+    """Context of the Data Docs: suites and results in the workspace, shown and never evaluated."""
+    return _context(root, ())
+
+
+def _context(root: Path | None, in_memory: Iterable[str]) -> Any:
+    """A GX context whose stores are files of the workspace, except those named."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     gx = _great_expectations()
     from great_expectations.data_context.types.base import (
@@ -246,13 +271,12 @@ def _validator(root: Path | None) -> _Validator:
     )
 
     kept = FilesystemStoreBackendDefaults(root / "gx" / "gx") if root else InMemoryStoreBackendDefaults()
-    kept.stores["validation_definition_store"]["store_backend"] = {"class_name": "InMemoryStoreBackend"}
+    for name in in_memory:
+        kept.stores[name]["store_backend"] = {"class_name": "InMemoryStoreBackend"}
     bars = ProgressBarsConfig(globally=False, metric_calculations=False)
-    context = gx.get_context(
+    return gx.get_context(
         mode="ephemeral", project_config=DataContextConfig(store_backend_defaults=kept, progress_bars=bars)
     )
-    table = context.data_sources.add_pandas("statistics").add_dataframe_asset("table")
-    return _Validator(context, table.add_batch_definition_whole_dataframe("whole"))
 
 
 class _ImportedAtFirstUse(ModuleType):

@@ -1,11 +1,13 @@
 """Suites run for real through Great Expectations."""
 
+import json
 import os
 
 import pytest
 
 from assets.framework import expectations
 from assets.framework.expectations import Suite, between, build_docs, equal_columns, no_nulls, rows_between, validate
+from plinth.errors import CheckFailedError
 from plinth.storage import locks
 from plinth.storage.workspace import Workspace
 
@@ -42,6 +44,47 @@ def test_each_expectation_is_built_and_stored_once(workspace, monkeypatch):
     first = len(built)
     assert validate(Suite("s", ROWS, [between("rate", 0, 9)]), workspace).evaluated == 1
     assert built[first] == "rate"
+
+
+def test_a_suite_emptied_in_the_workspace_while_it_runs_blocks_and_is_stored_whole(workspace, monkeypatch):
+    from great_expectations.data_context.store import ExpectationsStore
+
+    suite = Suite("s", ROWS, [equal_columns("documents", "sidecar"), between("rate", 0, 0.05)])
+    validate(suite, workspace)
+    (stored,) = workspace.root.glob("gx/**/expectations/s.json")
+    whole = json.loads(stored.read_text())
+    assert len(whole["expectations"]) == 2
+    real = ExpectationsStore.get
+
+    def emptied(store, key):
+        stored.write_text(json.dumps({**whole, "expectations": []}))
+        return real(store, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ExpectationsStore, "get", emptied)
+        outcome = validate(suite, workspace)
+    assert (outcome.blocked, outcome.evaluated) == (True, 2)
+    validate(suite, workspace)
+    assert len(json.loads(stored.read_text())["expectations"]) == 2
+
+
+def test_a_suite_of_which_expectations_are_not_evaluated_is_refused(workspace, monkeypatch):
+    import great_expectations as gx
+
+    run = gx.ValidationDefinition.run
+
+    def short(definition, **arguments):
+        done = run(definition, **arguments)
+        done.results.pop()
+        return done
+
+    monkeypatch.setattr(gx.ValidationDefinition, "run", short)
+    with pytest.raises(CheckFailedError, match="suite s was not evaluated in full"):
+        validate(Suite("s", ROWS, [rows_between(1), no_nulls("rate")]), workspace, keep=False)
+
+
+def test_an_expectation_that_is_declared_twice_is_evaluated_twice(workspace):
+    assert validate(Suite("s", ROWS, [rows_between(1), rows_between(1)]), workspace, keep=False).evaluated == 2
 
 
 def test_warnings_do_not_block(workspace):

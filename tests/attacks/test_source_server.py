@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from plinth.errors import SourceError
@@ -74,9 +75,13 @@ def test_redirects_that_never_end_are_a_failure(served: Served) -> None:
         http.get(f"{address}/a")
 
 
-def test_a_name_that_leads_to_this_machine_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner can let it resolve to anything, at any moment."""
-    _, address = served
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_name_that_leads_to_this_machine_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    """Its owner can let it resolve to anything, at any moment; an answer that ends its connection has no socket."""
+    server, address = served
+    server.lengths = not closes
     real = socket.getaddrinfo
 
     def resolve(host: str, *arguments: Any, **options: Any) -> Any:
@@ -87,4 +92,25 @@ def test_a_name_that_leads_to_this_machine_is_refused(served: Served, monkeypatc
     with pytest.raises(SourceError, match="leads to this machine or its network link") as caught:
         http.get(f"{named}/terms.html")
     assert "crawl.example is 127.0.0.1" in str(caught.value)
+    with pytest.raises(SourceError, match="leads to this machine or its network link"):
+        http.get(f"{named.replace('http:', 'https:')}/terms.html")
+    assert server.requests == []
     assert http.get(f"{address}/terms.html") == b"text"  # named as such
+
+
+OWN = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries
+       if entry.family in (socket.AF_INET, socket.AF_INET6)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "peer", ["127.8.8.8", "::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "fe80::1%lo", "0.0.0.0", "::", *OWN]
+)
+def test_every_address_of_this_machine_and_its_link_needs_its_own_name(peer: str) -> None:
+    with pytest.raises(SourceError, match="leads to this machine or its network link"):
+        http._require_outside("crawl.example", peer)
+    http._require_outside(peer, peer)
+
+
+@pytest.mark.parametrize("peer", ["198.51.100.7", "10.77.88.99", "2001:db8::7", "::ffff:198.51.100.7"])
+def test_other_addresses_are_read(peer: str) -> None:
+    http._require_outside("crawl.example", peer)

@@ -44,7 +44,8 @@ def list_(as_json: bool) -> None:
 def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
     """Serve the metrics of a workspace until Ctrl-C; `plinth up` does so too.
 
-    There is no login: on another address than loopback whoever reaches it reads names and numbers of runs.
+    There is no login: on another address than loopback whoever reaches it reads names and numbers of runs. Other
+    machines scrape it by IP address, or by the name that --host gives.
     """
     import os
     import signal

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import ipaddress
+import socket
 import time
 from collections.abc import Iterator
 from functools import lru_cache
@@ -19,9 +20,11 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import fsspec
+import psutil
 import requests
 from requests.adapters import HTTPAdapter
-from requests.utils import get_environ_proxies
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
 from urllib3.util.retry import Retry
 
@@ -181,7 +184,6 @@ def _request(method: str, url: str, headers: dict[str, str] | None = None) -> re
             )
         except requests.RequestException as error:
             raise OSError(f"{url}: {error}") from error
-        _require_outside(at, found)
         if not found.is_redirect:
             found.url = at
             break
@@ -213,21 +215,31 @@ def _server(url: str) -> tuple[str, str, int | None]:
     return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _require_outside(url: str, found: requests.Response) -> None:
-    """Refuse an answer of this machine or its network link (cloud metadata) under the name of another host."""
-    host = urlsplit(url).hostname or ""
-    socket = getattr(getattr(found.raw, "_connection", None), "sock", None)
-    if socket is None or host == "localhost" or _is_address(host) or get_environ_proxies(url):
+def _require_outside(host: str, peer: str) -> None:
+    """Refuse a connection to this machine or its network link (cloud metadata) under the name of another host."""
+    if host == "localhost" or _is_address(host) or not _is_own(peer):
         return
-    peer = ipaddress.ip_address(str(socket.getpeername()[0]).partition("%")[0])
-    if peer.is_loopback or peer.is_link_local:
-        found.close()
-        raise SourceError(
-            f"{url} leads to this machine or its network link",
-            found=f"{host} is {peer}",
-            expected="a server elsewhere",
-            remedy="name the numeric address as the source's `path` where it is meant",
-        )
+    raise SourceError(
+        f"{host} leads to this machine or its network link",
+        found=f"{host} is {peer}",
+        expected="a server elsewhere",
+        remedy="name the numeric address as the source's `path` where it is meant",
+    )
+
+
+def _is_own(address: str) -> bool:
+    """Return True if an IP address belongs to this machine or its network link."""
+    ip = _ip(address)
+    own = {_ip(entry.address) for entries in psutil.net_if_addrs().values() for entry in entries
+           if entry.family in (socket.AF_INET, socket.AF_INET6)}  # fmt: skip
+    return ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip in own
+
+
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The address without its interface, as IPv4 where it is one that is mapped into IPv6."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return mapped or ip
 
 
 def _is_address(host: str) -> bool:
@@ -236,6 +248,43 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class OutsideConnection(HTTPConnection):
+    """A connection whose peer is checked before anything is sent: a name can resolve to anything, at any moment."""
+
+    def _new_conn(self) -> socket.socket:
+        made = super()._new_conn()
+        try:
+            _require_outside(self.host, str(made.getpeername()[0]))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+
+class OutsideTlsConnection(OutsideConnection, HTTPSConnection):
+    """The same over TLS."""
+
+
+class OutsidePool(HTTPConnectionPool):
+    """Checked connections to a host."""
+
+    ConnectionCls = OutsideConnection
+
+
+class OutsideTlsPool(HTTPSConnectionPool):
+    """Checked TLS connections to a host."""
+
+    ConnectionCls = OutsideTlsConnection
+
+
+class OutsideAdapter(HTTPAdapter):
+    """Checks the peer of each connection; not that of a proxy, which the operator chose."""
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = {"http": OutsidePool, "https": OutsideTlsPool}
 
 
 @lru_cache(maxsize=1)
@@ -249,5 +298,5 @@ def _session() -> requests.Session:
     )
     session = requests.Session()
     for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=16))
+        session.mount(scheme, OutsideAdapter(max_retries=retry, pool_maxsize=16))
     return session

@@ -12,12 +12,14 @@ Does not belong here: what a part reads (runs, workspace, spending, levels; thos
 from __future__ import annotations
 
 import http.server
+import ipaddress
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from plinth.errors import PlinthError
 from plinth.operation.metrics.table import METRICS
@@ -27,6 +29,9 @@ from plinth.training.sinks.metric import MetricLines, MetricSample, joined, line
 #: Seconds between two refreshes; and between two looks, where whoever wants the whole text waits for it.
 REFRESH_S: Final = 5.0
 PAUSE_S: Final = 0.1
+
+#: Host names of loopback.
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -166,11 +171,39 @@ def serve(
             thread.join()
 
 
+def _is_named(named: str, host: str, port: int) -> bool:
+    """Return True if a Host header names this server; a name that was bound to its address (DNS rebinding) does not.
+
+    Args:
+        host, port: where it listens.
+    """
+    try:
+        parts = urlsplit(f"//{named}")
+        name, asked = parts.hostname or "", parts.port or 80
+    except ValueError:
+        return False
+    if name in LOOPBACK or name == host.lower():
+        return asked == port
+    return host not in LOOPBACK and _is_address(name)  # a scrape from another machine, perhaps by a mapped port
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _server(exporter: Exporter, host: str, port: int) -> http.server.ThreadingHTTPServer:
     class MetricsAnswer(http.server.BaseHTTPRequestHandler):
         timeout = 10.0  # of a client that sends nothing
 
         def do_GET(self) -> None:
+            named, origin = self.headers.get("Host") or "", self.headers.get("Origin")
+            if origin not in (None, f"http://{named}") or not _is_named(named, host, server.server_port):
+                self.send_error(403)
+                return
             found = self.path.partition("?")[0] in ("/", "/metrics")
             body = exporter.text if found else b"metrics are at /metrics\n"
             self.send_response(200 if found else 404)
@@ -183,4 +216,5 @@ def _server(exporter: Exporter, host: str, port: int) -> http.server.ThreadingHT
             """Nothing: a scrape every few seconds is no news."""
 
     http.server.ThreadingHTTPServer.daemon_threads = True
-    return http.server.ThreadingHTTPServer((host, port), MetricsAnswer)
+    server = http.server.ThreadingHTTPServer((host, port), MetricsAnswer)
+    return server

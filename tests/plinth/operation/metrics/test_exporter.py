@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -281,6 +282,56 @@ def test_it_answers_over_http_until_it_is_over(space: Workspace) -> None:
         thread.join()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/metrics")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:{port}"}, 200),
+        ({"Host": "[::1]:{port}"}, 200),
+        ({"Origin": "http://127.0.0.1:{port}"}, 200),
+        ({"Host": "evil.example:{port}"}, 403),
+        ({"Host": "evil.example:{port}", "Origin": "http://evil.example:{port}"}, 403),
+        ({"Host": "127.0.0.1.evil.example:{port}"}, 403),
+        ({"Host": "127.0.0.1:1"}, 403),
+        ({"Host": "198.51.100.7:{port}"}, 403),
+        ({"Host": "[:{port}"}, 403),
+        ({"Host": ""}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_a_name_bound_to_loopback_and_another_origin_are_refused(headers: dict[str, str], status: int) -> None:
+    with exporters._server(Exporter([]), "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            port = server.server_address[1]
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            named = {name: value.format(port=port) for name, value in headers.items()}
+            connection.request("GET", "/metrics", headers=named)
+            assert connection.getresponse().status == status
+            connection.close()
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("host", "named", "answers"),
+    [
+        ("0.0.0.0", "198.51.100.7:9464", True),
+        ("0.0.0.0", "[2001:db8::7]:9464", True),
+        ("0.0.0.0", "198.51.100.7:8080", True),
+        ("0.0.0.0", "localhost:9464", True),
+        ("0.0.0.0", "evil.example:9464", False),
+        ("Trainer.example", "trainer.example:9464", True),
+        ("trainer.example", "evil.example:9464", False),
+    ],
+)
+def test_other_machines_scrape_by_address_or_by_the_name_it_listens_on(host: str, named: str, answers: bool) -> None:
+    assert exporters._is_named(named, host, 9464) is answers
 
 
 def test_the_text_is_that_of_the_client_of_prometheus() -> None:
