@@ -69,7 +69,7 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
     last = costs.load(ctx.workspace, asset)
     if cached:
         made_by = {"made_by": dg.MetadataValue.dagster_run(last.run)} if last and last.run else {}
-        return {"making_cost": 0.0, "making_core_s": 0.0, "making_wall_s": 0.0, **made_by}
+        return {"cost_usd": money(0.0), "cpu_seconds": 0.0, "duration_seconds": 0.0, **made_by}
     if last is None:
         return {}
     return {
