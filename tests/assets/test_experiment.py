@@ -84,13 +84,13 @@ def test_one_decision_looks_once_at_sources_that_runs_share(
 ) -> None:
     ctx, asked, made = runs
     looks: list[str] = []
-    look = listing.inventory
+    survey = listing.survey  # what `inventory` calls, too
 
     def counted(location: str, *args: object, **options: object) -> object:
         looks.append(location)
-        return look(location, *args, **options)  # type: ignore[arg-type]
+        return survey(location, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(listing, "inventory", counted)
+    monkeypatch.setattr(listing, "survey", counted)
 
     def identities(**how: bool) -> list[str | None]:
         looks.clear()

@@ -134,7 +134,8 @@ def test_terms_that_are_changed_after_the_text_was_read(
     policy.sign(ctx, small_policy(line.recipe.release.name, 2).model_copy(update={"licences": uses}))
     decide(ctx, found, BEN, "good")
     assert line.recipe.corpus.buckets["web"].sources[0].terms.redistribute
-    assert closed(ctx, line.recipe, found) == {"terms": "test 2026-01 does not grant redistribute"}
+    refused = "0 of 1 source grant train, redistribute; test 2026-01 does not grant redistribute"
+    assert closed(ctx, line.recipe, found) == {"terms": refused}
 
 
 @pytest.mark.parametrize("secret", ["password: hunter2-hunter2\n", "[default]\npassword = hunter2-hunter2\nx: [1\n"])

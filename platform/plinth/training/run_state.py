@@ -7,6 +7,7 @@ nor an event. Does not belong here: how often to ask (each reader has its own pa
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from enum import StrEnum
 
 from plinth.errors import LaunchError
@@ -40,9 +41,10 @@ class RunState(StrEnum):
 
 
 def run_state(config: RunConfig) -> RunState:
-    """Return the state of a run now."""
-    if ended := result(config):
-        return RunState(ended.status)
+    """Return the state of a run now; a damaged result counts as none."""
+    with suppress(ValueError):
+        if ended := result(config):
+            return RunState(ended.status)
     last = last_event(config.directory.events)
     if last is not None and last["event"] in JOB_ENDS:
         return RunState(last["event"])
@@ -56,8 +58,9 @@ def run_state(config: RunConfig) -> RunState:
         return RunState.UNKNOWN
     if status.alive:
         return RunState.QUEUED if status is JobStatus.PENDING else RunState.RUNNING
-    if ended := result(config):  # it has ended between the two looks
-        return RunState(ended.status)
+    with suppress(ValueError):
+        if ended := result(config):  # it has ended between the two looks
+            return RunState(ended.status)
     if last is not None and last["event"] == "submitted" and time.time() - float(last["time"]) < SUBMITTING_S:
         return RunState.QUEUED
     return RunState.LOST

@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.recipe.load import load
 from plinth.records import Manifest
-from plinth.storage import listing, seal
+from plinth.storage import listing, off_limits, seal
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import without_result
 from tests import tiny_corpus
@@ -59,6 +59,7 @@ def _publish(ctx: Context, count: int) -> None:
 
 @pytest.fixture
 def ctx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setattr(off_limits, "REMEMBERED_S", 1_000_000)  # as in the first call, however long the test takes
     monkeypatch.setattr(listing, "SETTLED_S", 0.0)  # files of a moment ago are not read a second time
     tiny_corpus.write(tmp_path / "w" / "input")
     return Context(Workspace(tmp_path / "w").ensure())

@@ -161,7 +161,8 @@ def test_who_is_not_listed_is_refused_an_approval_and_rejects_in_vain(
     decide(served, candidate, served.by(ADA), tag="approval.2")
     found = gate(served, line)
     assert found.passed
-    assert f"rejection not counted: {EVE}: read the evidence (tag, who is not an approver of the policy)" in found.reason
+    said = f"rejection not counted: {EVE}: read the evidence (tag, who is not an approver of the policy)"
+    assert said in found.reason
 
 
 def test_a_policy_that_names_no_server_takes_no_tag(served: Served, make_line: Any) -> None:
