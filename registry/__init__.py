@@ -21,6 +21,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     signing       OpenSSF model signature and SLSA provenance of a directory
     trained       what the trainer stated while it trained, bound to a checkpoint
     materialise   checkpoint manifest -> signed directory
+    artifact_places  the one place of MLflow's artifacts, whatever its database says
     mlflow_client connection to MLflow, named failures, source URIs
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
     attestations  statements about a checkpoint, each signed by the role that may state it

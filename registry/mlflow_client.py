@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from plinth.errors import LineageError, MissingError, RegistryError
 from plinth.storage.workspace import Workspace
+from registry import artifact_places
 from registry.login import accounts
 from registry.mlflow_process import DATABASE
 from registry.server import ensure_server, find_server, use
@@ -93,7 +94,7 @@ def _client(workspace: Workspace, uri: str) -> Any:
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     accounts.log_in(workspace, uri)
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    return artifact_places.guard(MlflowClient(tracking_uri=uri, registry_uri=uri), uri)
 
 
 @contextmanager

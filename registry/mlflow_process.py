@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.storage.started import wait_until_unused
+from registry.artifact_places import confine
 
 #: Seconds that a server waits for its next user.
 LINGER_S = 20.0
@@ -57,6 +58,7 @@ def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:
         variables._MLFLOW_SERVER_BOOT_ID.name: uuid.uuid4().hex,
         variables._MLFLOW_IN_JOB_EXECUTOR.name: "false",
     }
+    confine(destination)
     handlers.initialize_backend_stores(database, database, artifacts)
     app = _app(root)
     gc.freeze()

@@ -25,6 +25,7 @@ import psutil
 
 from plinth import processes
 from plinth.errors import RegistryError, StorageError
+from plinth.launch.files import tail
 from plinth.storage import started
 from plinth.storage.atomic import append_to, write_bytes
 from plinth.storage.locks import locked
@@ -40,6 +41,8 @@ ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 PORT_TIMEOUT_S = 10.0
 POLL_S = 0.2
+#: Lines of its log that an error quotes.
+LOG_LINES = 5
 #: Names the port of the local server, for a proxy that must know it.
 PORT_VARIABLE = "PLINTH_MLFLOW_SERVER_PORT"
 
@@ -148,7 +151,7 @@ def _start(workspace: Workspace, port: int | None) -> str:
     _end(state)
     raise RegistryError(
         "the local MLflow server did not come up",
-        found=_last_lines(log),
+        found=tail(log, LOG_LINES) or "no log",
         expected=f"an answer from {state.uri}/health within {START_TIMEOUT_S:.0f} s",
         remedy=f"read {log}; set MLFLOW_TRACKING_URI to use a server of your own",
     )
@@ -273,9 +276,3 @@ def _becomes_free(port: int) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)
-
-
-def _last_lines(path: Path, count: int = 5) -> str:
-    with contextlib.suppress(OSError):
-        return "\n".join(path.read_text(errors="replace").splitlines()[-count:])
-    return "no log"

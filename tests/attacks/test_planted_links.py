@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from jobs.sensors.alarms import record_failure
-from plinth.errors import WorkspaceError
+from plinth.errors import RegistryError, WorkspaceError
+from plinth.launch.files import tail
 from plinth.launch.local import LocalLauncher
 from plinth.storage import atomic, locks
 from plinth.storage.workspace import Workspace
@@ -41,6 +42,40 @@ def test_nothing_is_written_through_a_planted_link(
     with pytest.raises(WorkspaceError, match="cannot write"):
         write(root, root / place)
     assert target.read_bytes() == KEPT
+
+
+@pytest.mark.parametrize("plant", [os.symlink, os.link])
+def test_no_log_that_is_a_planted_link_is_quoted(plant: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    """Errors quote the last lines of `server.log` and `job.log`, and Dagster's database keeps errors."""
+    secret, log = tmp_path / "root.key", tmp_path / "job.log"
+    secret.write_text("-----BEGIN PRIVATE KEY-----\nMC4CAQAw\n")
+    plant(secret, log)
+    with pytest.raises(WorkspaceError, match="cannot read"):
+        atomic.open_to_read(log)
+    assert tail(log, 5).startswith(f"cannot read {log}: ")
+    assert "MC4CAQAw" not in tail(log, 5)
+    log.unlink()
+    log.write_text("one\ntwo\nthree\n")
+    assert tail(log, 2) == "two\nthree"
+
+
+def test_the_error_of_a_server_that_does_not_start_quotes_no_planted_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    workspace, secret = Workspace(tmp_path / "workspace").ensure(), tmp_path / "root.key"
+    secret.write_text("MC4CAQAw\n")
+
+    def command(_: Workspace, __: int) -> list[str]:
+        log = workspace.mlflow / "server.log"
+        log.unlink()
+        log.symlink_to(secret)
+        return ["/bin/false"]
+
+    monkeypatch.setattr(server, "_command", command)
+    with pytest.raises(RegistryError, match=r"cannot read .*server\.log") as caught:
+        server.ensure_server(workspace)
+    assert "MC4CAQAw" not in str(caught.value)
 
 
 def test_a_pipe_or_a_device_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from plinth import fingerprint
-from plinth.errors import LaunchError
+from plinth.errors import LaunchError, WorkspaceError
 from plinth.launch.base import Handle, JobStatus
 from plinth.storage import locks
-from plinth.storage.atomic import write_bytes
+from plinth.storage.atomic import open_to_read, write_bytes
 
 HANDLE = "handle.json"
 #: Written last by a job that has ended.
@@ -86,13 +87,15 @@ def submit_once(
 
 
 def tail(log: Path, lines: int) -> str:
-    """The last lines of `log`; empty when there is none."""
+    """The last lines of `log`; empty when there is none. Of a link or the like, that it is not read."""
     try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        with open_to_read(log) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL_BYTES))
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
+    except WorkspaceError as error:  # what asks for the tail has an error of its own to tell
+        return f"{error.what}: {error.found}"
     return "\n".join(text.splitlines()[-lines:])
 
 

@@ -94,9 +94,30 @@ def append_to(path: Path) -> IO[bytes]:
     return os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
-def _no_plain_file(path: Path, found: str) -> WorkspaceError:
+def open_to_read(path: Path) -> IO[bytes]:
+    """A file that others can put there, opened to be shown or quoted: a link would lead to a secret of this user.
+
+    Raises:
+        FileNotFoundError: there is none.
+        WorkspaceError: it is a link, has a second name, or is no file.
+        OSError: as the operating system refuses.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _no_plain_file(path, "a link or a device", "read") from error
+        raise
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        return os.fdopen(fd, "rb")
+    os.close(fd)
+    raise _no_plain_file(path, "a file with a second name, a pipe or a device", "read")
+
+
+def _no_plain_file(path: Path, found: str, purpose: str = "write") -> WorkspaceError:
     return WorkspaceError(
-        f"cannot write {path}",
+        f"cannot {purpose} {path}",
         found=found,
         expected="a plain file",
         remedy="find out who put it there; delete it, and run the same command again",
