@@ -76,7 +76,9 @@ def guard(client: Any, uri: str) -> Any:
 def _local(uri: str) -> str | None:
     from mlflow.utils.file_utils import local_file_uri_to_path
 
-    return local_file_uri_to_path(uri) if urlsplit(uri).scheme in ("", "file") else None
+    if urlsplit(uri).scheme not in ("", "file"):
+        return None
+    return str(local_file_uri_to_path(uri))  # type: ignore[no-untyped-call]
 
 
 def _is_proxied(uri: str) -> bool:
@@ -90,8 +92,9 @@ def _prefixed(uri: str, root: str) -> bool:
 
 def _refused(place: object) -> Exception:
     from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
-    return MlflowException.invalid_parameter_value(f"{place} is not below the artifacts of this server")
+    return MlflowException(f"{place} is not below the artifacts of this server", error_code=INVALID_PARAMETER_VALUE)
 
 
 def _below(root: Path, place: str) -> Any:
@@ -99,7 +102,9 @@ def _below(root: Path, place: str) -> Any:
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
-    from mlflow.utils.uri import validate_path_is_safe
+    from mlflow.utils import uri as uris
+
+    safe: Any = uris.validate_path_is_safe
 
     def inside(path: str) -> Path:
         relative = Path(os.path.abspath(path))
@@ -114,13 +119,13 @@ def _below(root: Path, place: str) -> Any:
         download_artifacts = ArtifactRepository.download_artifacts
         download_trace_data = ArtifactRepository.download_trace_data
 
-        def get_local_path(self, artifact_path: str) -> None:
+        def get_local_path(self, artifact_path: str) -> None:  # type: ignore[override]
             """None: a file is copied from its open descriptor, and not opened again by name."""
-            if self._is_directory(artifact_path):
+            if self._is_directory(artifact_path):  # type: ignore[no-untyped-call]
                 raise MlflowException.invalid_parameter_value(f"a directory, not a file: '{artifact_path}'")
 
         def _download_file(self, remote_file_path: str, local_path: str) -> None:
-            path = os.path.join(self.artifact_dir, validate_path_is_safe(remote_file_path))
+            path = os.path.join(self.artifact_dir, safe(remote_file_path))
             with os.fdopen(_open_below(root, inside(path)), "rb") as source, open(local_path, "wb") as copy:
                 shutil.copyfileobj(source, copy)
 
@@ -135,11 +140,11 @@ def _below(root: Path, place: str) -> Any:
 
         def list_artifacts(self, path: str | None = None) -> Any:
             inside(os.path.join(self.artifact_dir, path or ""))
-            return super().list_artifacts(path)
+            return super().list_artifacts(path)  # type: ignore[no-untyped-call]
 
         def delete_artifacts(self, artifact_path: str | None = None) -> None:
             inside(os.path.join(self.artifact_dir, artifact_path or ""))
-            super().delete_artifacts(artifact_path)
+            super().delete_artifacts(artifact_path)  # type: ignore[no-untyped-call]
 
     inside(place)
     return Confined(place)
