@@ -94,6 +94,22 @@ def append_to(path: Path) -> IO[bytes]:
     return os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
+def require_no_link(*folders: Path) -> None:
+    """Refuse folders in which things are deleted, where a link stands in their place: it leads to another's files.
+
+    Raises:
+        WorkspaceError: one of them is a link.
+    """
+    for folder in folders:
+        if folder.is_symlink():
+            raise WorkspaceError(
+                f"nothing is deleted through the link {folder}",
+                found=f"a link to {os.path.realpath(folder)}",
+                expected="a folder",
+                remedy="find out who put it there; delete the link, and run the same command again",
+            )
+
+
 def open_to_read(path: Path) -> IO[bytes]:
     """A file that others can put there, opened to be shown or quoted: a link would lead to a secret of this user.
 

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 from plinth.storage import locks
-from plinth.storage.atomic import named_failures
+from plinth.storage.atomic import named_failures, require_no_link
 
 
 class Lease:
@@ -34,6 +34,7 @@ class Lease:
 
 def leases(folder: Path) -> set[str]:
     """Blobs that living processes have leased; leases of dead processes are removed."""
+    require_no_link(folder)
     every: set[str] = set()
     for path in folder.glob("*"):
         if locks.held(path):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from plinth.storage import plain_file
-from plinth.storage.atomic import named_failures, write_bytes
+from plinth.storage.atomic import named_failures, require_no_link, write_bytes
 from plinth.storage.locks import locked
 
 T = TypeVar("T")
@@ -129,6 +129,7 @@ class Folder:
         return iter(sorted(name for name in found if name.startswith(prefix)))
 
     def facts(self) -> Iterator[ObjectFacts]:
+        require_no_link(self.root)  # old ones are deleted
         for name, found in files_below(self.root):
             if name.endswith(".json"):
                 yield ObjectFacts(name, found.st_size, found.st_mtime)

@@ -17,7 +17,7 @@ from typing import IO, Any
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Blob
 from plinth.storage import verified
-from plinth.storage.atomic import named_failures, sync_directory
+from plinth.storage.atomic import named_failures, require_no_link, sync_directory
 from plinth.storage.locks import locked
 from plinth.storage.objects import ObjectFacts, files_below, is_old, unlink_old
 from plinth.storage.verified import CHUNK_BYTES, require_unchanged
@@ -72,6 +72,7 @@ class Store:
 
     def facts(self) -> Iterator[ObjectFacts]:
         """Every blob, and every directory object of DVC, by its MD5, in no order."""
+        require_no_link(self.files.parent, self.files)  # old ones are deleted
         for name, found in files_below(self.files):
             yield ObjectFacts(name.replace("/", ""), found.st_size, found.st_mtime)
 

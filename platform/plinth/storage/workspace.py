@@ -57,7 +57,7 @@ from pathlib import Path
 from plinth import private
 from plinth.errors import WorkspaceError
 from plinth.storage import locks
-from plinth.storage.atomic import named_failures, write_bytes
+from plinth.storage.atomic import named_failures, require_no_link, write_bytes
 from plinth.storage.objects import Folder, Objects
 from plinth.storage.s3_objects import S3Objects
 
@@ -217,8 +217,9 @@ class Workspace:
         """Make the folders, its user's alone (`private.mask`), and prove that they can be written.
 
         Raises:
-            WorkspaceError: when a folder cannot be made or written.
+            WorkspaceError: when a folder cannot be made or written, or is a link where things are deleted.
         """
+        require_no_link(*self._staging)
         with named_failures(self.root):
             for path in (self.root, *(self.root / name for name in FOLDERS)):
                 if not path.exists():
@@ -233,6 +234,10 @@ class Workspace:
                     remedy="fix its permissions or choose another --workspace",
                 )
         return self
+
+    @property
+    def _staging(self) -> tuple[Path, Path]:
+        return self.store / "staging", self.tmp
 
     @contextmanager
     def locked(self, purpose: str) -> Iterator[None]:
@@ -258,8 +263,9 @@ class Workspace:
 
     def _sweep(self) -> None:
         """Remove what killed processes left in staging; a day is longer than anything is staged."""
-        for folder in (self.store / "staging", self.tmp):
+        require_no_link(*self._staging)
+        for folder in self._staging:
             for path in folder.glob("*"):
                 with suppress(OSError):
-                    if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_S:
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    if time.time() - path.lstat().st_mtime > LEFT_OVER_AFTER_S:
+                        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

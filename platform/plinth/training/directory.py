@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from plinth.storage.atomic import require_no_link
+
 
 class RunDirectory:
     """Paths of one run. Creating the object touches nothing.
@@ -57,6 +59,14 @@ class RunDirectory:
         self.hangs = self.root / "hangs"
         self.devices = self.root / "devices"
         self.federated = self.root / "federated"
+
+    def require_no_links(self) -> None:
+        """Refuse links in the place of the run's folder and of those in which files are deleted.
+
+        Raises:
+            WorkspaceError: one of them is a link.
+        """
+        require_no_link(self.root, self.checkpoints, self.staging, self.writers, self.hangs)
 
     def reopen(self) -> None:
         """Remove the result of the last job, since another one begins; the time of `runs/` changes, as with a new run.

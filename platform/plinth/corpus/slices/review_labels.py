@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, field_validator
 from plinth import fingerprint
 from plinth.errors import SourceError
 from plinth.records import Frozen
-from plinth.storage.atomic import named_failures
+from plinth.storage.atomic import append_to, named_failures
 from plinth.storage.workspace import Workspace
 
 FOLDER = "reviews"
@@ -65,10 +65,9 @@ def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
         raise ValueError("labels of one reviewer are needed")
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", given[0].reviewer).strip("._")
     path = workspace.root / FOLDER / f"{name or 'reviewer'}.jsonl"
-    with named_failures(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as stream:
-            stream.write("".join(json.dumps(review.model_dump()) + "\n" for review in given).encode())
+    with append_to(path) as stream, named_failures(path):
+        stream.write("".join(json.dumps(review.model_dump()) + "\n" for review in given).encode())
+        stream.flush()
     return path
 
 

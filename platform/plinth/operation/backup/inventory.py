@@ -10,11 +10,13 @@ in one transaction of its own; none refers to another.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from plinth.errors import WorkspaceError
 from plinth.storage.destination import sizes
 from plinth.storage.workspace import Workspace
 
@@ -35,6 +37,10 @@ _LEFT_OUT: Final = re.compile(
 #: References of an experiment's arms lie where those of the workspace lie.
 _BRANCH: Final = re.compile(r"experiments/.+/refs/")
 _COMMIT: Final = re.compile(r"(runs/[^/]+/checkpoints/step-\d+)\.json")
+
+
+#: Folders that may be links, to another disk.
+_ELSEWHERE: Final = ("runs", "models", "mlflow", "mlflow/artifacts", "dagster")
 
 
 class InventoryGroup(NamedTuple):
@@ -59,12 +65,36 @@ def location(workspace: Workspace, path: str) -> str:
     return f"{workspace.uri}/{path}" if shared else str(workspace.root / path)
 
 
+def own(workspace: Workspace, path: str) -> Path:
+    """Where a file of the workspace's folder really lies.
+
+    Raises:
+        WorkspaceError: a link leads out of the workspace.
+    """
+    real = Path(os.path.realpath(workspace.root / path))
+    if any(real.is_relative_to(os.path.realpath(workspace.root / one)) for one in ("", *_ELSEWHERE)):
+        return real
+    raise not_carried(path, f"a link to {real}")
+
+
+def not_carried(path: str, found: str) -> WorkspaceError:
+    """The error for what lies in the workspace's folder and is no file of the workspace."""
+    return WorkspaceError(
+        f"{path} is not taken into a backup",
+        found=found,
+        expected="a plain file of the workspace",
+        remedy="find out who put it there; delete it, and run the same command again",
+    )
+
+
 def files(workspace: Workspace, group: InventoryGroup) -> Iterator[str]:
     """The files of a group, by path in the workspace; what belongs to none of them is left out.
 
-    A commit record whose checkpoint is not in the list was written after its folder was looked at: left out.
+    A link to a folder of the workspace is left out: the files there have paths of their own. A commit record whose
+    checkpoint is not in the list was written after its folder was looked at: left out.
 
     Raises:
+        WorkspaceError: a link leads out of the workspace to a folder.
         StorageError: a place cannot be listed.
     """
     found: list[str] = []
@@ -80,6 +110,8 @@ def files(workspace: Workspace, group: InventoryGroup) -> Iterator[str]:
     for path in found:
         commit = _COMMIT.fullmatch(path)
         if (path == HEAD and group.name != "pointers") or _LEFT_OUT.fullmatch(path):
+            continue
+        if os.path.isdir(location(workspace, path)) and own(workspace, path):
             continue
         if commit is None or any(folder.startswith(commit[1]) for folder in known):
             yield path

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +19,7 @@ from plinth.operation.backup import databases, inventory
 from plinth.operation.backup.inventory import GROUPS, HEAD, KEPT_ASSETS, InventoryGroup
 from plinth.operation.backup.snapshot import BackupArchive, BackupEntry, BackupSnapshot, DatabaseCopy
 from plinth.records import Blob, Manifest
+from plinth.storage import off_limits
 from plinth.storage.destination import read_file
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
@@ -51,6 +54,7 @@ def take(
 
     Raises:
         SignatureError: a private key lies among what would be copied; no root of trust is pinned.
+        WorkspaceError: a link among it leads elsewhere, or something is no plain file.
         IntegrityError: a blob that is copied is not what its manifest says.
         StorageError: something cannot be read or written.
     """
@@ -121,7 +125,7 @@ def _file(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, p
     digest, size = hashlib.sha256(), 0
     try:
         with copy.open("wb") as stream:
-            for piece in read_file(where):
+            for piece in read_file(where) if "://" in where else _own_bytes(workspace, path):
                 digest.update(piece)
                 size += stream.write(piece)
     except StorageError as error:
@@ -138,13 +142,35 @@ def _file(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, p
     return BackupEntry(path=path, group=group.name, sha256=digest.hexdigest(), bytes=size)
 
 
+def _own_bytes(workspace: Workspace, path: str) -> Iterator[bytes]:
+    """The bytes of a file in the workspace's folder.
+
+    Raises:
+        WorkspaceError: a link leads elsewhere; it is a pipe or a device; it is a key or a credential by another name.
+        StorageError: it cannot be read.
+    """
+    where = inventory.own(workspace, path)
+    try:
+        fd = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise StorageError(f"cannot read {where}", found=error) from error
+    with os.fdopen(fd, "rb") as stream:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise inventory.not_carried(path, "a pipe or a device")
+        if off_limits.current().has_inode(status):
+            raise inventory.not_carried(path, "a file of the trust folder, or a key or credential of another program")
+        while piece := stream.read(PIECE_BYTES):
+            yield piece
+
+
 def _database(archive: BackupArchive, workspace: Workspace, source: DatabaseSource, scratch: Path) -> DatabaseCopy:
     copy = scratch / "database"
     copy.unlink(missing_ok=True)
     if source.kind == databases.POSTGRES:
         rows, path = databases.dump_postgres(source.place, copy), ""
     else:
-        rows, path = databases.copy_sqlite(workspace.root / source.place, copy), source.place
+        rows, path = databases.copy_sqlite(inventory.own(workspace, source.place), copy), source.place
     digest, size = _digest(copy), copy.stat().st_size
     archive.keep(_pieces(copy), digest, size, f"database {source.name}")
     return DatabaseCopy(name=source.name, kind=source.kind, path=path, sha256=digest, bytes=size, rows=rows)

@@ -302,7 +302,12 @@ def refused(run: RunDirectory) -> list[int]:
 
 
 def delete(run: RunDirectory, step: int) -> None:
-    """Delete a checkpoint: first its record, since a half-deleted directory must not count."""
+    """Delete a checkpoint: first its record, since a half-deleted directory must not count.
+
+    Raises:
+        WorkspaceError, StorageError: it cannot be deleted, or a folder of the run is a link.
+    """
+    run.require_no_links()
     with named_failures(run.checkpoints):
         record_path(run, step).unlink()
         uploaded_path(run, step).unlink(missing_ok=True)
@@ -321,14 +326,19 @@ def is_uploaded(run: RunDirectory, step: int) -> bool:
 
 
 def clean(run: RunDirectory) -> None:
-    """Delete remains of interrupted writers: staging, and directories without a record."""
+    """Delete remains of interrupted writers: staging, and directories without a record.
+
+    Raises:
+        WorkspaceError: a folder of the run is a link.
+    """
+    run.require_no_links()
     shutil.rmtree(run.staging, ignore_errors=True)
     if run.checkpoints.exists():
         known = {name(step) for step in committed(run)}
         for folder in run.checkpoints.iterdir():
             kept_refused = (run.checkpoints / f"{folder.name}.refused.json").exists()
             if folder.is_dir() and folder.name not in known and not kept_refused:
-                shutil.rmtree(folder)
+                folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
             elif folder.name.endswith((".tmp", ".uploaded.json")) and folder.name.split(".")[0] not in known:
                 folder.unlink(missing_ok=True)
 

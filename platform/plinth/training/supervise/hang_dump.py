@@ -19,7 +19,7 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from plinth.training.directory import RunDirectory
 
@@ -41,12 +41,19 @@ def install(run: RunDirectory, rank: int) -> None:
 def dump(folder: Path, rank: int) -> None:
     """Write both files of a rank; the one with the collectives comes last."""
     folder.mkdir(exist_ok=True)
-    with (folder / f"rank-{rank:04d}.stack").open("w") as stream:
+    with _new(folder / f"rank-{rank:04d}.stack") as stream:
         faulthandler.dump_traceback(stream, all_threads=True)
     path = folder / f"rank-{rank:04d}.json"
     staged = path.with_suffix(".part")
-    staged.write_text(json.dumps({"rank": rank, "entries": recorded()}))
+    with _new(staged) as stream:
+        stream.write(json.dumps({"rank": rank, "entries": recorded()}))
     staged.rename(path)
+
+
+def _new(path: Path) -> IO[str]:
+    """A new file, never what a link in its place leads to."""
+    path.unlink(missing_ok=True)
+    return path.open("x")
 
 
 def recorded() -> list[dict[str, Any]]:

@@ -227,6 +227,7 @@ class Supervisor:
 
     def _clean(self) -> None:
         """Let writers commit what every rank had staged; then delete half-written ones, which may fill the disk."""
+        self.run.require_no_links()
         for rank in writer_process.wait_until_gone(self.run, self.config.supervision.hang_s):
             writer_process.end(self.run, rank)
         checkpoint.clean(self.run)
