@@ -134,8 +134,8 @@ def test_a_bucket_is_confined_too(destination: Path, trust: Path, monkeypatch: p
 def test_a_client_sends_artifacts_to_its_server_alone() -> None:
     server = "http://127.0.0.1:5000"
     places = {
-        "folder": "file:///home/operator",
-        "path": "/home/operator",
+        "folder": "file:///srv/operator",
+        "path": "/srv/operator",
         "host": "http://other:5000/api/2.0/mlflow-artifacts/artifacts/1",
         "port": "http://127.0.0.1:50001/api/2.0/mlflow-artifacts/artifacts/1",
         "own": f"{server}/api/2.0/mlflow-artifacts/artifacts/1",

@@ -42,7 +42,8 @@ def read(path: Path, max_bytes: int) -> bytes:
         WorkspaceError: as `opened`; or it is larger than `max_bytes`.
     """
     with opened(path) as stream:
-        data = stream.read(max_bytes + 1)
+        size = os.fstat(stream.fileno()).st_size
+        data = stream.read(min(size, max_bytes) + 1)  # a reader allocates what it is asked for
     if len(data) > max_bytes:
         raise _refused(path, f"more than {max_bytes:,} bytes")
     return data

