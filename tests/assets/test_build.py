@@ -93,7 +93,8 @@ def test_the_data_version_is_the_digest_and_equal_work_is_not_done_twice(tmp_pat
     tags = event.dagster_event.step_materialization_data.materialization.tags
     assert tags["dagster/data_version"] == ctx.refs.ref("a/two").digest
     shown = event.asset_materialization.metadata
-    assert (shown["up_to_date"].value, shown["duration_seconds"].value >= 0, "made_by" in shown) == (False, True, False)
+    assert (shown["up_to_date"].value, "made_by" in shown) == (False, False)
+    assert {"cost_usd", "cpu_seconds", "duration_seconds"} <= shown.keys()
     result, again = _run(stages, tmp_path)
     assert result.run_id != event.run_id
     assert _made(tmp_path) == ["a/one", "a/two"]
