@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.framework.expectations import Suite, between, build_docs, equal_columns, rows_between
+from assets.framework.expectations import Suite, between, docs_index, equal_columns, rows_between
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import page_value, picture, table
 from assets.framework.stage import Inputs, Say, Stage
@@ -125,7 +125,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "sankey": picture(sankey.figure, made.stats),
         "funnel": picture(figures.funnel, made.stats),
         "reasons": dg.MetadataValue.md(table(["stage", "reason", "documents", "bytes", "it alone"], reasons)),
-        "data_docs": page_value(ctx, build_docs(ctx.workspace)),
+        "data_docs": page_value(ctx, docs_index(ctx.workspace)),
         "stages": dg.MetadataValue.md(table(header, rows)),
         "effective": dg.MetadataValue.md(table(["factor", "value"], factors)),
     }

@@ -46,7 +46,7 @@ def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
     def service_levels(plinth: PlinthResource, session: dg.ResourceParam[Session]) -> Iterator[Any]:
         from registry import service_levels
 
-        ctx, until = plinth.context(session.progress), time.time()
+        ctx, until = plinth.context(session), time.time()
         wanted = objectives.load(ctx.workspace)
         tallies = service_levels.tallies(ctx, wanted, until)
         found = budgets(tallies, wanted, until)

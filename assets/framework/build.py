@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import dagster as dg
 from dagster import BetaWarning
 
-from assets.framework import marks
-from assets.framework.expectations import Suite, SuiteOutcome, validate
+from assets.framework import data_docs, marks
+from assets.framework.expectations import Suite, SuiteOutcome, evaluate
 from assets.framework.present import metadata, page_link
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Inputs, Say, Stage
@@ -65,7 +65,7 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
         nightly: the corpus job of every night makes it, or finds it up to date.
     """
     key = dg.AssetKey(stage.asset.split("/"))
-    checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Great Expectations on the statistics.")]
+    checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Expectations on the statistics.")]
 
     @dg.asset(
         key=key,
@@ -87,7 +87,7 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
         context: dg.AssetExecutionContext, plinth: PlinthResource, session: dg.ResourceParam[Session]
     ) -> Iterator[Any]:
         try:
-            ctx = plinth.context(session.progress)
+            ctx = plinth.context(session)
             ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run_id
             yield from execute(stage, ctx, context.log.info, session.warnings.append)
             for evaluation in marks.of_new(ctx, stage.asset):
@@ -155,7 +155,9 @@ def bring(stage: Stage, ctx: Context, say: Say) -> CheckedManifest:
         say(f"{stage.asset} is up to date: nothing was done")
     manifest = found or _made(stage, ctx, inputs, say)
     suite = stage.suite(manifest, inputs) if stage.suite else None
-    outcome = validate(suite, ctx.workspace, keep=ctx.share is None) if suite else None
+    outcome = evaluate(suite) if suite else None
+    if suite and ctx.share is None:  # else several processes evaluate the same suites
+        data_docs.file(ctx.workspace, suite)
     return CheckedManifest(manifest, inputs, suite, outcome, cached=found is not None)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import dagster as dg
 from pydantic import PrivateAttr
 
+from assets.framework import data_docs
 from plinth.compute.context import Context
 from plinth.compute.engine import Engine
 from plinth.compute.progress import Progress, ProgressLines
@@ -45,21 +46,26 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
     share: str = ""
 
     _engine: Engine | None = PrivateAttr(default=None)
+    _session: Session | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         Workspace(self.workspace).ensure()
         self._engine = self._compute.open()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        for line in data_docs.finish():
+            if self._session:
+                self._session.warnings.append(line)
         if self._engine:
             self._engine.close()
             self._engine = None
         SPARE.end()
 
-    def context(self, progress: Progress) -> Context:
+    def context(self, session: Session) -> Context:
         """A stage's runtime context."""
+        self._session = session
         engine = self._engine or self._compute.open()
-        return Context(Workspace(self.workspace), engine, progress, TaskShare.parse(self.share))
+        return Context(Workspace(self.workspace), engine, session.progress, TaskShare.parse(self.share))
 
     @property
     def _compute(self) -> Compute:

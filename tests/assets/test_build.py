@@ -8,11 +8,13 @@ import dagster as dg
 import pytest
 
 from assets import training
+from assets.framework import data_docs
 from assets.framework.build import asset
-from assets.framework.expectations import Suite, between
+from assets.framework.expectations import Suite, between, docs_index
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide, up_to_date
+from plinth import processes
 from plinth.compute.context import Context
 from plinth.compute.costs import load
 from plinth.compute.stage import manifest
@@ -82,6 +84,25 @@ def test_a_failed_check_publishes_nothing_and_stops_what_follows(tmp_path):
     assert _made(tmp_path) == ["a/one", "a/two"]
     checks = [event for event in result.all_events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
     assert [check.event_specific_data.passed for check in checks] == [True, False]
+
+
+@pytest.mark.slow
+def test_great_expectations_shows_the_suites_of_a_run_when_it_ends(tmp_path, monkeypatch):
+    started, start = [], processes.start
+
+    def counted(command, *needs, **options):
+        started.append(command[-1])
+        return start(command, *needs, **options)
+
+    data_docs.end()
+    monkeypatch.setattr(processes, "start", counted)
+    session = Session()
+    _run([_stage("up"), _stage("bad", ("up",), least=9)], tmp_path, session)
+    assert started == ["assets.framework.data_docs"]
+    assert session.warnings == []
+    shown = {page.parts[-4] for page in docs_index(Workspace(tmp_path)).parent.glob("validations/**/*.html")}
+    assert shown == {"up", "bad"}
+    assert data_docs.finish() == []
 
 
 @pytest.mark.slow

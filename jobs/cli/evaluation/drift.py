@@ -52,6 +52,7 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
 
 def _made(settings: Settings, score: bool) -> Manifest:
     from assets import drift
+    from assets.framework import data_docs
     from assets.framework.build import bring, publish
     from jobs.cli import output
     from plinth.errors import MissingError, RecipeError
@@ -65,8 +66,14 @@ def _made(settings: Settings, score: bool) -> Manifest:
         if found is None:
             raise MissingError("nobody has looked for drift in this workspace", remedy="`plinth drift --score` looks")
         return found
-    say = lambda line: output.line(line, err=True)  # noqa: E731
-    return publish(stages[0], ctx, bring(stages[0], ctx, say))
+
+    def say(line: str) -> None:
+        output.line(line, err=True)
+
+    made = publish(stages[0], ctx, bring(stages[0], ctx, say))
+    for line in data_docs.finish():
+        say(line)
+    return made
 
 
 def _propose(settings: Settings, made: Manifest, target: Path) -> None:
