@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets import packing, shards
 from assets.framework.expectations import Suite, between, equal_columns
 from assets.framework.inputs import shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -79,4 +77,4 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     names = ("canaries", "planted", "copies", "fillers", "references", "document_tokens")
-    return {"planted": dg.MetadataValue.md(table(["fact", "value"], [[name, made.stats[name]] for name in names]))}
+    return {"planted": markdown(table(["fact", "value"], [[name, made.stats[name]] for name in names]))}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets import evaluation_page
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -149,4 +147,4 @@ def waiting(ctx: Context, recipe: Recipe) -> str:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[name, value] for name, value in made.stats.items() if isinstance(value, str | int | float)]
-    return {"facts": dg.MetadataValue.md(table(["fact", "value"], rows))}
+    return {"facts": markdown(table(["fact", "value"], rows))}

@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
-
 from assets import evaluation, extraction, fairness, memorisation, probes, proxies, tasks
 from assets.framework.inputs import shared_owner
-from assets.framework.present import page_value, picture, table
+from assets.framework.present import markdown, page_value, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.initial import begun
 from plinth.compute.context import Context
@@ -214,5 +212,5 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     return {
         "page": page_value(ctx, target),
         "differences": picture(comparison_figure.figure, lines),
-        "lines": dg.MetadataValue.md(table(header, cells)),
+        "lines": markdown(table(header, cells)),
     }

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.inputs import compares
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.span_dedup import switched_on
 from plinth.compute.context import Context
@@ -75,4 +73,4 @@ def _make_curated(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: 
 
 def _present_verdicts(ctx: Context, made: Manifest) -> dict[str, Any]:
     reasons = sorted(made.stats.get("reasons", {}).items(), key=lambda item: -item[1])
-    return {"reasons": dg.MetadataValue.md(table(["reason", "documents"], [list(row) for row in reasons]))}
+    return {"reasons": markdown(table(["reason", "documents"], [list(row) for row in reasons]))}

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.inputs import by_bucket, compares, each, shared_owner
+from assets.framework.present import markdown
 from assets.framework.stage import Inputs, Say, Stage
 from assets.removal_rates import reference_of, rules_in_use
 from plinth.compute.context import Context
@@ -58,7 +57,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             group="report",
             description="Text by bucket and what it was screened for, in Markdown.",
             owner=shared_owner(recipe),
-            present=lambda ctx, made: {"card": dg.MetadataValue.md(text_of(ctx, made))},
+            present=lambda ctx, made: {"card": markdown(text_of(ctx, made))},
         )
     ]
 

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -133,4 +131,4 @@ def _near(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float)]
-    return {"summary": dg.MetadataValue.md(table(["what", "documents"], rows))}
+    return {"summary": markdown(table(["what", "documents"], rows))}

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, equal_columns, no_nulls, rows_between
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.sampled import written
 from assets.sources import READ_FIRST, listed
@@ -110,8 +108,8 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "dagster/row_count": made.stats["documents"],
         "text_bytes": made.stats["text_bytes"],
         "reject_rate": float(made.stats["reject_rate"]),
-        "damage": dg.MetadataValue.md(table(["reason", "records"], damaged)),
-        "exclusions": dg.MetadataValue.md(table(["reason", "records"], excluded)),
+        "damage": markdown(table(["reason", "records"], damaged)),
+        "exclusions": markdown(table(["reason", "records"], excluded)),
     }
 
 
@@ -121,5 +119,5 @@ def _quarantine(counts: Mapping[str, Any]) -> dict[str, Any]:
     rows += [["kind", name, count] for name, count in counts["kinds"].items()]
     return {
         "quarantined": counts["records"],
-        "quarantine": dg.MetadataValue.md(table(["by", "name", "records"], rows)),
+        "quarantine": markdown(table(["by", "name", "records"], rows)),
     }

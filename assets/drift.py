@@ -9,12 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.comparison import text_of
 from assets.framework.expectations import Suite, between
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import markdown, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation.drift import job
@@ -84,11 +82,11 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {
         "drift": picture(drift_figure.figure, found),
         "drifting": sum(one.drifts for one in found),
-        "slices": dg.MetadataValue.md(table(header, [_row(one) for one in found])),
-        "moved": dg.MetadataValue.md(
+        "slices": markdown(table(header, [_row(one) for one in found])),
+        "moved": markdown(
             table(["document", "snapshot", "bytes", "bits per byte", "bits above the reference"], named)
         ),
-        "proposal": dg.MetadataValue.md("`plinth drift --propose continued.yaml` writes a recipe; nothing starts"),
+        "proposal": markdown("`plinth drift --propose continued.yaml` writes a recipe; nothing starts"),
     }
 
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, equal_columns
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import Code, picture, table
+from assets.framework.present import Code, markdown, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.policy.compiled_policy import columns_of
@@ -112,8 +110,8 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "bits_per_byte": picture(figures.bits_per_byte, stats["slices"]),
         "by_slice": picture(evaluation_figures.intervals, sections.slices(stats).groups),
         "by_position": picture(evaluation_figures.by_position, stats["positions"]),
-        "slices": dg.MetadataValue.md("\n\n".join(_slices(axis, rows) for axis, rows in every.items())),
-        "worst_documents": dg.MetadataValue.md(_worst(stats["worst"])),
+        "slices": markdown("\n\n".join(_slices(axis, rows) for axis, rows in every.items())),
+        "worst_documents": markdown(_worst(stats["worst"])),
     }
 
 

@@ -13,13 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
-
 from assets.annotate import annotator_parameters
 from assets.arm_pipeline import CORPUS, NOT_OF_THE_ARM, OF_THE_ARM, Known, last_assets, played, read_outside
 from assets.catalog import selected, stages
 from assets.framework.inputs import shared_owner
-from assets.framework.present import page_value, table
+from assets.framework.present import markdown, page_value, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.initial import require_checkpoint
 from plinth.compute.context import Context
@@ -258,7 +256,7 @@ def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Ma
     rows = [[one["size"], one["arm"], one["slice"], one["finding"]] for one in made.stats["effects"]]
     return {
         "page": page_value(ctx, show(ctx, experiment, arms, made)),
-        "effects": dg.MetadataValue.md(table(["size", "arm", "slice", "finding"], rows)),
+        "effects": markdown(table(["size", "arm", "slice", "finding"], rows)),
         **({"verdict": f"{found['verdict']}: {found['reason']}"} if (found := made.stats.get("value")) else {}),
         **({"confirmation": f"{one['status']}: {one['reason']}"} if (one := made.stats.get("confirmation")) else {}),
     }

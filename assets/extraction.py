@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.lists import lists
@@ -89,7 +87,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         rows.append([name, own["n"], *cells, *beside, own.get("excess_at_least") or 0.0])
     limit = made.stats["upper"]
     return {
-        "extraction": dg.MetadataValue.md(table(header, rows)),
+        "extraction": markdown(table(header, rows)),
         **({"either_at_most": float(limit)} if limit is not None else {}),
         "trace": "`plinth trace latest` names the documents of what was extracted",
     }

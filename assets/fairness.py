@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.annotate import annotator_parameters
 from assets.framework.expectations import Suite, between
 from assets.framework.inputs import shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus import annotate
@@ -69,7 +67,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     header = ["attribute", "favours a by, bits", "from", "to", "corrected p", "found", "smallest effect", "pairs"]
     names = ("value", "low", "high", "p_adjusted", "found", "smallest_effect", "n")
     rows = [[name, *(_cell(one[key]) for key in names)] for name, one in made.stats["attributes"].items()]
-    shown: dict[str, Any] = {"attributes": dg.MetadataValue.md(table(header, rows))}
+    shown: dict[str, Any] = {"attributes": markdown(table(header, rows))}
     if made.stats["toxicity"] is not None:
         shown["toxic_share"] = float(made.stats["toxicity"]["toxic"]["value"])
         shown["toxic_share_at_most"] = float(made.stats["toxicity"]["toxic_at_most"])

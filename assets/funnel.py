@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, docs_index, equal_columns, rows_between
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import page_value, picture, table
+from assets.framework.present import markdown, page_value, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.funnel import funnel
@@ -124,10 +122,10 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {
         "sankey": picture(sankey.figure, made.stats),
         "funnel": picture(figures.funnel, made.stats),
-        "reasons": dg.MetadataValue.md(table(["stage", "reason", "documents", "bytes", "it alone"], reasons)),
+        "reasons": markdown(table(["stage", "reason", "documents", "bytes", "it alone"], reasons)),
         "data_docs": page_value(ctx, docs_index(ctx.workspace)),
-        "stages": dg.MetadataValue.md(table(header, rows)),
-        "effective": dg.MetadataValue.md(table(["factor", "value"], factors)),
+        "stages": markdown(table(header, rows)),
+        "effective": markdown(table(["factor", "value"], factors)),
     }
 
 

@@ -7,10 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.inputs import shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -201,4 +199,4 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows += [[name, str(made.stats[name])] for name in ("run_id", "step", "vocab_size") if name in made.stats]
     rows += [["licence", made.params["licence"]]] if "licence" in made.params else []
     rows += [[part.name, f"{part.blob.bytes:,} bytes"] for part in made.parts]
-    return {"source": dg.MetadataValue.md(table(["what", "value"], rows)), "model": made.stats["model"]}
+    return {"source": markdown(table(["what", "value"], rows)), "model": made.stats["model"]}

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets import curate
 from assets.annotate import annotator_parameters
 from assets.framework.expectations import Suite, equal_columns, rows_between
 from assets.framework.inputs import by_bucket, each, planted, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
@@ -110,6 +108,6 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     listed = [[bucket, *numbers] for bucket, numbers in rows.items()]
     example = "select reason, count(*) from 'ledger/*.parquet' group by all order by 2 desc"
     return {
-        "rows": dg.MetadataValue.md(table(["bucket", "documents", "rejects", "bytes"], listed)),
-        "query": dg.MetadataValue.md(f'`plinth ledger export ledger`, then `duckdb -c "{example}"`'),
+        "rows": markdown(table(["bucket", "documents", "rejects", "bytes"], listed)),
+        "query": markdown(f'`plinth ledger export ledger`, then `duckdb -c "{example}"`'),
     }

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between
 from assets.framework.inputs import planted, shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import markdown, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
@@ -79,7 +77,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     audit = made.stats["audit"]
     return {
         "exposure_by_repetitions": picture(memorisation.exposure, made.stats),
-        "exposure": dg.MetadataValue.md(table(header, rows)),
+        "exposure": markdown(table(header, rows)),
         "p_value_all_planted": float(made.stats["p_value"]),
         "epsilon_at_least": float(audit["epsilon"]),
         "membership_inference_correct": f"{audit['right']} of {audit['guesses']}",

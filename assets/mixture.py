@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import each, planted, read_by_run, shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import markdown, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
@@ -105,12 +103,12 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
             mixture_plot.figure, mixture_audit.shares_over_run(made.stats), made.stats["sequence_tokens"]
         ),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
-        "streams": dg.MetadataValue.md(
+        "streams": markdown(
             table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])
         ),
     }
     said = advice(made.stats)
-    return shown | ({"advice": dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in said))} if said else {})
+    return shown | ({"advice": markdown("\n".join(f"- {sentence}" for sentence in said))} if said else {})
 
 
 def _streams(made: Manifest) -> Iterator[tuple[str, int, float, float]]:

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -70,4 +68,4 @@ def _suite(bounds: tuple[tuple[str, float | None, float | None], ...], made: Man
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float | str)]
-    return {"measured": dg.MetadataValue.md(table(["what", "value"], rows))}
+    return {"measured": markdown(table(["what", "value"], rows))}

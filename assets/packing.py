@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, equal_columns
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
@@ -72,4 +70,4 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [
         [label or "all", *(f"{counts[name]:,}" for name in names)] for label, counts in made.stats["streams"].items()
     ]
-    return {"packing": dg.MetadataValue.md(table(["stream", *names], rows))}
+    return {"packing": markdown(table(["stream", *names], rows))}

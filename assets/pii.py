@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.annotate import annotator_parameters
 from assets.framework.expectations import Suite, between
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation.pii import detector, outputs, training
@@ -111,7 +109,7 @@ def _present_outputs(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[group, *(_cell(made.stats[group][name]) for name in names)] for group in groups]
     distinct = made.stats["distinct"]
     return {
-        "outputs": dg.MetadataValue.md(table(header, rows)),
+        "outputs": markdown(table(header, rows)),
         "different_strings": f"{distinct['found']}, of which {distinct['memorised']} stand in training text",
     }
 
@@ -125,7 +123,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         + [one["kinds"][kind]["documents"] for kind in kinds]
         for name, one in every.items()
     ]
-    return {"residual": dg.MetadataValue.md(table(header, rows)), "found": int(made.stats["found"])}
+    return {"residual": markdown(table(header, rows)), "found": int(made.stats["found"])}
 
 
 def _cell(value: Any) -> Any:

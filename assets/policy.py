@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.removal_rates import rules_in_use
 from plinth.compute.context import Context
@@ -62,5 +60,5 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[reason, dropped.get(reason, 0), count] for reason, count in sorted(fired.items(), key=lambda kv: -kv[1])]
     return {
         "kept": made.stats["kept"],
-        "dropped": dg.MetadataValue.md(table(["rule", "documents dropped first by it", "documents it fires on"], rows)),
+        "dropped": markdown(table(["rule", "documents dropped first by it", "documents it fires on"], rows)),
     }

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation.probes import probe_sets
@@ -61,4 +59,4 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         [name, *(own[column] for column in header[1:-1]), own["digest"][:12]]
         for name, own in made.stats["sets"].items()
     ]
-    return {"probes": dg.MetadataValue.md(table(header, rows))}
+    return {"probes": markdown(table(header, rows))}

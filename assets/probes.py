@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import markdown, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation.probes import job, probe_sets, tables
@@ -64,8 +62,8 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     ]
     return {
         "probes": picture(probe_figure.figure, probes),
-        "scores": dg.MetadataValue.md(table(header, rows)),
-        "templates": dg.MetadataValue.md(_templates(made.stats["templates"])),
+        "scores": markdown(table(header, rows)),
+        "templates": markdown(_templates(made.stats["templates"])),
     }
 
 

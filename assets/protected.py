@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import by_bucket, compares, each, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.span_dedup import survivors
 from plinth import fingerprint
@@ -94,7 +92,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     common = [[name, ", ".join(own["common"])] for name, own in made.stats["sets"].items() if own["common"]]
     reasons = [[reason, made.stats[reason]] for reason in protected.REASONS]
     return {
-        "sets": dg.MetadataValue.md(table(header, rows)),
-        "undecided_items": dg.MetadataValue.md(table(["set", "items that are common text"], common)),
-        "documents": dg.MetadataValue.md(table(["reason", "documents"], reasons)),
+        "sets": markdown(table(header, rows)),
+        "undecided_items": markdown(table(["set", "items that are common text"], common)),
+        "documents": markdown(table(["reason", "documents"], reasons)),
     }

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.inputs import shared_owner
-from assets.framework.present import interval, table
+from assets.framework.present import interval, markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -53,4 +51,4 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         for family, own in families.items()
         for name, found in own.items()
     ]
-    return {"scores": dg.MetadataValue.md(table(["family", "score", "value", "95% interval", "items"], rows))}
+    return {"scores": markdown(table(["family", "score", "value", "95% interval", "items"], rows))}

@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.annotate import annotator_parameters
 from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.policy.compiled_policy import DOCUMENTS
@@ -94,4 +92,4 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         for bucket, counts in row["buckets"].items()
     ]
     header = ["rule", "bucket", "documents", "of documents", "of bytes"]
-    return {"removed": dg.MetadataValue.md(table(header, rows)), "samples": "plinth policy removal --reason RULE"}
+    return {"removed": markdown(table(header, rows)), "samples": "plinth policy removal --reason RULE"}

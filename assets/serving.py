@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.inputs import shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation.serving import bounds, records
@@ -44,13 +42,15 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    import dagster as dg
+
     header = ["device", "first token, s", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them"]
     names = ("first_token_s", "tokens_per_s", "sequences", "tokens_per_s_full")
     rows = [[name, *(one[field] for field in names)] for name, one in made.stats["devices"].items()]
     shown: dict[str, Any] = {
         "kv_bytes_per_token": made.stats["kv_bytes_per_token"],
         "weights_bytes": made.stats["weights_bytes"],
-        "devices": dg.MetadataValue.md(table(header, rows)),
+        "devices": markdown(table(header, rows)),
     }
     here = records.read(ctx, made.inputs["checkpoint"])
     return shown if here is None else shown | {"measured_here": dg.MetadataValue.json(here)}

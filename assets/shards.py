@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, equal_columns, rows_between
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -82,4 +80,4 @@ def _rows(made: Manifest, stream: Stream, width: int) -> list[dict[str, int]]:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[one.name, one.documents, one.tokens] for one in streams_of(made)]
-    return {"streams": dg.MetadataValue.md(table(["stream", "documents", "tokens"], rows))}
+    return {"streams": markdown(table(["stream", "documents", "tokens"], rows))}

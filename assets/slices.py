@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.annotate import annotator_parameters
 from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import each, shared_owner
-from assets.framework.present import picture, table
+from assets.framework.present import markdown, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.models import TEST
 from plinth.compute.context import Context
@@ -125,7 +123,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
     return {
         "rates": picture(gate_figure.figure, made.stats),
-        "slices": dg.MetadataValue.md(table(list(rates.HEADER), rates.table(made.stats))),
-        "made_as": dg.MetadataValue.md(table(["made as", "documents", "removed"], kinds)),
+        "slices": markdown(table(list(rates.HEADER), rates.table(made.stats))),
+        "made_as": markdown(table(["made as", "documents", "removed"], kinds)),
         "rule": " or ".join(made.stats["rule"]),
     }

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, no_nulls, rows_between
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.sampled import written
 from plinth import fingerprint
@@ -101,7 +99,7 @@ def _facts(source: Source) -> dict[str, Any]:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = sorted(made.stats["not_read"].items(), key=lambda one: (-one[1], one[0]))
-    return {"files_found": made.stats["found"], "not_read": dg.MetadataValue.md(table(["reason", "files"], rows))}
+    return {"files_found": made.stats["found"], "not_read": markdown(table(["reason", "files"], rows))}
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

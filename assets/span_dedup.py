@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -104,4 +102,4 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float)]
     for kind in ("spans", "span_bytes"):
         rows += [[f"{kind}: {reason}", value] for reason, value in made.stats.get(kind, {}).items()]
-    return {"summary": dg.MetadataValue.md(table(["what", "how much"], rows))}
+    return {"summary": markdown(table(["what", "how much"], rows))}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import shared_owner
-from assets.framework.present import interval, table
+from assets.framework.present import interval, markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -90,4 +88,4 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         for metric, found in facts["metrics"].items()
     ]
     header = ["task", "metric", "value", "95% interval", "items", "damaged", "examples"]
-    return {"scores": dg.MetadataValue.md(table(header, rows)), "damaged_items": made.stats["damaged"]}
+    return {"scores": markdown(table(header, rows)), "damaged_items": made.stats["damaged"]}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, no_nulls, rows_between
 from assets.framework.inputs import by_bucket, each, shared_owner
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -113,17 +111,17 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     shown = {}
     for axis in ("buckets", "languages", "domains"):
         rows = [[name, facts["fertility"], facts["bytes_per_token"]] for name, facts in made.stats[axis].items()]
-        shown[axis] = dg.MetadataValue.md(table([axis, "fertility", "bytes per token"], rows))
+        shown[axis] = markdown(table([axis, "fertility", "bytes per token"], rows))
     rows = [
         [DEAD_TOKENS[kind], made.stats[f"{kind}_tokens"], "  ".join(made.stats[f"{kind}_examples"][:8])]
         for kind in DEAD_TOKENS
     ]
-    shown["tokens"] = dg.MetadataValue.md(table(["tokens", "how many", "such as"], rows))
+    shown["tokens"] = markdown(table(["tokens", "how many", "such as"], rows))
     space = made.stats["whitespace"]
     rows = [[name, count] for name, count in space["tokens"].items()]
     rows += [
         ["longest run of spaces", space["longest_run"]],
         ["longest run of digits", made.stats["digits"]["longest"]],
     ]
-    shown["white space and digits"] = dg.MetadataValue.md(table(["text", "tokens"], rows))
+    shown["white space and digits"] = markdown(table(["text", "tokens"], rows))
     return shown

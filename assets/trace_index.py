@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.expectations import Suite, between, equal_columns
-from assets.framework.present import table
+from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
@@ -60,4 +58,4 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     names = ("tokens", "anchors", "ranges", "bytes_per_token")
     row = [made.bytes, *(made.stats[name] for name in names)]
-    return {"index": dg.MetadataValue.md(table(["bytes", *names], [row]))}
+    return {"index": markdown(table(["bytes", *names], [row]))}

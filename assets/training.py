@@ -14,10 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
-
 from assets.framework.inputs import by_bucket, each, planted, read_by_run, shared_owner
-from assets.framework.present import page_value, picture, table
+from assets.framework.present import markdown, page_value, picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.initial import begun
 from assets.teacher_logits import stored
@@ -292,6 +290,8 @@ def _present_checkpoint(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
+    import dagster as dg
+
     from plinth.report import figures as report_figures
 
     prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
@@ -305,8 +305,8 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
         "run": made.stats["run_id"],
         **figures.known(),
         "loss": picture(report_figures.loss, list(events.steps.values()), logged, figures.final_loss),
-        "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
-        "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
+        "facts": markdown(table(["fact", "value"], [list(item) for item in facts.items()])),
+        "timeline": markdown(table(["event", "what"], rows)),
         **_present_cost(ctx, prepared),
         "page": page_value(ctx, _page(ctx, prepared)),
         "log": dg.MetadataValue.path(prepared.directory.log),
@@ -333,7 +333,7 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
     return {
         "cost": row.spent,
         "rank_hours": row.rank_hours,
-        "cost_by_cause": dg.MetadataValue.md(table(["spent on", "money"], spent)),
+        "cost_by_cause": markdown(table(["spent on", "money"], spent)),
         "energy": f"{row.kwh:,.3g} kWh, {energy.source}" if row.kwh is not None else energy.source,
         **({"co2_kg": row.co2_kg} if row.co2_kg is not None else {}),
     }
@@ -348,4 +348,4 @@ def _present_probes(prepared: RunConfig) -> dict[str, Any]:
     rows = probes.rows(measured, seeds.over_seeds(prepared, curves(measured.events)))
     header = ["probe", "items", "bits per byte", "noise", "control", "signal", "signal / noise", ""]
     shown = ("name", "count", "score", "noise", "control", "signal", "ratio", "words")
-    return {"probes": dg.MetadataValue.md(table(header, [[row[key] for key in shown] for row in rows]))} if rows else {}
+    return {"probes": markdown(table(header, [[row[key] for key in shown] for row in rows]))} if rows else {}

@@ -1,6 +1,8 @@
 """Everything that starts work.
 
 pipeline      run a recipe: assets that are up to date are left alone, the rest runs through Dagster
+dagster_run   Dagster runs in this process
+release_requests  runs of the release job that are due
 definitions   Dagster's view of a recipe, with overrides for tests
 experiment    run an experiment: its arms and its effects through Dagster
 source_question  the question of a source's value as the file of an experiment

@@ -19,6 +19,7 @@ from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
 from jobs import checklists, experiments, marks, queueing, schedules
+from jobs.pipeline import CANDIDATE, RELEASE
 from jobs.recipes import find, load
 from jobs.sensors import arrival, feed, release, upkeep
 from plinth import processes
@@ -28,7 +29,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
 
 #: Names of jobs; an asset may not have the same one.
-CORPUS, CANDIDATE, RELEASE = "make_corpus", "make_candidate", "make_release"
+CORPUS = "make_corpus"
 LEVELS, DRIFT = "measure_service_levels", "score_drift"
 
 #: Groups that a corpus job makes; later groups use accelerators and are started on purpose.

@@ -23,8 +23,9 @@ from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import decide
 from jobs import experiments
+from jobs.dagster_run import QUIET, raise_first_failure, requested_by
 from jobs.instance import of_code_location, open_instance
-from jobs.pipeline import QUIET, raise_first_failure, requested_by, take_harvest
+from jobs.pipeline import take_harvest
 from jobs.run_launcher import HOST, host
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal

@@ -2,46 +2,37 @@
 
     harvest (demo) -> plan -> Dagster run -> approval -> Dagster run of the release -> results page
 
-The same assets, checks and instance serve the Dagster UI; this module only selects assets.
+The same assets, checks and instance serve the Dagster UI; this module only selects assets, and imports Dagster
+(`dagster_run`) when one has to be made.
 """
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
-
 from assets.catalog import selected, stages
-from assets.framework.build import REQUESTED_BY
-from assets.framework.resources import Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide
-from jobs import definitions, policies, queueing, results, workspace_index
-from jobs.instance import of_code_location, open_instance
+from jobs import policies, results, workspace_index
 from jobs.last_recipe import remember
 from jobs.recipes import load
-from jobs.run_launcher import HOST, host
-from jobs.sensors.alarms import record_failure
 from plinth.compute.context import Context
-from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.corpus.documents.account import Account, published
-from plinth.errors import IntegrityError, MissingError, PlinthError, RecipeError, StageError
+from plinth.errors import IntegrityError, MissingError, PlinthError, RecipeError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth.text.plural import counted
 
 RELEASE_GROUP = "release"
 CORPUS_POOL = "corpus"
-QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+#: Names of the jobs in Dagster; an asset may not have the same one.
+CANDIDATE, RELEASE = "make_candidate", "make_release"
 
 
 @dataclass(frozen=True)
@@ -80,8 +71,6 @@ def run(
         StageError: a stage failed; assets finished before it are kept.
     """
     started = time.monotonic()
-    warnings.filterwarnings("ignore", category=dg.BetaWarning)
-    warnings.filterwarnings("ignore", category=dg.PreviewWarning)
     recipe = load(recipe_path)
     catalog = stages(recipe)
     chosen = selected(catalog, select)
@@ -101,7 +90,7 @@ def run(
         warned = _execute(space, recipe, making, compute) if making else ()
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
         release = _release(space, recipe, compute) if released else {}
-        page = results.write(ctx, recipe) if released or len(chosen) == len(catalog) else None
+        page = _page(ctx, recipe) if released or len(chosen) == len(catalog) else None
         if not compute.share:
             workspace_index.refresh(space, say)
     accounts = dict(_accounts(ctx, recipe, chosen))
@@ -152,7 +141,8 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
 
 
 def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, Any]:
-    """Evaluate the approval sensor once, as the daemon would, and run what it requests."""
+    """Run what the approval sensor would request now."""
+    from jobs.release_requests import requests
     from registry import api
     from registry.gates import summary
 
@@ -162,12 +152,12 @@ def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, An
             if status.waits_for_approval:
                 reason = f"approved by the recipe; gates before: {summary(status.gates)}"
                 api.approve(ctx, recipe, status.version, person, reason)
-    defs = definitions.build(recipe, space.root, compute=compute)
-    sensor = defs.resolve_sensor_def("approval")
-    with open_instance(space) as instance:
-        tick = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, definitions=defs))
-    for _ in tick.run_requests or []:
-        _execute(space, recipe, ["release"], compute, job=definitions.RELEASE)
+    try:
+        wanted = requests(ctx, recipe)
+    except PlinthError:  # as the sensor skips; `describe_release` reports it
+        wanted = ()
+    for _ in wanted:
+        _execute(space, recipe, ["release"], compute, job=RELEASE)
     return describe_release(ctx, recipe)
 
 
@@ -191,6 +181,11 @@ def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
         "by": last.by,
         **shown,
     }
+
+
+def _page(ctx: Context, recipe: Recipe) -> Path:
+    """The results page, written unless the one that is there shows what is there now."""
+    return results.current(ctx, recipe) or results.write(ctx, recipe)
 
 
 def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[str]:
@@ -247,55 +242,9 @@ def take_harvest(space: Workspace, recipe: Recipe, *, again: bool = False) -> No
         )
 
 
-def requested_by() -> str:
-    """The person who asks for a run here: `PLINTH_REQUESTED_BY`, or the user of this machine."""
-    return os.environ.get("PLINTH_REQUESTED_BY") or getpass.getuser()
-
-
 def _execute(
-    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = definitions.CANDIDATE
+    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = CANDIDATE
 ) -> tuple[str, ...]:
-    """One Dagster run of these assets, in this process, recorded in the workspace's instance.
+    from jobs import dagster_run
 
-    Returns:
-        Warnings of their checks.
-    """
-    session = Session(for_terminal())
-    defs = definitions.build(recipe, space.root, compute=compute, resources={"session": session})
-    with dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance:
-        result = defs.resolve_job_def(job).execute_in_process(
-            instance=of_code_location(instance, job),
-            asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
-            run_config=QUIET,
-            tags={REQUESTED_BY: requested_by(), HOST: host(), **queueing.tags(recipe, space)},
-            raise_on_error=False,
-        )
-        if not result.success:
-            raise_first_failure(space, job, result, session)
-    return tuple(session.warnings)
-
-
-def raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult, session: Session) -> None:
-    """Raise what a Dagster run failed of, recorded for the alert; a run that its user interrupted is no failure.
-
-    Raises:
-        PlinthError: the error of the first asset that failed.
-        KeyboardInterrupt: the run was interrupted.
-    """
-    failures = [event for event in result.all_events if event.is_step_failure]
-    if not failures:
-        raise StageError(f"the Dagster run {result.run_id} failed before its first step", remedy="see `plinth up`")
-    known = session.failures[0] if session.failures else None
-    data = failures[0].step_failure_data
-    cause = data.error.cause if data.error and data.error.cause else data.error
-    text = str(known) if known else cause.message.strip() if cause else str(failures[0].message)
-    if "DagsterExecutionInterruptedError" in text:  # requested by a user: no failure, no alert
-        raise KeyboardInterrupt
-    record_failure(space.root, result.run_id, job, text)
-    if known:
-        raise known
-    raise StageError(
-        f"stage {(failures[0].step_key or '').replace('__', '/')} failed",
-        found=text,
-        remedy=f"a defect: Dagster run {result.run_id} (`plinth up`) has the traceback; finished parts are kept",
-    )
+    return dagster_run.execute(space, recipe, assets, compute, job)

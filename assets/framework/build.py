@@ -88,7 +88,7 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
     ) -> Iterator[Any]:
         try:
             ctx = plinth.context(session)
-            ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run_id
+            ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run.run_id
             yield from execute(stage, ctx, context.log.info, session.warnings.append)
             for evaluation in marks.of_new(ctx, stage.asset):
                 context.instance.report_runless_asset_event(evaluation)

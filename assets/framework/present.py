@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dagster as dg
 import pyarrow as pa
 
 from assets.framework.stage import Inputs, Stage
@@ -21,6 +20,7 @@ from plinth.storage import addresses
 from plinth.text.markdown import code, plain
 
 if TYPE_CHECKING:
+    import dagster as dg
     from matplotlib.figure import Figure
 
 MAX_STATS_CHARACTERS = 4_000
@@ -36,6 +36,8 @@ def metadata(
     Args:
         cached: the manifest was up to date, so that this materialization did no work.
     """
+    import dagster as dg
+
     shown: dict[str, Any] = {"up_to_date": cached}
     making = partial(_making, ctx, stage.asset, cached)
     for part in (partial(stage.present, ctx, manifest) if stage.present else dict, making):
@@ -55,7 +57,7 @@ def metadata(
     return shown | {
         "dagster/uri": ctx.workspace.objects("manifests").where(f"{manifest.digest}.json"),
         "step": f"{manifest.step} {manifest.version}",
-        "inputs": dg.MetadataValue.md(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
+        "inputs": markdown(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
         "code_version": stage.code_version,
         "data_version": manifest.digest,
     }
@@ -66,6 +68,8 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
 
     A cached one cost nothing, and links the run that made the manifest. Empty if no cost was recorded.
     """
+    import dagster as dg
+
     last = costs.load(ctx.workspace, asset)
     if cached:
         made_by = {"made_by": dg.MetadataValue.dagster_run(last.run)} if last and last.run else {}
@@ -86,12 +90,16 @@ def money(amount: float) -> str:
 
 def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
     """A page of the workspace: a link where it is served, else its path, which no browser follows from Dagster."""
+    import dagster as dg
+
     url = addresses.page_url(ctx.workspace, path)
     return dg.MetadataValue.url(url) if url else dg.MetadataValue.path(path)
 
 
 def _place(value: Any) -> int:
     """Plots, then numbers, then tables and text, then everything else."""
+    import dagster as dg
+
     if isinstance(value, dg.MarkdownMetadataValue):
         return 0 if str(value.md_str).startswith(PICTURE) else 2
     return 1 if isinstance(value, int | float) else 3
@@ -99,7 +107,16 @@ def _place(value: Any) -> int:
 
 def page_link(pages: str) -> dict[str, Any]:
     """Metadata of every asset: where the pages of the workspace are served, or nothing where they are not."""
+    import dagster as dg
+
     return {"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}
+
+
+def markdown(text: str) -> dg.MarkdownMetadataValue:
+    """Markdown as metadata. Stages import Dagster through here, when they show something: reading commands never do."""
+    import dagster as dg
+
+    return dg.MetadataValue.md(text)
 
 
 class Code(str):
@@ -126,11 +143,13 @@ def picture(draw: Callable[..., Figure], *args: Any) -> dg.MarkdownMetadataValue
     """A figure of `plinth.report`, inline as PNG."""
     from plinth.report.render import png
 
-    return dg.MetadataValue.md(f"{PICTURE}{base64.b64encode(png(draw, *args)).decode()})")
+    return markdown(f"{PICTURE}{base64.b64encode(png(draw, *args)).decode()})")
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
     """An Arrow schema in Dagster's terms."""
+    import dagster as dg
+
     return dg.TableSchema(
         columns=[
             dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable))

@@ -4,6 +4,6 @@
     page      write the page of a subject, and renew those whose release state has changed
 """
 
-from jobs.results.page import renew, write
+from jobs.results.page import current, renew, write
 
-__all__ = ["renew", "write"]
+__all__ = ["current", "renew", "write"]

@@ -33,6 +33,14 @@ from registry.gates import GateResult, summary
 from registry.releases import ReleaseRecord
 from registry.standing import standing
 
+#: The index of the workspace's pages, next to them.
+INDEX = "index.html"
+#: What a page shows, in the workspace: published assets, decisions and their evidence, pages that it links.
+SHOWN = (
+    *("refs/**/*.json", "releases/*", "approvals/**/*", "attestations/**/*", "policies/**/*", "taint/**/*"),
+    *("audit/**/*", "trust/**/*", "reports/*.html"),
+)
+
 
 def path(ctx: Context, recipe: Recipe, subject: str) -> Path:
     """The page of a subject, by its name such as `candidate-2`."""
@@ -66,6 +74,19 @@ def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
     target = path(ctx, recipe, about.name)
     write_bytes(target, page(content).encode())
     return target
+
+
+def current(ctx: Context, recipe: Recipe) -> Path | None:
+    """The page of what was made last, if it is newer than everything in the workspace that it shows; else None."""
+    if recipe.release is not None and api.pending(ctx, recipe):  # its gates are evaluated now
+        return None
+    found = path(ctx, recipe, subjects.newest(ctx, recipe).name)
+    if not found.exists():
+        return None
+    own = (found, found.with_name(INDEX))
+    shown = (file for pattern in SHOWN for file in ctx.workspace.root.glob(pattern) if file not in own)
+    written = found.stat().st_mtime_ns
+    return found if all(file.stat().st_mtime_ns < written for file in shown) else None
 
 
 def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
@@ -203,7 +224,7 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
         ("every link back to the sources, every byte hashed", f"plinth verify {digest[:16]}", digest),
     ]
     commands = tuple(report.Next(what=what, command=f"{command} {at}") for what, command, there in rows if there)
-    pages = [("index of this workspace", Path("index.html"))]
+    pages = [("index of this workspace", Path(INDEX))]
     if digest:
         pages += [("every measure of the checkpoint, with intervals", evaluation_page.path(ctx, recipe, digest)),
                   (f"the checkpoint and {recipe.evaluation.against}, compared", comparison.path(ctx, recipe, digest)),

@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from jobs.release_requests import requests
 from jobs.sensors.alarms import record_failure
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -23,34 +24,15 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests the release job once for every approved candidate, and for every promotion or rollback since."""
-        from registry import api
-
         try:
-            ctx = Context(Workspace(workspace))
-            ready, unshown = api.ready(ctx, recipe), _unshown(ctx, recipe)
+            keys = requests(Context(Workspace(workspace)), recipe)
         except PlinthError as error:
             return dg.SkipReason(str(error))
-        if not ready and not unshown:
+        if not keys:
             return dg.SkipReason("no approved candidate is pending")
-        # The evidence is part of the key: a request that failed is made again once something has changed.
-        keys = [f"{status.checkpoint}/{fingerprint.digest([dict(g) for g in status.gates])}" for status in ready]
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key) for key in keys or [unshown]])
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key) for key in keys])
 
     return _approval
-
-
-def _unshown(ctx: Context, recipe: Recipe) -> str:
-    """A key of the signed history while the asset `release` shows an older record of it; empty when it shows the last.
-
-    `plinth promote`, `plinth rollback` and other machines write the history without Dagster.
-    """
-    from registry import api
-
-    history = api.history(ctx, recipe)
-    if not history or ctx.refs.published("candidate") is None:
-        return ""
-    shown, last = ctx.refs.published("release"), history[-1].model_dump(mode="json")
-    return "" if shown and dict(shown.stats) == last else f"history/{fingerprint.digest(last)}"
 
 
 def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:

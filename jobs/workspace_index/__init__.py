@@ -18,6 +18,7 @@ from pathlib import Path
 from jobs import results
 from jobs.last_recipe import recall
 from jobs.recipes import load
+from jobs.results.page import INDEX
 from jobs.workspace_index import pages, run_lines, states
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -38,7 +39,7 @@ WATCHED = ("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*
 
 def path(workspace: Workspace) -> Path:
     """Where the index lies."""
-    return workspace.reports / pages.INDEX
+    return workspace.reports / INDEX
 
 
 def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) -> Path:

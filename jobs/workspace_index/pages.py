@@ -9,11 +9,11 @@ from html import unescape
 from pathlib import Path
 
 from assets.framework.expectations import docs_index
+from jobs.results.page import INDEX
 from jobs.results.subject import FILE as RESULTS
 from plinth.compute.context import Context
 from plinth.report.workspace_index import PageGroup, PageLine
 
-INDEX = "index.html"
 #: Kinds of pages: name, pattern of the file's name, and the command that writes one. What fits none is listed last.
 KINDS: tuple[tuple[str, str, str], ...] = (
     ("Results", RESULTS.pattern, "plinth report"),

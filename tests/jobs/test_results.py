@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,6 +153,39 @@ def test_the_summary_of_a_run_names_the_alias_and_not_the_last_action(
     assert shown() == ("tiny version 1", "champion", "canary")
     history[1:] = [record(2, made, "withdrawn", None, "1", at)]  # type: ignore[arg-type]
     assert shown() == ("tiny: no version", "none", "withdrawn")
+
+
+def test_a_page_is_current_until_something_that_it_shows_is_written(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, pending, clock = load(RECIPE), list[int](), count(2 * 10**18)  # later than this test
+    line(ctx, 1)
+    monkeypatch.setattr(api, "pending", lambda *_: tuple(pending))
+
+    def write(name: str) -> Path:
+        target = ctx.workspace.root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+        os.utime(target, ns=(now := next(clock), now))
+        return target
+
+    assert results.current(ctx, recipe) is None
+    target = write("reports/tiny-candidate-1.html")
+    write("reports/index.html")
+    assert results.current(ctx, recipe) == target
+    pending.append(1)  # its gates change without a file
+    assert results.current(ctx, recipe) is None
+    pending.clear()
+    for name in (
+        *("releases/00001.json", "approvals/key/a.json", "policies/tiny/1.json", "taint/1.json", "refs/run.json"),
+        "reports/other.html",
+    ):
+        write(name)
+        assert results.current(ctx, recipe) is None, name
+        write("reports/tiny-candidate-1.html")
+        assert results.current(ctx, recipe) == target
+    line(ctx, 2)
+    assert results.current(ctx, recipe) is None  # the page of candidate 2 is another one
 
 
 def test_pages_are_renewed_when_a_release_record_moves_their_candidate(

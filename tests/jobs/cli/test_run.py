@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs import pipeline
+from jobs import dagster_run, pipeline, release_requests
+from jobs.recipes import load
 from plinth.compute.context import Context
+from plinth.compute.select_engine import DEFAULT
+from plinth.corpus.documents import documents
 from plinth.corpus.documents.account import Account
 from plinth.storage.workspace import Workspace
+from tests.jobs.conftest import RECIPE
 
 Plinth = Callable[..., Any]
 ACCOUNT = Account(
@@ -62,3 +68,65 @@ def test_a_run_says_what_was_not_read(plinth: Plinth, recipe: Path) -> None:
     outcome = plinth("run", "-r", recipe, "--select", "notes/documents", "-n", 1)
     assert f"notes: 5 files = 2 read + 3 not read (2 .md, 1 hidden); {rest}" in outcome.out.splitlines()
     assert ctx.refs.current("notes/documents").digest == before  # so nothing that reads documents runs again
+
+
+ASSETS = ["notes/sources", "notes/documents"]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_up_to_date_needs_no_dagster_and_whatever_changed_needs_it(
+    plinth: Plinth, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ("run", "-r", str(recipe), "--select", "notes/documents", "-n", "1")
+    assert plinth(*run).code == 0
+    code = (
+        f"import sys; from jobs.cli.root import call; assert call({list(run)}) == 0\n"
+        "heavy = ('dagster', 'mlflow', 'great_expectations', 'matplotlib', 'torch')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=recipe.parent)
+    assert "nothing to do, 2 up to date" in done.stdout
+    assert done.stderr.strip().splitlines()[-1] == "[]"
+
+    executed = list[list[str]]()
+    monkeypatch.setattr(dagster_run, "execute", lambda space, _, assets, *rest: executed.append(assets) or ())
+
+    def made() -> list[str]:
+        executed.clear()
+        assert plinth(*run).code == 0
+        return [asset for assets in executed for asset in assets]
+
+    space = Workspace(recipe.parent / "workspace")
+    source, kept = space.root / "input/notes/a.jsonl", Context(space).refs.current("notes/documents")
+    assert made() == []
+    with monkeypatch.context() as newer:
+        newer.setattr(documents, "VERSION", "later")
+        assert made() == ASSETS[1:]
+    assert made() == []
+    written = recipe.read_text()
+    recipe.write_text(written.replace("max_reject_rate: 0.5", "max_reject_rate: 0.6"))
+    assert made() == ASSETS[1:]
+    recipe.write_text(written)
+    (part,) = space.root.glob(f"store/**/*{kept.parts[0].blob.md5[2:]}*")
+    for lost in (part, space.root / "refs/notes/documents.json"):  # the reference is what a failed check does not write
+        lost.rename(lost.with_suffix(".away"))
+        assert made() == ASSETS[1:], lost
+        lost.with_suffix(".away").rename(lost)
+    assert made() == []
+    source.write_text(source.read_text() + "\n")
+    assert made() == ASSETS
+
+
+def test_what_the_approval_sensor_would_request_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    space, executed, wanted = Workspace(tmp_path).ensure(), list[tuple[Any, ...]](), list[str]()
+    recipe = load(RECIPE)
+    release = recipe.required_release().model_copy(update={"auto_approve_as": None})
+    asked = recipe.model_copy(update={"release": release})
+    monkeypatch.setattr(release_requests, "requests", lambda *_: tuple(wanted))
+    monkeypatch.setattr(pipeline, "describe_release", lambda *_: {})
+    monkeypatch.setattr(dagster_run, "execute", lambda *given: executed.append((given[2], given[4])) or ())
+    pipeline._release(space, asked, DEFAULT)
+    assert executed == []
+    wanted.append("key")
+    pipeline._release(space, asked, DEFAULT)
+    assert executed == [(["release"], "make_release")]
