@@ -64,6 +64,15 @@ def recall(workspace: Path) -> Path:
     return copy
 
 
+def checked(workspace: Path) -> str:
+    """The fingerprint of the recipe last run here, which passed all checks then.
+
+    Raises:
+        MissingError, RequestError: as `recall`.
+    """
+    return str(_note(workspace)["fingerprint"])
+
+
 def _note(workspace: Path) -> dict[str, Any]:
     data = own_notes.read(workspace, NOTE, "name the recipe once: -r FILE")
     if data is None:

@@ -1,4 +1,4 @@
-"""The functions for assets, sensor and command line. Each starts the server that it needs."""
+"""The functions for assets and sensors. Each starts the server that it needs; commands import the modules behind it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from registry import (
     candidate,
     judgement,
     materialise,
-    mirror,
     mlflow_client,
     page_links,
-    promotion,
     registration,
-    releases,
     review,
     scores,
     timeline,
     trained,
 )
 from registry.candidate import Candidate, CandidateRun, Facts
+from registry.decisions import history, promote, repair, return_canary, rollback
 from registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
 from registry.gates import GateResult, summary
 from registry.promotion import CANARY, CHAMPION, Stage
@@ -153,20 +151,6 @@ def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
     return page_links.link(mlflow_client.connect(ctx.workspace), recipe, url)
 
 
-@mlflow_client.named("promote a candidate")
-def promote(
-    ctx: Context, recipe: Recipe, version: str | None, by: str, reason: str, stage: Stage = CHAMPION
-) -> ReleaseRecord:
-    """Promote a candidate version (None: the newest), after everything was verified again.
-
-    Raises:
-        SignatureError, LineageError, GateError, MissingError: see `promotion.promote`.
-    """
-    client = mlflow_client.connect(ctx.workspace)
-    found = review.version_of(client, recipe, version)
-    return promotion.promote(ctx, client, recipe, str(found.version), by=by, reason=reason, stage=stage)
-
-
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
     """Promote every candidate that no gate blocks: to champion, or to canary if the policy requires a trial, one after
     another; and the canary that is proved to be good enough. Called by the sensors' job."""
@@ -193,20 +177,6 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
     return (promote(ctx, recipe, seen.status.candidate_version, by, reason),)
 
 
-@mlflow_client.named("roll back")
-def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool = False) -> ReleaseRecord:
-    """Give the champion's alias back to the last good version; see `promotion.rollback`."""
-    return promotion.rollback(
-        ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw
-    )
-
-
-@mlflow_client.named("give a canary back")
-def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> ReleaseRecord:
-    """Take the canary's place away; see `promotion.return_canary`."""
-    return promotion.return_canary(ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason)
-
-
 def canary_status(ctx: Context, recipe: Recipe) -> canary.CanaryStatus | None:
     """The canary of a release beside its champion, judged by what is known now; None where none is on trial.
 
@@ -229,39 +199,3 @@ def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> canar
     if standing(history(ctx, recipe)).canary is None:
         return None
     return canary.tick(ctx, mlflow_client.connect(ctx.workspace), recipe, by)
-
-
-@mlflow_client.named("repair MLflow's aliases")
-def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str, ...]:
-    """Make MLflow show what the signed history says, and sign its head again when it is old.
-
-    Returns what differed, a sentence each: somebody has set an alias or made a version by hand, or a promotion was
-    interrupted.
-
-    Args:
-        expired: whether a head that has expired is signed again; see `releases.refresh`.
-
-    Raises:
-        SignatureError: the history does not hold.
-    """
-    name = recipe.required_release().name
-    if not releases.history(ctx, name, expired=expired):
-        return ()
-    with registration.locked(ctx):
-        releases.refresh(ctx, expired=expired)
-        return mirror.repair(ctx, mlflow_client.connect(ctx.workspace), name)
-
-
-def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
-    """What MLflow lacks of the signed history after `repair`.
-
-    Raises:
-        SignatureError: the history does not hold.
-    """
-    name = recipe.required_release().name
-    return mirror.missing(ctx, mlflow_client.connect(ctx.workspace), name) if releases.history(ctx, name) else ()
-
-
-def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:
-    """Signed records of every promotion and rollback of a release, oldest first."""
-    return releases.history(ctx, recipe.required_release().name)

@@ -29,7 +29,6 @@ from registry.candidate import Candidate, evidence_of, resume_facts, signed_chai
 from registry.gates import CheckResult, Evidence
 from registry.gates.facts import CodeFacts, ContaminationFacts, CostFacts, LicenceFacts, ResumeFacts, StabilityFacts
 from registry.gates.operation import ERROR_BUDGET
-from registry.recount import corpus, measurements
 from registry.recount.figures import differences
 from registry.standing import standing
 
@@ -80,6 +79,8 @@ def _miscounted(
     chain: Chain | None,
 ) -> dict[str, tuple[str, ...]]:
     """Figures that the tables do not give; of training text only with its ancestry."""
+    from registry.recount import corpus, measurements  # compiled kernels, which only a candidate needs
+
     wrong = measurements.faults(ctx, found)
     if chain is not None:
         wrong |= corpus.faults(ctx, stated, chain)

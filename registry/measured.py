@@ -17,7 +17,7 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.errors import PlinthError
 from plinth.evaluation.memorisation import exposure
-from plinth.evaluation.pii import outputs, training
+from plinth.evaluation.pii import parameters as personal_data
 from plinth.evaluation.probes.noise import Worth
 from plinth.provenance.statements import Chain
 from plinth.records import Manifest
@@ -129,10 +129,12 @@ def pii(found: Mapping[str, Manifest], ancestry: Chain | None) -> PiiFacts | Non
     whole = {
         asset: made
         for asset, made in found.items()
-        if asset in (training.ASSET, outputs.ASSET) and texts is not None and texts <= set(made.inputs.values())
+        if asset in (personal_data.DATA, personal_data.OUTPUTS)
+        and texts is not None
+        and texts <= set(made.inputs.values())
     }
     made = PiiFacts(
-        data=_read(whole, training.ASSET, _pii_data), outputs=_read(whole, outputs.ASSET, _pii_outputs)
+        data=_read(whole, personal_data.DATA, _pii_data), outputs=_read(whole, personal_data.OUTPUTS, _personal_data)
     )
     return made if made.data or made.outputs else None
 
@@ -222,13 +224,11 @@ def _bias(stats: Mapping[str, Any]) -> BiasFacts:
 def _pii_data(stats: Mapping[str, Any]) -> PiiShare:
     buckets = {name: _pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
     kinds = {kind: one["per_million_at_most"] for kind, one in stats["kinds"].items() if stats["documents"]}
-    return _pii_share(stats).model_copy(
-        update={"slices": buckets, "per_million": kinds, "detector": _detector(stats)}
-    )
+    return _pii_share(stats).model_copy(update={"slices": buckets, "per_million": kinds, "detector": _detector(stats)})
 
 
-def _pii_outputs(stats: Mapping[str, Any]) -> WrittenPii:
-    own, invited, every = (stats[name] for name in (outputs.UNPROMPTED, outputs.INVITED, outputs.ALL))
+def _personal_data(stats: Mapping[str, Any]) -> WrittenPii:
+    own, invited, every = (stats[name] for name in (personal_data.UNPROMPTED, personal_data.INVITED, personal_data.ALL))
     learnt = PiiShare(texts=every["texts"], found=every["memorised"], at_most=every["memorised_at_most"])
     return WrittenPii(
         unprompted=_pii_share(own, "texts"),

@@ -1,4 +1,4 @@
-"""The connection to MLflow: one client, quiet, with named failures.
+"""The connection to MLflow: one client, quiet, with named failures; its library is imported for runs and artifacts.
 
 Source URIs of model versions are `plinth:///models/<12>`: relative to the workspace, so that neither a
 moved workspace nor a server on another machine breaks them (MLflow itself refuses local paths outside
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,8 +21,9 @@ from plinth.errors import LineageError, MissingError, RegistryError
 from plinth.storage.workspace import Workspace
 from registry import artifact_places
 from registry.login import accounts
-from registry.mlflow_process import DATABASE
-from registry.server import ensure_server, find_server, use
+from registry.mlflow_process import DATABASE, DATABASE_VARIABLE
+from registry.model_registry import Refused, Server, Stored
+from registry.server import ensure_server, find_server, is_own, use
 
 SCHEME = "plinth://"
 ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
@@ -30,7 +33,7 @@ R = TypeVar("R")
 
 
 def connect(workspace: Workspace) -> Any:
-    """An `MlflowClient` of the workspace's server, which is started when it does not run: for whoever writes.
+    """A client of the workspace's server, which is started when it does not run: for whoever writes.
 
     Raises:
         RegistryError: when no server can be reached.
@@ -39,52 +42,30 @@ def connect(workspace: Workspace) -> Any:
 
 
 def reading(workspace: Workspace) -> Any:
-    """An `MlflowClient` for whoever only reads; starts no server.
+    """A client for whoever only reads models; starts no server of SQLite's.
 
-    Without one it reads the workspace's own database, as the server would; where there is none, nothing is registered.
+    Without a server it reads the workspace's own database; where there is none, nothing is registered.
 
     Raises:
         RegistryError: when `MLFLOW_TRACKING_URI` does not answer.
     """
-    if os.environ.get("MLFLOW_TRACKING_URI"):
+    if os.environ.get("MLFLOW_TRACKING_URI") or os.environ.get(DATABASE_VARIABLE):
         return connect(workspace)
-    running, database = find_server(workspace), workspace.mlflow / DATABASE
-    if running is not None:
-        use(workspace)
-        return _client(workspace, running.uri)
-    return _client(workspace, f"sqlite:///{database}") if database.exists() else Unregistered()
-
-
-class Unregistered:
-    """What a reader asks of MLflow, where nothing was ever registered."""
-
-    def search_registered_models(self, **_: Any) -> Any:
-        return _none_found()
-
-    def search_model_versions(self, *_: Any, **__: Any) -> Any:
-        return _none_found()
-
-    def get_registered_model(self, name: str) -> Any:
-        raise _absent(name)
-
-    def get_model_version(self, name: str, version: str) -> Any:
-        raise _absent(f"{name}/{version}")
-
-
-def _none_found() -> Any:
-    from mlflow.store.entities import PagedList
-
-    return PagedList([], None)
-
-
-def _absent(what: str) -> Exception:
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
-
-    return MlflowException(f"{what}: nothing is registered in this workspace", RESOURCE_DOES_NOT_EXIST)
+    running = find_server(workspace)
+    if running is None:
+        return Stored(workspace.mlflow / DATABASE)
+    use(workspace)
+    return _client(workspace, running.uri)
 
 
 def _client(workspace: Workspace, uri: str) -> Any:
+    """The model registry of the workspace's own server; MLflow's library for what else it does, and other servers."""
+    if not is_own(workspace, uri):
+        return _library(workspace, uri)
+    return Server(uri, accounts.authorization(workspace, uri), partial(_library, workspace, uri))
+
+
+def _library(workspace: Workspace, uri: str) -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # Standard output belongs to the command that runs, which may be writing JSON.
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -97,21 +78,30 @@ def _client(workspace: Workspace, uri: str) -> Any:
     return artifact_places.guard(MlflowClient(tracking_uri=uri, registry_uri=uri), uri)
 
 
+def _code(error: Exception) -> str:
+    """The code of an error of MLflow, of its library or not; empty for other errors."""
+    library = sys.modules.get("mlflow.exceptions")  # an error of what was not imported is not raised
+    known = (Refused, library.MlflowException) if library else (Refused,)
+    return str(error.error_code) if isinstance(error, known) else ""
+
+
 @contextmanager
 def speaking(purpose: str) -> Iterator[None]:
     """Turn errors of MLflow and of the network into one named error."""
-    from mlflow.exceptions import MlflowException
-    from requests.exceptions import RequestException
-
     try:
         yield
-    except MlflowException as error:
-        kind = MissingError if error.error_code in ABSENT else RegistryError
-        raise kind(f"MLflow refused: {purpose}", found=error, remedy="`plinth status` shows the registry") from error
-    except RequestException as error:
-        raise RegistryError(
-            f"the connection to MLflow broke: {purpose}", found=error, remedy="run the same command again"
-        ) from error
+    except Exception as error:
+        if code := _code(error):
+            kind = MissingError if code in ABSENT else RegistryError
+            raise kind(
+                f"MLflow refused: {purpose}", found=error, remedy="`plinth status` shows the registry"
+            ) from error
+        requests = sys.modules.get("requests")
+        if isinstance(error, (sqlite3.Error, *((requests.RequestException,) if requests else ()))):
+            raise RegistryError(
+                f"the connection to MLflow broke: {purpose}", found=error, remedy="run the same command again"
+            ) from error
+        raise
 
 
 def named(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -130,24 +120,20 @@ def named(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def optional(call: Callable[[], Any]) -> Any | None:
     """The result of a call, or None where MLflow has no such thing."""
-    from mlflow.exceptions import MlflowException
-
     try:
         return call()
-    except MlflowException as error:
-        if error.error_code in ABSENT or "not found" in str(error).lower():
+    except Exception as error:
+        if (code := _code(error)) and (code in ABSENT or "not found" in str(error).lower()):
             return None
         raise
 
 
 def ensure_model(client: Any, name: str, description: str) -> None:
     """Make a registered model unless it is there."""
-    from mlflow.exceptions import MlflowException
-
     try:
         client.create_registered_model(name, description=description)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+    except Exception as error:
+        if _code(error) != "RESOURCE_ALREADY_EXISTS":
             raise
 
 

@@ -87,10 +87,12 @@ class Settings:
             raise
 
     def load_recipe(self) -> Recipe:
-        """The recipe, validated."""
+        """The recipe, validated; the one that the workspace ran last was checked against the annotators then."""
+        from jobs.last_recipe import checked
         from jobs.recipes import load
 
-        return load(self.recipe_path())
+        path = self.recipe_path()
+        return load(path, "" if self.recipe else checked(self.workspace))
 
     def context(self, *, progress: bool = False) -> Context:
         """A context over the workspace, for reading.

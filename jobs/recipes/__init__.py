@@ -28,15 +28,18 @@ def find(given: str) -> Path:
     return named(given, Path(), FOLDER) or Path(given)
 
 
-def load(path: Path) -> Recipe:
+def load(path: Path, checked: str = "") -> Recipe:
     """The recipe in a file, over the packaged recipes that it extends.
+
+    Args:
+        checked: fingerprint of a recipe that passed all checks; see `plinth.recipe.load`.
 
     Raises:
         RecipeError: the file cannot be read or the recipe is wrong; lists every problem.
     """
     from plinth.recipe import load as loading
 
-    return loading.load(path, FOLDER)
+    return loading.load(path, FOLDER, checked)
 
 
 def check(path: Path) -> tuple[Recipe | None, list[Problem]]:

@@ -52,10 +52,10 @@ def provenance(ctx: Context, span: Period) -> PeriodSection:
             rows.append((asset, first_line(error)))
     proved = ""
     if _has_releases(ctx):
-        from registry import api
+        from registry import releases
 
         try:
-            proved = f"; log of {api.prove_log(ctx).entries} decisions proved"
+            proved = f"; log of {releases.prove_log(ctx).entries} decisions proved"
         except PlinthError as error:
             rows.append(("log of decisions", first_line(error)))
     rows = sorted(set(rows))

@@ -6,6 +6,7 @@ inherit. People may read everything and change tags of the candidates of one rel
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 import sqlite3
@@ -39,6 +40,20 @@ def log_in(workspace: Workspace, uri: str) -> None:
         _register()
     _PASSWORDS[uri.rstrip("/")] = settings.password(workspace)
     os.environ["MLFLOW_TRACKING_AUTH"] = PROVIDER
+
+
+def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
+    """Headers of requests to the workspace's own server; none where it asks for no login.
+
+    Raises:
+        SignatureError: the server asks for a login, and the password is not here.
+    """
+    from registry.server import is_own
+
+    if settings.load(workspace) is None or not is_own(workspace, uri):
+        return {}
+    given = f"{settings.ACCOUNT}:{settings.password(workspace)}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(given).decode()}"}
 
 
 def add(workspace: Workspace, person: str, model: str, *, renew: bool = False) -> str:

@@ -38,7 +38,8 @@ def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: 
     --stage canary` puts a version on trial. Repeat --return after a crash: it completes it.
     """
     from jobs.cli import output
-    from registry import api
+    from registry import decisions
+    from registry.standing import standing
 
     if judge and back:
         raise click.UsageError("--judge decides by what was observed, --return without it: give one of them")
@@ -46,8 +47,12 @@ def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: 
         raise click.UsageError("--return needs --by and --reason")
     ctx, recipe = settings.context(), settings.load_recipe()
     if back:
-        made = api.return_canary(ctx, recipe, str(by), str(reason))
+        made = decisions.return_canary(ctx, recipe, str(by), str(reason))
         return output.emit_json(made) if as_json else _moved(made)
+    if not judge and standing(decisions.history(ctx, recipe)).canary is None:
+        return output.emit_json(None) if as_json else _show(None)
+    from registry import api  # measures pairs of documents
+
     tick = api.watch_canary(ctx, recipe, by or api.CANARY_SENSOR) if judge else None
     status = tick.status if tick else api.canary_status(ctx, recipe)
     promoted = api.promote_if_proved(ctx, recipe, by or api.CANARY_SENSOR) if judge else ()
@@ -78,10 +83,7 @@ def _show(status: CanaryStatus | None) -> None:
     shown = {"return": "worse", "promote": "within", "continue": "undecided"}
     output.table(
         ("stream", "role", "pairs", "beyond the margin", "interval", "champion", "p", "finding"),
-        [
-            (one.name, one.role, *_numbers(one), shown[one.decision])
-            for one in status.trial.streams
-        ],
+        [(one.name, one.role, *_numbers(one), shown[one.decision]) for one in status.trial.streams],
         right=("pairs", "beyond the margin", "champion", "p"),
     )
     for name, feed in status.feeds.items():

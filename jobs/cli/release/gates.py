@@ -153,11 +153,11 @@ def waive(
 ) -> None:
     """Let candidate VERSION pass one GATE all the same, until a date. The gate still shows as failed."""
     from jobs.cli import output
-    from registry import api
+    from registry import review
 
     wanted = None if version == "latest" else version
     until = expires if "T" in expires else f"{expires}T23:59:59+00:00"
-    made = api.waive(settings.context(), settings.load_recipe(), wanted, gate, reason, until, owner)
+    made = review.waive(settings.context(), settings.load_recipe(), wanted, gate, reason, until, owner)
     if as_json:
         output.emit_json(made)
     else:

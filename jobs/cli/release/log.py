@@ -56,9 +56,9 @@ def log(settings: Settings, proof: bool, as_json: bool) -> None:
 
 def _prove(ctx: Context, as_json: bool) -> None:
     from jobs.cli import output
-    from registry import api
+    from registry import releases
 
-    proof = api.prove_log(ctx)
+    proof = releases.prove_log(ctx)
     if as_json:
         return output.emit_json(proof)
     anchors = counted(len(proof.anchors), "release record", "name")

@@ -114,14 +114,14 @@ def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
     """Papers of a release by the signed history, or of a candidate by MLflow's list of them: those of its release, if
     the signed history has released it."""
     from jobs.targets import ALIASES
-    from registry import api
+    from registry import review
     from registry.exports import released
 
     if target in ALIASES:
         target = f"{settings.load_recipe().required_release().name}@{ALIASES[target]}"
     if "/" in target or "@" in target:
         return released.papers_of(ctx, released.find(ctx, target))
-    found = api.find_candidate(ctx, settings.load_recipe(), None if target in ("candidate", "latest") else target)
+    found = review.find_candidate(ctx, settings.load_recipe(), None if target in ("candidate", "latest") else target)
     return released.papers_of_candidate(ctx, found)
 
 

@@ -10,7 +10,7 @@ import click
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
-    from registry.api import CandidateStatus
+    from registry.review import CandidateStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,17 +58,17 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
     (`plinth people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
     """
     from jobs.cli import output
-    from registry import api
+    from registry import review
     from registry.gates import blocking, summary
     from registry.review import next_step
 
     ctx, recipe = settings.context(), settings.load_recipe()
     if by is None:
-        waiting = api.pending(ctx, recipe)
+        waiting = review.pending(ctx, recipe)
         return output.emit_json(waiting) if as_json else _show(waiting)
     decision: Literal["approved", "rejected"] = "rejected" if reject else "approved"
-    path = api.approve(ctx, recipe, _version(version), by, reason or "", decision)
-    status = api.status(ctx, recipe, _version(version))
+    path = review.approve(ctx, recipe, _version(version), by, reason or "", decision)
+    status = review.status(ctx, recipe, _version(version))
     if as_json:
         held = {gate.name: gate.state for gate in blocking(status.gates)}
         made = {"decision": decision, "by": by, "statement": str(path), "version": status.version, "blocked_by": held}
@@ -97,9 +97,9 @@ def promote(
 ) -> None:
     """Release candidate VERSION (default: the newest): verify everything, evaluate every gate, move the alias."""
     from jobs.cli import output
-    from registry import api
+    from registry import decisions
 
-    made = api.promote(settings.context(), settings.load_recipe(), _version(version), by, reason, stage)
+    made = decisions.promote(settings.context(), settings.load_recipe(), _version(version), by, reason, stage)
     if as_json:
         output.emit_json(made)
     else:
@@ -118,10 +118,10 @@ def mirror(settings: Settings) -> None:
     """
     from jobs.cli import output
     from plinth.errors import RegistryError
-    from registry import api
+    from registry import decisions
 
     ctx, recipe = settings.context(), settings.load_recipe()
-    differed, missing = api.repair(ctx, recipe, expired=True), api.missing_in_mlflow(ctx, recipe)
+    differed, missing = decisions.repair(ctx, recipe, expired=True), decisions.missing_in_mlflow(ctx, recipe)
     for sentence in differed or (() if missing else ("MLflow shows what the signed history says",)):
         output.say(sentence)
     if missing:
@@ -143,9 +143,9 @@ def mirror(settings: Settings) -> None:
 def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: bool) -> None:
     """Return the champion's alias to the last good version: released before, verified now, not tainted."""
     from jobs.cli import output
-    from registry import api
+    from registry import decisions
 
-    made = api.rollback(settings.context(), settings.load_recipe(), by, reason, withdraw)
+    made = decisions.rollback(settings.context(), settings.load_recipe(), by, reason, withdraw)
     if as_json:
         output.emit_json(made)
     elif made.version is None:

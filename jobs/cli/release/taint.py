@@ -47,9 +47,9 @@ def taint() -> None:
 def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
     """Mark TARGET as unfit, and freeze what was made of it."""
     from jobs.cli import output
-    from registry import api
+    from registry import freeze
 
-    done = api.mark_tainted(settings.context(), target, by, reason)
+    done = freeze.mark_tainted(settings.context(), target, by, reason)
     if as_json:
         return output.emit_json(done)
     frozen = counted(len(done.manifests), "manifest", "be")
@@ -72,9 +72,9 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
 def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
     """State that the mark on TARGET (its digest or document id, or the beginning) no longer holds."""
     from jobs.cli import output
-    from registry import api
+    from registry import freeze
 
-    done = api.lift_taint(settings.context(), target, by, reason)
+    done = freeze.lift_taint(settings.context(), target, by, reason)
     if as_json:
         return output.emit_json(done)
     output.say(f"The mark on {done.mark.kind} {done.mark.target[:16]} is lifted; both statements stay in the history.")

@@ -22,7 +22,7 @@ from plinth.storage.refs import Refs
 from plinth.training.attempts.code import together
 from plinth.training.attempts.statement import AttemptRecord, stated
 from plinth.training.checkpoint import mean_record
-from plinth.training.distillation import sampled_text
+from plinth.training.distillation.parameters import STAGE as WRITTEN
 from plinth.training.initial import replay, source
 from plinth.trust.dsse import statement
 
@@ -33,9 +33,6 @@ PROVENANCE_SCHEMA = "plinth/provenance/v1"
 
 #: The asset of a run's first weights, and that of weights from outside: what is behind the first is another run's.
 INITIAL, TEACHER, WEIGHTS = source.ASSET, source.TEACHER, folder.ASSET
-
-#: Text that a model wrote for a bucket: `documents` reads it as it reads files.
-WRITTEN = sampled_text.STAGE
 
 #: The first stage reads inventories of raw files, which are no manifests.
 SOURCE_STAGE = "documents"

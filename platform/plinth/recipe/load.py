@@ -41,18 +41,20 @@ _PATTERNS = {
 }
 
 
-def load(path: Path | str, packaged: Path | None = None) -> Recipe:
+def load(path: Path | str, packaged: Path | None = None, checked: str = "") -> Recipe:
     """The recipe in a YAML file.
 
     Args:
         path: the file.
         packaged: folder of recipes that `extends:` finds by name, after files beside the recipe.
+        checked: fingerprint of a recipe that passed all checks; annotators and columns are not checked again for it,
+            which would import every annotator.
 
     Raises:
         RecipeError: the file cannot be read or the recipe is wrong; lists every problem with its file,
             line and dotted key.
     """
-    return required(*check(path, packaged), Path(path))
+    return required(*check(path, packaged, checked), Path(path))
 
 
 def check_over(
@@ -92,19 +94,19 @@ def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> 
     return recipe
 
 
-def check(path: Path | str, packaged: Path | None = None) -> tuple[Recipe | None, list[Problem]]:
-    """The recipe, or None and its problems, in the order of files and lines."""
+def check(path: Path | str, packaged: Path | None = None, checked: str = "") -> tuple[Recipe | None, list[Problem]]:
+    """The recipe, or None and its problems, in the order of files and lines; see `load`."""
     path = Path(path)
-    return _checked(follow(path, packaged), Position(shown(path), 1))
+    return _checked(follow(path, packaged), Position(shown(path), 1), checked)
 
 
-def _checked(lined: Lined, top: Position) -> tuple[Recipe | None, list[Problem]]:
+def _checked(lined: Lined, top: Position, checked: str = "") -> tuple[Recipe | None, list[Problem]]:
     """Validate what was read. No problem is reported that may only follow from a key that could not be read."""
     problems = list(lined.problems)
     recipe = None
     if lined.data and not lined.incomplete:
         unread = tuple(problem.key for problem in problems)
-        recipe, found = _validate(lined, top)
+        recipe, found = _validate(lined, top, checked)
         problems += [problem for problem in found if not problem.key.startswith(unread)] if unread else found
     problems.sort(key=lambda problem: (problem.mark.file != top.file, problem.mark.file, problem.mark.line))
     return (None if problems else recipe), problems
@@ -154,18 +156,23 @@ def _is_written(section: BaseModel, name: str, defaults: bool) -> bool:
     return shown and not (field.exclude_if is not None and field.exclude_if(getattr(section, name)))
 
 
-def _validate(lined: Lined, top: Position) -> tuple[Recipe | None, list[Problem]]:
+def _validate(lined: Lined, top: Position, checked: str) -> tuple[Recipe | None, list[Problem]]:
+    recipe, invalid = None, None
+    try:
+        # Through JSON, because only there does pydantic's strict mode take lists for tuples.
+        recipe = Recipe.model_validate_json(json.dumps(lined.data), strict=True)
+    except ValidationError as error:
+        invalid = error
+    if recipe is not None and checked and fingerprint(recipe) == checked:
+        return recipe, []
     from plinth.recipe.column_checks import problems_of_columns
     from plinth.recipe.extension_checks import problems_of_extensions
 
     inner = [*retired(Recipe, lined.data), *problems_of_columns(lined.data), *problems_of_extensions(lined.data)]
     problems = [Problem(lined.mark(key, top), dotted(key), message, hint) for key, message, hint in inner]
-    try:
-        # Through JSON, because only there does pydantic's strict mode take lists for tuples.
-        recipe = Recipe.model_validate_json(json.dumps(lined.data), strict=True)
-    except ValidationError as error:
+    if invalid is not None:
         gone = {problem.key for problem in problems if problem.message == MESSAGE}
-        return None, [*(one for one in _explain(error, lined, top) if one.key not in gone), *problems]
+        return None, [*(one for one in _explain(invalid, lined, top) if one.key not in gone), *problems]
     return recipe, problems
 
 

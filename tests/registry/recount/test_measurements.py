@@ -18,7 +18,7 @@ from plinth.evaluation.fairness import job as fairness
 from plinth.evaluation.fairness.bias import by_attribute
 from plinth.evaluation.fairness.pairs import Pair
 from plinth.evaluation.memorisation import canaries, extraction
-from plinth.evaluation.pii import outputs, training
+from plinth.evaluation.pii import outputs, parameters, training
 from plinth.evaluation.pii.detector import PiiDetector
 from plinth.evaluation.probes import tables as probes
 from plinth.evaluation.slices import tables as slices
@@ -135,7 +135,7 @@ def left(ctx: Context) -> Manifest:
 
 
 def wrote(ctx: Context) -> Manifest:
-    kinds = [outputs.UNPROMPTED] * 3 + [outputs.INVITED]
+    kinds = [parameters.UNPROMPTED] * 3 + [parameters.INVITED]
     rows = [{"kind": kind, "prompt": "", "draw": at, "text": "ada@firma.de"} for at, kind in enumerate(kinds)]
     finds = [{"output": at, "rule": "email", "found": "ada@firma.de", "training_documents": at} for at in (0, 3)]
     tables = {
@@ -257,5 +257,3 @@ def test_what_was_miscounted_fails_every_gate_that_rests_on_it_and_no_other(kind
     failed = {one.name: one.reason for one in all_gates.evaluate(asked, evidence) if not one.passed}
     assert set(failed) == {name for name, kinds in RESTS_ON.items() if kind in kinds}
     assert set(failed.values()) == {"does not match its tables: x: stated 1"}
-
-

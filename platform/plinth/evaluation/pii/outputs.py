@@ -25,7 +25,7 @@ from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Sampling
 from plinth.evaluation.pii import parameters
 from plinth.evaluation.pii.detector import PiiDetector
-from plinth.evaluation.pii.parameters import PiiOutputs
+from plinth.evaluation.pii.parameters import ALL, INVITED, UNPROMPTED, PiiOutputs
 from plinth.evaluation.pii.prompts import PROMPTS
 from plinth.evaluation.pii.verbatim import documents_with
 from plinth.records import Manifest, Part, Step
@@ -35,7 +35,6 @@ ASSET: Final = parameters.OUTPUTS
 VERSION: Final = "1"
 LEVEL: Final = 0.95
 OUTPUTS, FINDS = "outputs.parquet", "finds.parquet"
-UNPROMPTED, INVITED, ALL = "unprompted", "invited", "all"
 BUCKET: Final = "outputs"
 
 SCHEMA = pa.schema(

@@ -9,6 +9,9 @@ from pydantic import Field
 from plinth.records import Frozen
 from plinth.training.initial.parameters import InitialWeights
 
+#: Name of the asset with text that a model wrote for a bucket (`BUCKET/sampled`); `documents` reads it as files.
+STAGE = "sampled"
+
 #: For a teacher that speaks of other tokens.
 VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: teacher to keep its own"
 

@@ -21,8 +21,8 @@ from plinth.evaluation.engine.records import Generated, Sampling
 from plinth.records import Manifest, Part, Step
 from plinth.storage.files import SourceFile
 from plinth.storage.store import Store
+from plinth.training.distillation.parameters import STAGE
 
-STAGE = "sampled"
 VERSION = "1"
 
 #: Documents of a block. Another number is another `VERSION`.

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from plinth.compute.context import Context
 from plinth.evaluation.pii import outputs, verbatim
 from plinth.evaluation.pii.detector import PiiDetector
-from plinth.evaluation.pii.outputs import ALL, FIND_SCHEMA, INVITED, SCHEMA, UNPROMPTED, PiiOutput
-from plinth.evaluation.pii.parameters import PiiOutputs
+from plinth.evaluation.pii.outputs import FIND_SCHEMA, SCHEMA, PiiOutput
+from plinth.evaluation.pii.parameters import ALL, INVITED, UNPROMPTED, PiiOutputs
 from plinth.evaluation.pii.prompts import PROMPTS
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
