@@ -132,6 +132,32 @@ def test_help_imports_almost_nothing() -> None:
     assert shown.splitlines()[-1] == "[]"
 
 
+#: What takes longer to import than most commands take. `scipy` and `numba` stand for kernels and statistics.
+HEAVY = {"dagster", "mlflow", "torch", "ray", "great_expectations", "pandas", "sqlalchemy", "fastapi"}
+STAGES = {"assets", "numba", "scipy", "pyarrow", "fsspec", "matplotlib"}
+#: Commands with what they must not import, down to the connection to MLflow.
+LIGHT = {
+    "jobs.last_recipe plinth.recipe.load": HEAVY | STAGES,
+    "registry.review": HEAVY | STAGES,  # approve, reject
+    "registry.verified plinth.provenance.lineage jobs.targets": HEAVY | STAGES,  # verify
+    "registry.policy registry.waivers": HEAVY | STAGES,  # gates
+    "registry.decisions registry.mlflow_client": HEAVY | STAGES,  # promote, rollback, canary --return, mirror
+    "registry.freeze": HEAVY | STAGES,  # taint
+    "registry.login.accounts registry.server": HEAVY | STAGES | {"requests"},  # people
+    "registry.releases registry.consumers registry.incidents": HEAVY | STAGES,  # log, consumer, incident
+    "plinth.corpus.funnel.funnel jobs.cli.corpus.funnel": HEAVY,
+    "jobs.cli.corpus.explain plinth.provenance.explain": HEAVY,
+}
+
+
+@pytest.mark.parametrize("names", LIGHT)
+def test_a_command_imports_nothing_that_it_does_not_need(names: str) -> None:
+    code = (
+        f"import importlib, sys\nfor name in {names.split()!r}:\n    importlib.import_module(name)\nprint(*sys.modules)"
+    )
+    assert {name for name in python(code).split() if "." not in name} & LIGHT[names] == set()
+
+
 def test_platform_is_the_standard_librarys() -> None:
     assert not (ROOT / "platform" / "__init__.py").exists()
     shown = python("import platform, plinth\nprint(platform.__file__)\nprint(platform.python_version())").splitlines()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import copy
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,10 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 #: Largest signed file that is read. The largest are exports of tokens: some 300 bytes for each of their files.
 MAX_BYTES = 64 << 20
+#: Identities whose signatures hold, by the SHA-256 of an envelope and the keys it was verified with: a command meets
+#: the same records and roots many times.
+_PROVED: dict[tuple[bytes, tuple[tuple[str, str], ...]], frozenset[str]] = {}
+MOST_PROVED = 4096
 
 
 def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,20 +200,33 @@ def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
     Raises:
         SignatureError: not an envelope.
     """
+    keys = tuple(sorted((key_id, key.public) for key_id, key in authority.keys.items()))
+    try:
+        known = hashlib.sha256(json.dumps(envelope, sort_keys=True).encode()).digest(), keys
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
+    if known not in _PROVED:
+        if len(_PROVED) >= MOST_PROVED:
+            _PROVED.clear()
+        _PROVED[known] = _proved(envelope, dict(keys), where)
+    return set(_PROVED[known])
+
+
+def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str]:
+    """Identities of those of these public keys whose signature over the envelope holds."""
     from securesystemslib.exceptions import UnverifiedSignatureError
 
     found = _envelope(envelope, where)
     pae, valid = found.pae(), set()
     for key_id, signature in found.signatures.items():
-        key = authority.keys.get(key_id)
-        if key is None:
+        if key_id not in keys:
             continue
         try:
-            public_key(key.public, key_id).verify_signature(signature, pae)
+            public_key(keys[key_id], key_id).verify_signature(signature, pae)
         except UnverifiedSignatureError:
             continue
         valid.add(key_id)
-    return valid
+    return frozenset(valid)
 
 
 def _envelope(envelope: Any, where: str) -> Any:

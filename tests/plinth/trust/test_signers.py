@@ -123,3 +123,23 @@ def test_different_owners_never_share_a_file(one: str, other: str) -> None:
         return
     assert (names[0] == names[1]) == (one.strip() == other.strip())
     assert "/" not in names[0]
+
+
+def test_an_envelope_is_verified_once_and_what_differs_from_it_anew(
+    trust: Trust, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[str] = []
+    real = dsse.public_key
+    monkeypatch.setattr(dsse, "public_key", lambda pem, key: verified.append(key) or real(pem, key))
+    envelope = dsse.seal(dsse.statement(KIND, {"a": "0" * 64}, {}), trust.signer(TRAINER))
+    other = dsse.seal(dsse.statement(KIND, {"a": "1" * 64}, {}), trust.signer(TRAINER))
+    trainer, promoter = trust.authority(TRAINER), trust.authority(PROMOTER)
+    for _ in range(3):
+        assert dsse.opened(envelope, trainer, KIND, "it")
+    assert len(verified) == 1
+    for _ in range(2):
+        with pytest.raises(SignatureError, match="does not hold"):
+            dsse.opened({**envelope, "payload": other["payload"]}, trainer, KIND, "it")
+        with pytest.raises(SignatureError, match="does not hold"):
+            dsse.opened(envelope, promoter, KIND, "it")
+    assert len(verified) == 2  # the promoter's keys are not named in the envelope
