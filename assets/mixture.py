@@ -53,9 +53,11 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     if begun is None or not begun.replay:
         return mixture.run(ctx, params, shards, packed, own)
     parent = replay.of_parent(ctx, inputs[source.ASSET], inputs["tokenizer"])
-    indexes = {} if packed is None else {
-        bucket: index.run(ctx, bucket, params.sequence_tokens, made) for bucket, made in parent.shards.items()
-    }
+    indexes = (
+        {}
+        if packed is None
+        else {bucket: index.run(ctx, bucket, params.sequence_tokens, made) for bucket, made in parent.shards.items()}
+    )
     for made in (*parent.shards.values(), *indexes.values()):
         ctx.refs.save(made)
     asked = parent.sequences(begun.replay, params.total_tokens // params.sequence_tokens)

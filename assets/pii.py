@@ -11,7 +11,7 @@ from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import markdown, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
-from plinth.evaluation.pii import detector, outputs, training
+from plinth.evaluation.pii import detector, outputs, parameters, training
 from plinth.evaluation.pii.detector import PiiDetector
 from plinth.evaluation.pii.parameters import PiiOutputs
 from plinth.recipe.recipe import Recipe
@@ -96,7 +96,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _suite_of_outputs(made: Manifest, inputs: Inputs) -> Suite:
-    groups = (outputs.UNPROMPTED, outputs.INVITED)
+    groups = (parameters.UNPROMPTED, parameters.INVITED)
     rows = [{"texts": made.stats[name]["texts"], "memorised": made.stats[name]["memorised"]} for name in groups]
     expectations = [between("texts", 1, None), between("memorised", 0, 0, "warning")]
     return Suite(outputs.ASSET.replace("/", "-"), rows, expectations)
@@ -105,7 +105,7 @@ def _suite_of_outputs(made: Manifest, inputs: Inputs) -> Suite:
 def _present_outputs(ctx: Context, made: Manifest) -> dict[str, Any]:
     header = ["texts of", "number", "with personal data", "at most", "of training text", "at most"]
     names = ("texts", "found", "at_most", "memorised", "memorised_at_most")
-    groups = (outputs.UNPROMPTED, outputs.INVITED, outputs.ALL)
+    groups = (parameters.UNPROMPTED, parameters.INVITED, parameters.ALL)
     rows = [[group, *(_cell(made.stats[group][name]) for name in names)] for group in groups]
     distinct = made.stats["distinct"]
     return {

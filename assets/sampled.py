@@ -14,6 +14,7 @@ from plinth.corpus.sources.sampled import SampledText
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.training.distillation import sampled_text
+from plinth.training.distillation.parameters import STAGE
 from plinth.training.initial.parameters import InitialWeights
 from plinth.training.initial.source import TEACHER
 
@@ -26,7 +27,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def written(name: str, bucket: Bucket) -> tuple[str, ...]:
     """The asset of the text that a model writes for a bucket, where one does."""
-    return (f"{name}/{sampled_text.STAGE}",) if bucket.sources[0].kind == sampled.KIND else ()
+    return (f"{name}/{STAGE}",) if bucket.sources[0].kind == sampled.KIND else ()
 
 
 def _of(name: str, bucket: Bucket) -> list[Stage]:
@@ -35,7 +36,7 @@ def _of(name: str, bucket: Bucket) -> list[Stage]:
     return [
         initial.stage(teacher, InitialWeights.named(source.path), bucket.owner),
         Stage(
-            asset=f"{name}/{sampled_text.STAGE}",
+            asset=f"{name}/{STAGE}",
             deps=(teacher,),
             make=partial(_make, name, params),
             version=sampled_text.VERSION,

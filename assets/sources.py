@@ -22,6 +22,7 @@ from plinth.records import Manifest, Step
 from plinth.storage import listing
 from plinth.text.markdown import plain
 from plinth.training.distillation import sampled_text
+from plinth.training.distillation.parameters import STAGE
 
 VERSION = "3"
 #: A damaged source is found before anything is made of the others.
@@ -58,7 +59,7 @@ def _outside(bucket: Bucket, ctx: Context) -> str:
 def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
     """The files of a bucket: those that its sources name, or that a model wrote."""
     for key, made in inputs.items():
-        if key.endswith(f"/{sampled_text.STAGE}"):
+        if key.endswith(f"/{STAGE}"):
             return sampled_text.inventory(ctx.store, made)
     return inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine)
 

@@ -28,9 +28,7 @@ MAX_TABLE_ROWS = 40
 PICTURE = "![plot](data:image/png;base64,"
 
 
-def metadata(
-    stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, cached: bool = False
-) -> dict[str, Any]:
+def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, cached: bool = False) -> dict[str, Any]:
     """Metadata of a materialization: plots, numbers, tables, links; then sizes and statistics; versions last.
 
     Args:

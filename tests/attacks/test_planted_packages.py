@@ -195,6 +195,7 @@ def test_the_server_of_mlflow_has_no_keys_and_starts_outside(
     monkeypatch.setenv("PLINTH_KEY_PROMOTER", "env:SECRET")
     monkeypatch.setenv("SECRET", "a key")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the artifacts")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     asked: list[tuple[list[str], dict[str, Any]]] = []
 
     def popen(command: list[str], **options: Any) -> Any:

@@ -297,9 +297,10 @@ def mlflow_workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works
 
 @pytest.fixture
 def mlflow_uri(mlflow_workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> str:
-    """One server for every test's workspace, given as a user would give one of their own."""
+    """One server for every test's workspace, which counts as the workspace's own."""
     uri = server.ensure_server(mlflow_workspace)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setattr("registry.mlflow_client.is_own", lambda *_: True)
     return uri
 
 
