@@ -34,8 +34,8 @@ RATIO = 2.6
 ENGLISH = "en"
 #: Translations first, which the other buckets lack.
 TRANSLATED_SHARE = 0.5
-#: Tables, UTF-8 in and out, no colours or overstrikes; left-aligned lines without hyphens.
-GROFF = ("groff", "-t", "-Kutf8", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0", "-dAD=l")
+#: UTF-8 out, no colors or overstrikes; left-aligned lines without hyphens.
+GROFF = ("groff", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0", "-dAD=l")
 RENDER_TIMEOUT_S = 120
 _SECTION = re.compile(r"man\d\w*$")
 
@@ -99,12 +99,18 @@ def page_text(path: Path) -> str:
             data = gzip.decompress(data)
         data.decode()
         # groff fails over warnings too; a page without text is dropped by its length
+        command = [*GROFF, *_preprocessors(data)]
         done = processes.run(
-            GROFF, own={"LC_ALL": "C.UTF-8"}, input=data, capture_output=True, timeout=RENDER_TIMEOUT_S
+            command, own={"LC_ALL": "C.UTF-8"}, input=data, capture_output=True, timeout=RENDER_TIMEOUT_S
         )
     except (OSError, EOFError, ValueError, subprocess.TimeoutExpired):
         return ""
     return plain(done.stdout.decode("utf-8", "replace"))
+
+
+def _preprocessors(data: bytes) -> list[str]:
+    """Options for pages with tables and with more than ASCII; each starts another process."""
+    return [*(["-t"] if b".TS" in data else []), *([] if data.isascii() else ["-Kutf8"])]
 
 
 def plain(rendered: str) -> str:

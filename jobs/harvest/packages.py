@@ -5,7 +5,7 @@ from __future__ import annotations
 import sysconfig
 from dataclasses import dataclass
 from email.message import Message
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import cast
@@ -45,6 +45,7 @@ class Package:
         }
 
 
+@cache
 def headers(distribution: Distribution) -> Message:
     """A distribution's metadata as the e-mail message that it is."""
     return cast(Message, distribution.metadata)

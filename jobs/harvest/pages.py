@@ -1,13 +1,15 @@
 """Render the standard library's documentation with pydoc; run alone, as a script, in a process of its own.
 
 Importing every module has side effects, so nothing else lives in this process. Standard input: names, one a
-line. Standard output: for each a JSON line `{"begin": name}` and, when it has a page, `{"page": name, "html": …}`.
+line. Standard output: for each a JSON line `{"begin": name}` and, when it has a page, `{"page": name, "html": …}`,
+until the pages have the number of characters that the command line names.
 Only the standard library is imported here. A module that takes too long ends the process, by kernel timers: CPU
 time, so that a busy machine does not change what is left out, and wall clock far above it.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -18,6 +20,7 @@ import signal
 import sys
 import sysconfig
 import warnings
+from functools import lru_cache
 from typing import Any
 
 PLAIN = (bool, int, float, str, bytes, type(None), tuple, frozenset)
@@ -76,6 +79,9 @@ def cleaned(html: str) -> str:
 
 def main() -> None:
     """Serve the names on standard input."""
+    left = int(sys.argv[1])
+    # For each class without a docstring, pydoc parses the source of its whole module again.
+    ast.parse = lru_cache(maxsize=4)(ast.parse)  # type: ignore[assignment]
     names = sys.stdin.read().split("\n")
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
@@ -89,7 +95,11 @@ def main() -> None:
         except BaseException:  # a module may raise anything when imported, SystemExit included
             continue
         if html:
-            print(json.dumps({"page": line, "html": cleaned(html)}), file=out, flush=True)
+            html = cleaned(html)
+            print(json.dumps({"page": line, "html": html}), file=out, flush=True)
+            left -= len(html)
+        if left <= 0:
+            break
     out.flush()
     os._exit(0)  # threads of imported modules are not waited for
 

@@ -12,10 +12,10 @@ MB = 10**6
 class Caps(Frozen):
     """Bounds in bytes of plain text or HTML per bucket, and per file of code and manuals."""
 
-    web: int = 8 * MB
-    code: int = 25 * MB
+    web: int = 9 * MB
+    code: int = 8 * MB
     prose: int = 8 * MB
-    manuals: int = 12 * MB
+    manuals: int = 3 * MB
     file: int = 200_000
 
 

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 from jobs.harvest import pages
-from jobs.harvest.output import Output, gzipped, shares, take
+from jobs.harvest.output import Output, draw, gzipped, shares, take
 from jobs.harvest.summary import Caps
 from plinth import processes
 
@@ -33,7 +33,7 @@ def write_web(output: Output, caps: Caps, *, topics: bool = True) -> None:
     names = [f"module:{name}" for name in module_names()]
     if topics:
         names += [f"topic:{name}" for name in topic_names()]
-    rendered = render(names)
+    rendered = render(sorted(names, key=draw), caps.web)
     sizes = {name: len(html.encode("utf-8", "replace")) for name, html in rendered.items()}
     for index, group in shares(take(sizes, caps.web), FILES):
         records = [gzipped(warc_record(_address(name), rendered[name].encode("utf-8", "replace"))) for name in group]
@@ -62,14 +62,16 @@ def topic_names() -> list[str]:
     return sorted(topics)
 
 
-def render(names: list[str]) -> dict[str, str]:
-    """HTML by name. A module that hangs or kills the process is left out; the rest go on in a new one."""
+def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
+    """HTML by name, of the first pages that reach a bound in characters. A module that hangs or kills the process is
+    left out; the rest go on in a new one."""
     rendered: dict[str, str] = {}
     waiting = names
     for _ in range(MAX_RESTARTS):
-        begun, found = _render_some(waiting)
+        left = bound - sum(map(len, rendered.values()))
+        begun, found = _render_some(waiting, left)
         rendered |= found
-        if begun is None or begun == waiting[-1]:
+        if begun in (None, waiting[-1]) or sum(map(len, found.values())) >= left:
             break
         waiting = waiting[waiting.index(begun) + 1 :]
     return rendered
@@ -88,13 +90,13 @@ def warc_record(address: str, html: bytes) -> bytes:
     return head.encode() + body + b"\r\n\r\n"
 
 
-def _render_some(names: list[str]) -> tuple[str | None, dict[str, str]]:
+def _render_some(names: list[str], bound: int) -> tuple[str | None, dict[str, str]]:
     """The last name begun, and what was rendered, until the end or the death of the process."""
     # Without the user's environment: pages show defaults that are computed from it. Fixed hashing orders sets.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as out:
         child = processes.start(
-            [sys.executable, "-P", "-s", "-S", "-B", pages.__file__],
+            [sys.executable, "-P", "-s", "-S", "-B", pages.__file__, str(bound)],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.DEVNULL,

@@ -112,6 +112,13 @@ def test_pages_know_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
     assert render(names) == found
 
 
+def test_no_page_is_rendered_beyond_the_bound() -> None:
+    names = ["module:json", "module:heapq", "module:abc", "module:bisect"]
+    sizes = [len(html) for html in render(names).values()]
+    assert list(render(names, sum(sizes[:2]))) == names[:2]
+    assert list(render(names, sum(sizes[:2]) + 1)) == names[:3]
+
+
 def test_a_module_that_ends_the_process_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     copy = tmp_path / "pages.py"
     source = Path(str(pages.__file__)).read_text()
@@ -184,8 +191,20 @@ def test_a_machine_without_groff_gets_pythons_reference(tmp_path: Path, monkeypa
     assert output.summary().documents > 10
 
 
+@pytest.mark.parametrize(
+    ("page", "started"),
+    [(b".TH X 1\n", []), (b".TH X 1\n.TS\n", ["-t"]), (".TH Ü 1\n.TS\n".encode(), ["-t", "-Kutf8"])],
+)
+def test_groff_starts_the_preprocessors_that_a_page_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: bytes, started: list[str]
+) -> None:
+    monkeypatch.setattr(manuals, "GROFF", ("sh", "-c", "echo $0 $*"))
+    (tmp_path / "x.1").write_bytes(page)
+    assert manuals.page_text(tmp_path / "x.1") == " ".join(started or ["sh"])
+
+
 def test_manuals_in_their_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manuals, "GROFF", ("cat",))
+    monkeypatch.setattr(manuals, "GROFF", ("sh", "-c", "cat"))
     text = ".TH X 1\n.SH NAME\n" + "Ein Satz über nichts. " * 40
     for name in ("man1/x.1.gz", "de/man1/x.1.gz", "de/man1/short.1.gz", "fr/cat1/x.1.gz"):
         path = tmp_path / "man" / name
