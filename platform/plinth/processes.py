@@ -3,6 +3,7 @@
     start, run           `subprocess.Popen` and `subprocess.run`, in an empty private folder, with named variables only
     python               the command line of one of our own modules, without the working directory on its path
     environment          the variables of a child, by what it needs
+    heap                 those by which a process that computes keeps its buffers
     shut_out             take a workspace off the search paths of this process and of what it starts
 
 Whoever can write a workspace decides nothing about what runs: `-P` and `PYTHONSAFEPATH` keep the working directory off
@@ -19,7 +20,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -58,6 +60,10 @@ JOB = (*STORES, *SERVICES, *CLUSTER, *KEYS)
 _WITHHELD = (*KEYS, "PLINTH_PROXY_SECRET", "PLINTH_CERTIFICATE_KEY")
 #: The operator's whole environment: for a command that the operator configured, such as a signing tool.
 ALL = ("*",)
+
+#: glibc keeps freed buffers up to these sizes. By default it returns those above 32 MiB, such as a batch's logits, at
+#: every step, and the next step faults each of their pages in again.
+_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**27), "MALLOC_TRIM_THRESHOLD_": str(2**28)}
 
 #: Variables that list folders or libraries.
 _LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH")
@@ -111,6 +117,11 @@ def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str
         if _matches(name, wanted) and not _matches(name, withheld)
     }  # fmt: skip
     return _safe({**found, **own})
+
+
+def heap() -> dict[str, str]:
+    """Variables of a process that computes with torch: it keeps freed buffers, unless the operator has set them."""
+    return {name: os.environ.get(name, value) for name, value in _HEAP.items()}
 
 
 def imports() -> dict[str, str]:
@@ -193,4 +204,9 @@ def _inside(path: Path, folders: Iterable[Path]) -> bool:
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return _one_of(tuple(patterns)).match(name) is not None
+
+
+@cache
+def _one_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)) or "(?!)")

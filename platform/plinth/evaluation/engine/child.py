@@ -155,6 +155,11 @@ def _started(model: Path, workers: int, log: Path) -> subprocess.Popen[str]:
     command = processes.python("plinth.evaluation.engine", str(model), str(workers))
     with log.open("wb") as output:
         process: subprocess.Popen[str] = processes.start(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True
+            command,
+            own=processes.heap(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
         )
     return process

@@ -59,7 +59,7 @@ def join(config: RunConfig) -> Rank:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.launch.ranks_per_node))
-    _set_determinism(config.deterministic)
+    _set_determinism(config.deterministic, compiles=cuda or config.parallel.compile)
     _set_matmul(config.fp32_matmul, device)
     seed(config.seed + rank)
     communication.install()
@@ -69,14 +69,20 @@ def join(config: RunConfig) -> Rank:
     return Rank(rank, config.ranks, device)
 
 
-def _set_determinism(deterministic: bool) -> None:
+def _set_determinism(deterministic: bool, *, compiles: bool) -> None:
     """Deterministic kernels, or an error by the name of the operation that has none.
+
+    `use_deterministic_algorithms` sets Inductor's flag too, and imports Inductor for it, a fifth of the time a rank
+    needs to start: only a run that compiles needs that.
 
     Not `warn_only`: with it, the gradients of flash and memory-efficient attention stay as they are, and cuDNN's
     attention is chosen (ATen, transformers/cuda: attention_backward.cu, sdp_utils.cpp).
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS sums in a fixed order; read at its first use
-    torch.use_deterministic_algorithms(deterministic)
+    if compiles:
+        torch.use_deterministic_algorithms(deterministic)
+    else:
+        torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # every new tensor would be filled, which only what reads memory that nobody wrote could notice
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

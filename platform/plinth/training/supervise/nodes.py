@@ -194,6 +194,7 @@ def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank
     here = place.ranks(config)
     given = {
         **hang.environment(config.directory),
+        **processes.heap(),
         **processes.environment(*processes.JOB),
         **config.launch.environment,
         "RANK": str(rank),

@@ -21,7 +21,7 @@ from plinth.training.config import RunConfig
 from plinth.training.supervise import run_lock as locks
 from plinth.training.supervise.follower import Follower
 from plinth.training.supervise.leader import Leader, RemoteRank
-from plinth.training.supervise.nodes import NodeFiles, NodeOrder, NodePlace, NodeReport, write
+from plinth.training.supervise.nodes import NodeFiles, NodeOrder, NodePlace, NodeReport, rank_environment, write
 from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.supervise.watch import EXIT_PREEMPTED, Process
 from plinth.training.telemetry.timeline import timeline
@@ -223,3 +223,13 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
     assert story.of("restart") == []
     assert [event["reason"] for event in story.of("lost")] == [ended.reason]
     os.close(lock)
+
+
+def test_a_rank_keeps_its_buffers_unless_the_operator_says_otherwise(
+    pair: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = NodeOrder(id="", session="", attempt=0, audit=False, address="127.0.0.1", port=1)
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    found = rank_environment(pair, NodePlace(), order, 0)
+    assert (found["MALLOC_MMAP_THRESHOLD_"], found["MALLOC_TRIM_THRESHOLD_"]) == ("65536", f"{2**28}")
