@@ -8,13 +8,15 @@ PYTHON      ?= python3.11
 WORKSPACE   ?= workspace
 TORCH_INDEX ?=
 VENV        := .venv
+comma       := ,
 BIN         := $(VENV)/bin
-PIP         := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
-# What was installed, as bytecode: on all cores, where pip would use one; a template that is no Python is no matter.
-COMPILE     := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || :
+PIP         := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --retries 2 --constraint constraints.txt
+UV          := $(BIN)/python -m uv pip install --python $(BIN)/python --no-config --no-build-isolation --constraint constraints.txt
 INPUTS      := pyproject.toml constraints.txt
 SLURM       := slurmctld slurmd slurm-client munge
 
+# Bytecode is written at the first import and kept, whatever the user's settings: hundreds of processes import the same.
+unexport PYTHONDONTWRITEBYTECODE
 export PLINTH_WORKSPACE := $(WORKSPACE)
 export PATH             := $(CURDIR)/$(BIN):$(PATH)
 
@@ -31,31 +33,44 @@ setup: $(VENV)/.setup ## make .venv and install Plinth into it (once; again when
 
 setup-dev: $(VENV)/.setup-dev
 
-$(BIN)/python:
-	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON) here: install Python 3.11, or say PYTHON=… (3.11 or 3.12)" >&2; exit 1; }
-	@echo "making $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+# An environment without .setup is unfinished: it is created again, from the downloads that pip and uv keep.
+define environment
+	@"$(PYTHON)" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null || \
+	  { echo "PYTHON is '$(PYTHON)': expected Python 3.11 or 3.12 with venv (Debian: apt-get install python3.11-venv), or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@[ -e $(VENV)/.setup ] || { echo "creating $(VENV)"; "$(PYTHON)" -m venv --clear $(VENV); } || $(stopped)
+endef
 
-# DeepSpeed's build looks for torch, so torch and the build tools come first and builds are not isolated.
-$(VENV)/.setup: $(INPUTS) | $(BIN)/python
-	@echo "installing torch and build tools (1 of 2)"
-	@$(PIP) torch setuptools wheel ninja packaging hatchling editables $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-	@$(COMPILE)
-	@echo "installing Plinth and what it needs, some minutes (2 of 2)"
-	@$(PIP) --no-build-isolation --editable '.[tasks]'
-	@$(COMPILE)
+# pip's index and certificates serve uv, too. Without uv, pip does the same in minutes.
+define install
+	@[ ! -e $(VENV)/.setup ] || mv $(VENV)/.setup $(VENV)/.unfinished
+	@index=$${PIP_INDEX_URL:-$$($(BIN)/python -m pip config get global.index-url 2>/dev/null)}; \
+	[ -z "$$index" ] || export UV_DEFAULT_INDEX="$$index"; \
+	[ -z "$$PIP_CERT" ] || export SSL_CERT_FILE="$${SSL_CERT_FILE:-$$PIP_CERT}"; \
+	if $(BIN)/python -m uv --version >/dev/null 2>&1; then $(UV) $(1); \
+	else echo "uv is not available here: pip takes some minutes"; $(PIP) --no-build-isolation $(1); fi || $(stopped)
+	@[ ! -e $(VENV)/.unfinished ] || mv $(VENV)/.unfinished $(VENV)/.setup
 	@touch $@
+endef
+
+stopped = { echo "set-up stopped; the reason is above. Expected: a package index that answers (HTTPS_PROXY or pip's index-url where one is needed), and 4 GB free in this folder and in ~/.cache (free here: $$(df -Ph . | awk 'END { print $$4 }')). Then run the same command again: it goes on with what is downloaded." >&2; exit 1; }
+
+# DeepSpeed's build looks for torch, so torch and the build tools come first and builds are not isolated. pip takes torch,
+# because uv does not read pip's own folders of wheels; uv then keeps the torch that is installed.
+$(VENV)/.setup: $(INPUTS)
+	$(environment)
+	@echo "set-up 1 of 2: torch, build tools and uv"
+	@$(PIP) torch setuptools wheel ninja packaging hatchling editables $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) || $(stopped)
+	@$(PIP) --no-deps uv || :
+	@echo "set-up 2 of 2: Plinth and what it needs, some 220 packages"
+	$(call install,--editable '.[tasks]')
 
 $(VENV)/.setup-dev: $(VENV)/.setup
 	@echo "installing what the tests need"
-	@$(PIP) --no-build-isolation --editable '.[dev]'
-	@$(COMPILE)
-	@touch $@
+	$(call install,--editable '.[dev]')
 
 $(VENV)/.setup-bench: $(VENV)/.setup-dev
 	@echo "installing the peers that benchmarks run beside Plinth"
-	@$(PIP) --no-build-isolation --editable '.[dev,bench]'
-	@touch $@
+	$(call install,--editable '.[dev$(comma)bench]')
 
 # Debian packages, where this user may install them; tests of what is missing are skipped by name.
 define bring
@@ -106,8 +121,6 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 # One module's tests stay in one process, so that what they share is made once. Many tests wait for servers and for
 # processes of their own, so three at a time keep two cores busy; tests/conftest.py puts the longest modules first.
 # Three test processes for two cores, each and what it starts on one thread: threads would wait for one another.
-# Compiled modules are kept, whatever the user's settings: the suite starts hundreds of processes that import the same.
-unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 test: setup-test check ## checks and the suite: every part from end to end; half an hour on two cores
@@ -121,21 +134,18 @@ test-all: setup-test check ## the whole matrices and sweeps too, then changed co
 	@$(MAKE) --no-print-directory mutation
 
 $(VENV)/.setup-mutation: $(VENV)/.setup-dev
-	@$(PIP) --no-build-isolation --editable '.[dev,mutation]'
-	@touch $@
+	$(call install,--editable '.[dev$(comma)mutation]')
 
 mutation: $(VENV)/.setup-mutation ## change comparisons one at a time: do the mirrored tests notice? ONLY=area
 	@$(BIN)/python -m tests.mutation.run $(addprefix --only ,$(ONLY))
 
 $(VENV)/.setup-fuzz: $(VENV)/.setup-dev
-	@$(PIP) atheris
-	@touch $@
+	$(call install,atheris)
 
 fuzz: $(VENV)/.setup-fuzz ## fuzz every parser and kernel; SECONDS_EACH=60
 	@$(BIN)/python -m tests.fuzz.run $(or $(SECONDS_EACH),60)
 
 locks: $(VENV)/.setup ## write the images' locks and bills of materials, when pins have changed
-	@$(PIP) uv
 	@$(BIN)/python infra/images/lock.py
 
 # By digest: a tag moves. Any other builder of OCI images takes the same arguments.
