@@ -265,7 +265,7 @@ def test_every_place_that_contributors_are_sent_to_exists() -> None:
 @pytest.mark.parametrize(
     ("target", "command"),
     [
-        ("setup", "pip install"),
+        ("setup", "uv pip install"),
         ("demo", "plinth run -r jobs/recipes/demo.yaml"),
         ("up", "plinth up"),
         ("test", 'reorder -m "not exhaustive and not gpu"'),

@@ -1,0 +1,213 @@
+"""The first hour: wall-clock and CPU seconds, and the longest silence, of set-up, demo and commands.
+
+    python tests/benchmarks/bench_first_hour.py setup kernels demo [--keep DIR]
+    python tests/benchmarks/bench_first_hour.py fixed reads decides [--workspace DIR --trust DIR] [--best-of 3]
+    python tests/benchmarks/bench_first_hour.py tests
+
+`setup`, `kernels`, `demo` and `tests` run in a fresh clone of this checkout's commit, in a new folder or in the one
+that `--keep` names. `fixed`, `reads` and `decides` run on a copy of a finished demo. Every command runs in its own
+terminal (pty); a silence is the time between two pieces of output. CPU seconds are those of the command and of all
+descendants that have ended, orphans too. Rows of other sections, and of commands that fail, are not recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import pty
+import resource
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent / "results" / "first_hour.json"
+#: PR_SET_CHILD_SUBREAPER: orphaned descendants become children of this process, so that their CPU seconds count.
+SUBREAPER = 36
+#: Longest silence of any command, seconds.
+SILENCE_S = 5.0
+WHO = ("--by", "person:bench@example.org", "--reason", "benchmark")
+
+
+@dataclass
+class Measure:
+    """One command: exit status, wall-clock and CPU seconds, longest silence, end of its output."""
+
+    status: int
+    wall_s: float
+    cpu_s: float
+    silence_s: float
+    output: str
+
+
+def cpu_s() -> float:
+    """CPU seconds of all descendants that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def reap() -> None:
+    """Collect orphans that have ended."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return
+
+
+def measure(command: list[str], folder: Path, environment: dict[str, str]) -> Measure:
+    """Run a command in a terminal of its own and time its output."""
+    leader, terminal = pty.openpty()
+    reap()
+    cpu, began = cpu_s(), time.monotonic()
+    last, silence, output = began, 0.0, b""
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
+    os.close(terminal)
+    while process.poll() is None:
+        if select.select([leader], [], [], 0.1)[0]:
+            try:
+                output = (output + os.read(leader, 1 << 16))[-4000:]
+            except OSError:  # every process has closed the terminal
+                process.wait()
+                break
+            now = time.monotonic()
+            last, silence = now, max(silence, now - last)
+    ended = time.monotonic()
+    os.close(leader)
+    reap()
+    text = output.decode(errors="replace")
+    return Measure(process.returncode, ended - began, cpu_s() - cpu, max(silence, ended - last), text)
+
+
+@dataclass
+class Bench:
+    """What all sections share: the fresh clone, the copied demo, the number of runs."""
+
+    clone: Path
+    environment: dict[str, str]
+    best_of: int
+
+    def rows(
+        self, name: str, command: list[str], wanted: dict[str, float], once: bool = False, folder: Path = ROOT
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of a command: each wanted figure, and its longest silence; the best of its runs."""
+        runs = [measure(command, folder, self.environment) for _ in range(1 if once else self.best_of)]
+        for key, limit in {**wanted, "silence_s": SILENCE_S}.items():
+            value = round(min(getattr(run, key) for run in runs), 2)
+            status = max(run.status for run in runs)
+            yield {"measure": name, "unit": key, "wanted": limit, "value": value, "status": status}
+        if failed := next((run for run in runs if run.status), None):
+            print(f"{name} ended with {failed.status}:\n{failed.output[-1500:]}", file=sys.stderr)
+
+    def plinth(self, arguments: str, seconds: float, once: bool = False, *more: str) -> Iterator[dict[str, Any]]:
+        command = [sys.executable, "-m", "jobs.cli", *arguments.split(), *more]
+        return self.rows(f"plinth {arguments}", command, {"cpu_s": seconds}, once)
+
+
+def fresh_clone(bench: Bench) -> None:
+    """Clone this commit, with caches of its own: nothing is downloaded or compiled before."""
+    if not bench.clone.joinpath("Makefile").is_file():
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(bench.clone)], check=True)
+    bench.environment |= {
+        name: str(bench.clone / ".caches") for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR", "PIP_CACHE_DIR")
+    }
+
+
+def setup(bench: Bench) -> Iterator[dict[str, Any]]:
+    fresh_clone(bench)
+    return bench.rows("make setup", ["make", "setup"], {"wall_s": 150, "cpu_s": 150}, True, bench.clone)
+
+
+def kernels(bench: Bench) -> Iterator[dict[str, Any]]:
+    fresh_clone(bench)
+    command = [str(bench.clone / ".venv" / "bin" / "python"), "-m", "plinth.compiled"]
+    return bench.rows("kernels, cold", command, {"cpu_s": 40}, True, bench.clone)
+
+
+def demo(bench: Bench) -> Iterator[dict[str, Any]]:
+    fresh_clone(bench)
+    yield from bench.rows("make demo", ["make", "demo"], {"wall_s": 300, "cpu_s": 360}, True, bench.clone)
+    yield from bench.rows("make demo, again", ["make", "demo"], {"cpu_s": 4}, False, bench.clone)
+
+
+def fixed(bench: Bench) -> Iterator[dict[str, Any]]:
+    yield from bench.plinth("run", 3)
+    yield from bench.plinth("status", 1.5)
+    yield from bench.plinth("recipe check jobs/recipes/demo.yaml", 1)
+
+
+def reads(bench: Bench) -> Iterator[dict[str, Any]]:
+    yield from bench.plinth("explain", 2, False, "The")
+    for command in ("verify release", "approve", "funnel"):
+        yield from bench.plinth(command, 2)
+
+
+def decides(bench: Bench) -> Iterator[dict[str, Any]]:
+    yield from bench.plinth("gates waive 1 stability --until 2099-01-31", 4, True, *WHO)
+    yield from bench.plinth("promote 1", 4, True, *WHO)
+    yield from bench.plinth("rollback", 4, True, *WHO)
+    yield from bench.plinth("people add person:bench@example.org", 4, True)
+
+
+def tests(bench: Bench) -> Iterator[dict[str, Any]]:
+    fresh_clone(bench)
+    return bench.rows("make test", ["make", "test"], {"wall_s": 720, "cpu_s": 1200}, True, bench.clone)
+
+
+SECTIONS: dict[str, Callable[[Bench], Iterator[dict[str, Any]]]] = {
+    each.__name__: each for each in (setup, kernels, demo, fixed, reads, decides, tests)
+}
+
+
+def copied(workspace: Path, trust: Path, to: Path) -> dict[str, str]:
+    """Copy a finished demo and its trust folder, name its recipe, and return the variables that name the copies."""
+    shutil.copytree(workspace, to / "workspace", symlinks=True)
+    shutil.copytree(trust, to / "trust", symlinks=True)
+    environment = {"PLINTH_WORKSPACE": str(to / "workspace"), "PLINTH_TRUST": str(to / "trust")}
+    name_recipe = [sys.executable, "-m", "jobs.cli", "-r", "jobs/recipes/demo.yaml", "status"]
+    subprocess.run(name_recipe, cwd=ROOT, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
+    return environment
+
+
+def record(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write rows, in place of those of the same measure and unit."""
+    before = json.loads(path.read_text()) if path.is_file() else []
+    merged = {(row["measure"], row["unit"]): row for row in [*before, *rows] if not row["status"]}
+    path.write_text(json.dumps(list(merged.values()), indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="+", choices=SECTIONS)
+    parser.add_argument("--workspace", type=Path, default=ROOT / "workspace", help="a finished demo; it is copied")
+    parser.add_argument("--trust", type=Path, help="its trust folder")
+    parser.add_argument("--keep", type=Path, help="folder of the fresh clone")
+    parser.add_argument("--best-of", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = dict(os.environ)
+        if arguments.trust and not {"fixed", "reads", "decides"}.isdisjoint(arguments.sections):
+            environment |= copied(arguments.workspace, arguments.trust, Path(folder))
+        bench = Bench(arguments.keep or Path(folder) / "clone", environment, arguments.best_of)
+        for name in arguments.sections:
+            found = []
+            for row in SECTIONS[name](bench):
+                print("{measure:45} {unit:10} {value:8.2f}, wanted {wanted}".format(**row), flush=True)
+                found.append(row)
+            record(found, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
