@@ -11,7 +11,7 @@ import dagster as dg
 from assets.framework.build import REQUESTED_BY
 from assets.framework.resources import Session
 from jobs import definitions, queueing
-from jobs.instance import of_code_location, open_instance
+from jobs.instance import interruptible, of_code_location, open_instance
 from jobs.run_launcher import HOST, host
 from jobs.sensors.alarms import record_failure
 from plinth.compute.progress import for_terminal
@@ -28,6 +28,7 @@ def requested_by() -> str:
     return os.environ.get("PLINTH_REQUESTED_BY") or getpass.getuser()
 
 
+@interruptible()
 def execute(
     space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str
 ) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from assets.framework.stage import Stage
 from assets.framework.up_to_date import decide
 from jobs import experiments
 from jobs.dagster_run import QUIET, raise_first_failure, requested_by
-from jobs.instance import of_code_location, open_instance
+from jobs.instance import interruptible, of_code_location, open_instance
 from jobs.pipeline import take_harvest
 from jobs.run_launcher import HOST, host
 from plinth.compute.context import Context
@@ -211,6 +211,7 @@ def _at_once(
     return failed
 
 
+@interruptible()
 def _materialise(space: Workspace, stages: Sequence[Stage], chosen: Sequence[str], compute: Compute) -> None:
     if not chosen:
         return

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +20,7 @@ from plinth.storage.workspace import Workspace
 
 if TYPE_CHECKING:
     import dagster as dg
+
 
 def settings_file() -> Path:
     """`dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else the one beside the packages (or inside, in a wheel)."""
@@ -78,6 +83,26 @@ def of_code_location(instance: dg.DagsterInstance, job: str) -> dg.DagsterInstan
     return instance
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGINT and SIGTERM interrupt the Dagster runs of this process, and restore their handlers after it.
+
+    Dagster gives SIGTERM the handler of SIGINT for good, and a shell starts a background job with SIGINT ignored: such
+    a job could not be stopped, and its children would ignore SIGTERM too.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def open_instance(workspace: Workspace) -> dg.DagsterInstance:
     """The instance, for runs that this process executes itself.
 
@@ -86,9 +111,8 @@ def open_instance(workspace: Workspace) -> dg.DagsterInstance:
     """
     import dagster as dg
 
-    os.environ["DAGSTER_HOME"] = str(home(workspace))
     try:
-        return dg.DagsterInstance.get()
+        return dg.DagsterInstance.from_config(str(home(workspace)))
     except Exception as error:  # each storage raises what it likes
         raise WorkspaceError(
             f"Dagster opens no instance with the settings in {settings_file()}",

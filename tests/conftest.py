@@ -6,6 +6,7 @@
     processes   a process that a test kills sleeps longer than the test lasts; ports are those that the system gives
     properties  the same examples are drawn every time; `--hypothesis-profile explore` draws others
     sharing     files that several modules only read are made once for all test processes (shared.py)
+    isolation   a test leaves the process as it was: signals, environment, threads, processes (isolation.py)
     order       test processes take whole modules, in order; a module that takes minutes must not start last, and
                 while the first makes the shared workspaces, the next make their own: none waits (LONGEST)
 
@@ -26,7 +27,7 @@ from hypothesis import HealthCheck, settings
 
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
-from tests import services, shared
+from tests import isolation, services, shared
 
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True)
@@ -65,6 +66,10 @@ LONGEST = (
 #: Approvers of the tests' root of trust.
 PEOPLE = ("ada@example.org", "anna@example.org", "ben@example.org", "bob@example.org", "demo-approver@example.org",
           "tests@example.org")  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(isolation.Isolation())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -105,7 +105,7 @@ def hub_server() -> Iterator[tuple[Hub, str]]:
 
         def _answer(self, status: int, data: bytes, headers: Mapping[str, str]) -> None:
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            for name, value in {"Content-Length": str(len(data)), "Connection": "close", **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":

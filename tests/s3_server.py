@@ -107,6 +107,8 @@ class BadLine:
 
     def close(self) -> None:
         self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
 
     def _accept(self) -> None:

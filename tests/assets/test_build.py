@@ -14,6 +14,7 @@ from assets.framework.expectations import Suite, between, docs_index
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide, up_to_date
+from jobs.instance import interruptible
 from plinth import processes
 from plinth.compute.context import Context
 from plinth.compute.costs import load
@@ -57,7 +58,8 @@ def _run(
         jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
     )
     job = defs.resolve_job_def("all_assets")
-    return job.execute_in_process(instance=instance, raise_on_error=False), instance
+    with interruptible():
+        return job.execute_in_process(instance=instance, raise_on_error=False), instance
 
 
 def _marks(instance: dg.DagsterInstance, stages: list[Stage]) -> list[bool | None]:

@@ -13,6 +13,7 @@ from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
+from jobs.instance import interruptible
 from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.errors import RecipeError
@@ -90,7 +91,8 @@ def test_through_dagster(tmp_path: Path, model_folder: Path) -> None:
         jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
     )
     instance = dg.DagsterInstance.ephemeral()
-    result = defs.resolve_job_def("all_assets").execute_in_process(instance=instance, raise_on_error=False)
+    with interruptible():
+        result = defs.resolve_job_def("all_assets").execute_in_process(instance=instance, raise_on_error=False)
     assert result.success, session.failures
     scored, asked = ctx.refs.current("tasks/small"), ctx.refs.current("proxies")
     assert {name: facts["documents"] for name, facts in scored.stats["tasks"].items()} == {

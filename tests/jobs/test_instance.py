@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -33,18 +34,14 @@ def test_settings_that_cannot_be_used_are_named(
     path = tmp_path / "dagster.yaml"
     path.write_text(settings)
     monkeypatch.setenv("PLINTH_DAGSTER_YAML", str(path))
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with pytest.raises(WorkspaceError, match="opens no instance") as caught:
         instance.open_instance(Workspace(tmp_path / "workspace").ensure())
     assert str(path) in str(caught.value)
     assert found in str(caught.value.found)
     assert "plinth[postgres]" in str(caught.value.remedy)
 
-def test_the_settings_are_private_and_the_databases_are_where_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_settings_are_private_and_the_databases_are_where_they_were(tmp_path: Path) -> None:
     """What lies in the workspace names no class that Dagster imports."""
-    monkeypatch.setenv("DAGSTER_HOME", "")  # given back
     space = Workspace(tmp_path / "workspace").ensure()
     space.dagster.mkdir(exist_ok=True)
     (space.dagster / "dagster.yaml").write_text(
@@ -68,9 +65,26 @@ def test_runs_of_this_process_are_runs_of_a_job_of_the_code_location(tmp_path: P
     graph = dg.GraphDefinition(name="make_corpus", node_defs=[dg.op(name="nothing")(lambda: None)])
     job = graph.to_job()
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as opened:
-        result = job.execute_in_process(instance=instance.of_code_location(opened, "make_corpus"))
+        with instance.interruptible():
+            result = job.execute_in_process(instance=instance.of_code_location(opened, "make_corpus"))
         wanted = dg.RunsFilter(job_name="make_corpus", tags={REPOSITORY_LABEL_TAG: "__repository__@jobs.definitions"})
         (run,) = opened.get_runs(wanted)
     assert run.run_id == result.run_id
     assert run.remote_job_origin is not None
     assert run.remote_job_origin.location_name == instance.LOCATION
+
+
+def test_a_background_job_can_be_stopped_while_and_after_it_runs(tmp_path: Path) -> None:
+    """A shell starts it with SIGINT ignored, and Dagster gives SIGTERM the handler of SIGINT."""
+    import dagster as dg
+
+    job = dg.GraphDefinition(name="job", node_defs=[dg.op(name="nothing")(lambda: None)]).to_job()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as opened, instance.interruptible():
+            job.execute_in_process(instance=opened)
+            assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

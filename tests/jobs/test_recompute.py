@@ -167,7 +167,6 @@ def test_a_change_runs_what_it_must_and_no_more(
     change: Change, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Compute, "open", lambda self: InlineEngine())  # tasks in this process: no start of workers
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     workspace = copied(corpus, tmp_path / "workspace")
     recipe = variant(tmp_path, change.recipe) if change.recipe else RECIPE
     if change.edit is not None:

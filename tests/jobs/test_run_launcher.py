@@ -19,8 +19,7 @@ from plinth.storage.workspace import Workspace
 
 
 @pytest.fixture
-def instance(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    monkeypatch.setenv("DAGSTER_HOME", "")  # given back: the instance of the workspace is named here
+def instance(tmp_path) -> Iterator[dg.DagsterInstance]:
     with open_instance(Workspace(tmp_path).ensure()) as made:
         yield made
 

@@ -193,6 +193,8 @@ class Stalled:
 
     def close(self) -> None:
         for one in (self._listener, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
             one.close()
 
 

@@ -2,9 +2,9 @@
 
     python -m plinth.training.roofline.probe   one line of JSON: a list of fields of `DeviceSpeed`
 
-The best, not the mean: others use the machine too, and a roof is what it can do. Products are square, as large as keeps
-one of them well below a second; a copy reads and writes buffers that no cache holds (STREAM's convention: bytes read
-and bytes written).
+The best, not the mean: others use the machine too, and a roof is what it can do. Products are square, and one of them
+stays below a second, also in a precision that the processor emulates; a copy reads and writes buffers that no cache
+holds (STREAM's convention: bytes read and bytes written).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from plinth.training.attempts.host import hardware
 
 #: Seconds for each quantity; at least `LEAST` repetitions.
 SECONDS, LEAST = 0.4, 3
-#: Side of a product, and bytes of a buffer, by kind of device.
+#: Seconds that one product may take.
+LONGEST_S = 1.0
+#: Largest side of a product, and bytes of a buffer, by kind of device.
 SIDE = {"cpu": 1536, "cuda": 8192}
 BUFFER = {"cpu": 1 << 28, "cuda": 1 << 30}
 
@@ -34,6 +36,15 @@ def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float
     while len(found) < LEAST or time.perf_counter() - begun < SECONDS:
         found.append(clock(action))
     return min(found)
+
+
+def largest_side(most: int, seconds: Callable[[int], float]) -> int:
+    """Largest side, up to `most`, whose product takes less than LONGEST_S: twice the side takes eight times as long."""
+    side = most // 8
+    seconds(side)  # loads kernels
+    while side < most and 8 * seconds(side) < LONGEST_S:
+        side *= 2
+    return side
 
 
 def on_host(action: Callable[[], Any]) -> float:
@@ -59,18 +70,22 @@ def speed(device: torch.device, name: str) -> dict[str, Any]:
     clock = on_device if device.type == "cuda" else on_host
     flops = {}
     for precision, dtype in _precisions(device).items():
-        side = SIDE[device.type]
-        # random: products of constants flip fewer bits, draw less power and let clocks rise
-        left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-        out = torch.empty_like(left)
         if device.type == "cuda":  # as the engine sets it (training.fp32_matmul)
             torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-        flops[precision] = 2 * side**3 / best_s(partial(torch.mm, left, right, out=out), clock)
+        product = partial(_product, device, dtype)
+        side = largest_side(SIDE[device.type], lambda side, product=product: clock(product(side)))  # type: ignore[misc]
+        flops[precision] = 2 * side**3 / best_s(product(side), clock)
     source = torch.zeros(_buffer(device), dtype=torch.uint8, device=device)
     target = torch.ones_like(source)
     seconds = best_s(lambda: target.copy_(source), clock)
     fields = {"kind": device.type, "index": device.index or 0, "name": name}
     return {**fields, "flops": flops, "bytes_per_s": 2 * source.numel() / seconds}
+
+
+def _product(device: torch.device, dtype: torch.dtype, side: int) -> Callable[[], Any]:
+    """A product of random matrices: constants flip fewer bits, draw less power and let clocks rise."""
+    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    return partial(torch.mm, left, right, out=torch.empty_like(left))
 
 
 def _precisions(device: torch.device) -> dict[str, torch.dtype]:

@@ -56,6 +56,15 @@ def test_the_best_of_many_repetitions_without_the_first() -> None:
     assert probe.best_s(lambda: None, lambda action: next(times)) == 3.0
 
 
+@pytest.mark.parametrize(("per_s", "side", "calls"), [(1e12, 1536, 4), (4e8, 384, 3), (1e6, 192, 2)])
+def test_a_precision_that_is_emulated_is_measured_by_smaller_products(per_s: float, side: int, calls: int) -> None:
+    from plinth.training.roofline import probe
+
+    asked: list[int] = []
+    assert probe.largest_side(1536, lambda side: asked.append(side) or 2 * side**3 / per_s) == side  # type: ignore[func-returns-value]
+    assert len(asked) == calls
+
+
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_this_machine_is_measured_by_another_process_and_kept(tmp_path: Path) -> None:
