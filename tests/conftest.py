@@ -18,6 +18,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         for service in mark.args:
             services.demand(service)
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if jobs := sys.modules.get("tests.living_job"):
+        jobs.end_jobs()
+    if nextitem is None or _module(nextitem) != _module(item):  # idle processes serve the tests of one module
+        if engine := sys.modules.get("plinth.evaluation.engine.child"):
+            engine.SPARE.end()
+        if streams := sys.modules.get("plinth.compute.item_stream"):
+            streams.SPARES.end()
 
 
 @pytest.hookimpl(wrapper=True)

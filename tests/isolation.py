@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import resource
 import signal
 import sys
@@ -43,9 +44,11 @@ LIBRARY_VARIABLES = (
     *("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_SUPPRESS_PRINTING_URL", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"),
     *("DS_ACCELERATOR", "CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_"),
 )
-#: Threads and processes that a library starts once, and keeps until the process ends.
-LIBRARY_THREADS = ("fsspecIO", "tqdm_monitor")
-LIBRARY_PROCESSES = ("multiprocessing.resource_tracker",)
+#: Threads and processes that a library or Plinth starts once and keeps for the next use, until the process ends.
+KEPT_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor", "plinth-heartbeat", "plinth-time-exchange")
+KEPT_PROCESSES = re.compile(
+    r"multiprocessing\.(resource_tracker|forkserver)|plinth\.evaluation\.engine |worker_process --owned \d+ \d+ [\d.]+ "
+)
 
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 ABSENT = object()
@@ -130,16 +133,16 @@ class Isolation:
         found |= {("handler of", number): handler(number) for number in SIGNALS}
         found |= {("variable", n): value for n, value in os.environ.items() if not n.startswith(LIBRARY_VARIABLES)}
         threads = [one for one in threading.enumerate() if one is not threading.main_thread()]
-        found |= {("thread", one): one.name for one in threads if not one.name.startswith(LIBRARY_THREADS)}
+        found |= {("thread", one): one.name for one in threads if not one.name.startswith(KEPT_THREADS)}
         for one in self.processes.living():
             if ("process", one) in self.expected or not self._belongs(one):
                 found["process", one] = command(one)
         return found
 
     def _belongs(self, process: psutil.Process) -> bool:
-        """True if an ancestor is expected, or a library keeps it."""
+        """True if an ancestor is expected, or if it is kept for the next use."""
         with suppress(psutil.Error):
-            if any(name in command(process) for name in LIBRARY_PROCESSES):
+            if KEPT_PROCESSES.search(command(process)):
                 return True
             return any(self.expected.get(("process", one), ABSENT) is not ABSENT for one in process.parents())
         return True  # it has ended
@@ -178,7 +181,7 @@ class Isolation:
 
     def cost(self) -> tuple[float, int, int]:
         """CPU seconds since the last test, and the largest memory of this process and of its children in MiB."""
-        spent, last = sum(os.times()[:4]), self.spent_s
+        spent, last = sum(os.times()[:4]) + self.processes.cpu_s(), self.spent_s
         self.spent_s = spent
         own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         return spent - last, own.ru_maxrss >> 10, children.ru_maxrss >> 10
@@ -190,12 +193,26 @@ class Processes:
     def __init__(self) -> None:
         self.known: dict[int, psutil.Process | None] = {}  # by number; None is of another test process, or of none
         self.seen: tuple[int, ...] = ()
+        self.direct: set[int] = set()  # numbers of children
+        self.spent: dict[psutil.Process, float] = {}
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the living processes, and of those that have ended and are not among the children's."""
+        for process in self.living():
+            with suppress(psutil.Error):
+                if self.known.get(process.ppid()) is None:  # those of its children are among its own
+                    self.spent[process] = sum(process.cpu_times()[:4])
+        for process in [one for one in self.spent if not is_alive(one)]:
+            if process.pid in self.direct:
+                del self.spent[process]  # os.times counts it from now on
+        return sum(self.spent.values())
 
     def living(self) -> list[psutil.Process]:
         """Those that have not ended."""
         seen = (resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt, *children())
         if seen != self.seen:  # a process without a parent comes from a child that has started or ended
             self.seen = seen
+            self.direct.update(seen[1:])
             numbers = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
             self.known = {number: self.known[number] if number in self.known else ours(number) for number in numbers}
         return [one for one in self.known.values() if one is not None and is_alive(one)]

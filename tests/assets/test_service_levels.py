@@ -8,6 +8,7 @@ import dagster as dg
 
 from assets import service_levels
 from assets.framework.resources import PlinthResource, Session
+from jobs.instance import interruptible
 from plinth.operation import asset_log
 from plinth.operation.indicators import INDICATORS, Objectives
 from plinth.recipe.load import load
@@ -21,10 +22,9 @@ from tests.jobs.conftest import RECIPE
 def test_the_asset_shows_budgets_and_warns_of_those_that_are_spent(tmp_path: Path) -> None:
     trained(tmp_path)
     (tmp_path / "objectives.yaml").write_text("window_days: 36500\n")
-    made = dg.materialize(
-        [service_levels.asset(load(RECIPE))],
-        resources={"plinth": PlinthResource(workspace=str(tmp_path), workers=1), "session": Session()},
-    )
+    resources = {"plinth": PlinthResource(workspace=str(tmp_path), workers=1), "session": Session()}
+    with interruptible():
+        made = dg.materialize([service_levels.asset(load(RECIPE))], resources=resources)
     (shown,) = made.asset_materializations_for_node(service_levels.ASSET)
     assert str(shown.metadata["budgets"].value).startswith("![plot](data:image/png")
     assert all(name in str(shown.metadata["levels"].value) for name in INDICATORS)

@@ -73,7 +73,7 @@ def make(space: Path, name: str, active: bool, steps: int = STEPS, ago: float = 
     config = tiny(space, run_id=name)
     configuration.write(config)
     if active:
-        give_job(config)
+        give_job(config, outlives_test=True)
     begin = time.time() - steps - ago
     lines = [json.dumps({"seq": 1, "time": begin, "event": "job_started", "ranks": 2, "nodes": 1}) + "\n"]
     lines += [event(number + 1, number, begin + number) for number in range(1, steps + 1)]

@@ -14,7 +14,7 @@ from dagster._core.launcher import WorkerStatus
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from jobs import run_launcher
-from jobs.instance import open_instance
+from jobs.instance import interruptible, open_instance
 from plinth.storage.workspace import Workspace
 
 
@@ -78,5 +78,6 @@ def test_a_living_run_is_running_and_the_number_of_its_process_alone_is_not(
     def asks() -> None:
         asked()
 
-    asks.execute_in_process(instance=instance, tags={run_launcher.HOST: run_launcher.host()})
+    with interruptible():
+        asks.execute_in_process(instance=instance, tags={run_launcher.HOST: run_launcher.host()})
     assert found == [WorkerStatus.RUNNING, WorkerStatus.FAILED]

@@ -44,6 +44,8 @@ class FaultyLine:
     def close(self) -> None:
         """End the line; what is held up is cut."""
         self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread that accepts
         self._listener.close()
 
     def _accept(self) -> None:

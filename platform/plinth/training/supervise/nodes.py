@@ -148,7 +148,7 @@ class Heartbeat:
     def __init__(self, path: Path, session: str) -> None:
         self._path, self._session = path, session
         path.parent.mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._beat, name="plinth-heartbeat", daemon=True).start()
 
     def _beat(self) -> None:
         count = 0

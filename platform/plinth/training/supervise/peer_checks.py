@@ -37,7 +37,7 @@ class TimeExchange:
     def __init__(self, port: int, rendezvous: int) -> None:
         self._rendezvous = rendezvous
         self._server = socket.create_server(("", port))
-        threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self._accept, name="plinth-time-exchange", daemon=True).start()
 
     def _accept(self) -> None:
         while True:

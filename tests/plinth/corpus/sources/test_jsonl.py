@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import io
 import json
 import lzma
 import tracemalloc
@@ -182,11 +183,19 @@ def test_truncation_keeps_what_came_before(read_file: Any, end: str, reason: str
     assert not any(isinstance(item, Reject) for item in items[:-1])
 
 
+def giant_line(megabytes: int) -> tuple[bytes, int]:
+    """A compressed file with a long line between two short ones, written a megabyte at a time; the line's bytes."""
+    packed = io.BytesIO()
+    with gzip.open(packed, "wb", compresslevel=1) as stream:
+        stream.write(b'{"text": "before"}\n{"text": "')
+        for _ in range(megabytes):
+            stream.write(b"x" * 1_000_000)
+        stream.write(b'"}\n{"text": "after"}\n')
+    return packed.getvalue(), len(b'{"text": ""}') + megabytes * 1_000_000
+
+
 def test_a_line_of_200_megabytes_is_passed_over_in_bounded_memory(read_file: Any) -> None:
-    giant = b'{"text": "' + b"x" * 200_000_000 + b'"}'
-    packed = gzip.compress(b'{"text": "before"}\n' + giant + b'\n{"text": "after"}\n', compresslevel=1)
-    size = len(giant)
-    del giant
+    packed, size = giant_line(200)
     tracemalloc.start()
     items = read_file("jsonl", "x.jsonl.gz", packed)
     peak = tracemalloc.get_traced_memory()[1]

@@ -27,7 +27,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.sinks.metric import MetricSample
 from plinth.training.telemetry.timeline import Timeline
-from tests.living_job import give_job
+from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny
 from tests.prometheus_server import free_port, prometheus, query, wait_for
 
@@ -55,7 +55,7 @@ def train(space: Workspace) -> Timeline:
     """A run with everything that a timeline can have, and another that has failed."""
     config = tiny(space.root, run_id="r1")
     configuration.write(config)
-    give_job(config)
+    give_job(config, outlives_test=True)
     Timeline(tiny(space.root, run_id="r2").directory.events).append("failed", reason="disk full")
     configuration.write(tiny(space.root, run_id="r2"))
     events = Timeline(config.directory.events)
@@ -103,6 +103,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         stop.set()
         thread.join()
+        kill_job_of(tiny(space.root, run_id="r1"))
 
 
 @pytest.mark.exhaustive

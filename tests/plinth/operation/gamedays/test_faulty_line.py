@@ -26,6 +26,7 @@ def server() -> Iterator[str]:
 
     threading.Thread(target=serve, daemon=True).start()
     yield f"127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)  # ends the thread that accepts
     listener.close()
 
 
