@@ -32,6 +32,8 @@ import pytest
 
 #: Seconds per test by marker. They end what hangs, and are no measure of speed: ten times what a busy machine needs.
 LIMIT_S = {"exhaustive": 3600, "slow": 1200, "": 300}
+#: Markers of tests that are warned still of what they leave behind; it is undone as well.
+WARNED = ("slow", "exhaustive")
 #: Seconds that threads and processes may take to end after their test.
 GRACE_S = 10.0
 #: Number of tests that the last lines name.
@@ -115,7 +117,11 @@ class Isolation:
         finally:
             item.user_properties.append(("cost", self.cost()))
         if lines := self.left_behind():
-            pytest.fail("\n".join([f"{item.nodeid} leaves behind", *lines]), pytrace=False)
+            text = "\n".join([f"{item.nodeid} leaves behind", *lines])
+            if any(item.get_closest_marker(mark) for mark in WARNED):
+                item.warn(pytest.PytestWarning(text))
+            else:
+                pytest.fail(text, pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown" and (cost := dict(report.user_properties).get("cost")):

@@ -58,6 +58,10 @@ def test_left_server():
     code = "import subprocess, sys; subprocess.Popen(['sleep', '601'], start_new_session=True)"
     subprocess.run([sys.executable, "-S", "-c", code], check=True)
 
+@pytest.mark.slow
+def test_slow_leaves():
+    os.umask(0)
+
 def test_fails_and_leaves():
     os.umask(0)
     assert False
@@ -85,7 +89,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("isolation")
     (folder / "test_it.py").write_text(f"FOLDER = {str(folder)!r}\n{TESTS}")
     (folder / "conftest.py").write_text(PLUGIN)
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow: it\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=short", "test_it.py"]
     words = ["sh", "-c", 'trap "" INT QUIT TERM; umask 077; exec "$@"', "sh", *command]
     return subprocess.run(words, cwd=folder, env=processes.environment(), capture_output=True, text=True).stdout
@@ -112,7 +116,8 @@ def test_what_a_test_leaves_fails_it_by_name(session: str, test: str, line: str)
 
 
 def test_no_other_test_is_hurt(session: str) -> None:
-    assert "2 failed, 10 passed, 10 errors" in session, session
+    assert "2 failed, 11 passed, 1 warning, 10 errors" in session, session
+    assert "PytestWarning: test_it.py::test_slow_leaves leaves behind" in session
     assert "ERROR test_it.py::test_fails_and_leaves" in session  # a test that has failed as well
 
 
