@@ -43,6 +43,8 @@ def destination(tmp_path: Path, mlflow_database: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv(constants.ARTIFACT_ROOT_ENV_VAR, "mlflow-artifacts:/")
     monkeypatch.setenv(constants.ARTIFACTS_DESTINATION_ENV_VAR, str(folder))
     monkeypatch.setenv(constants.SERVE_ARTIFACTS_ENV_VAR, "true")
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):  # which the stores set
+        monkeypatch.setenv(name, mlflow_database)
     artifact_places.confine(str(folder))
     handlers.initialize_backend_stores(mlflow_database, mlflow_database, "mlflow-artifacts:/")
     return folder

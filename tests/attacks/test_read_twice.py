@@ -85,10 +85,12 @@ def test_a_pipe_that_gives_each_reader_another_root_pins_none(roots: tuple[Works
                 time.sleep(0.1)  # until that reader is gone
 
     before = pinned.read_bytes()
-    threading.Thread(target=serve, daemon=True).start()
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
     with pytest.raises(SignatureError, match="is not read"):
         Trust.newest(workspace)
-    os.close(os.open(place, os.O_RDONLY | os.O_NONBLOCK))  # lets the other end go
+    while server.is_alive():
+        os.close(os.open(place, os.O_RDONLY | os.O_NONBLOCK))  # lets the other end go
     assert pinned.read_bytes() == before
 
 

@@ -24,7 +24,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     ".zst": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
     ".zstd": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
     ".bz2": bz2.compress,
-    ".xz": lzma.compress,
+    ".xz": lambda data: lzma.compress(data, preset=0),
 }
 
 
