@@ -1,5 +1,6 @@
 """Everything that starts work.
 
+asset_states  every asset of a recipe with its state
 pipeline      run a recipe: assets that are up to date are left alone, the rest runs through Dagster
 dagster_run   Dagster runs in this process
 release_requests  runs of the release job that are due

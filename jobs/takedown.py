@@ -7,7 +7,7 @@ from pathlib import Path
 
 from assets.catalog import stages
 from assets.framework.stage import Stage
-from jobs import pipeline
+from jobs.asset_states import status
 from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.operation.retention.reachable import SEARCHED_ASSETS
@@ -19,7 +19,7 @@ NOT_MADE = "not made"
 #: The asset from which on everything is derived from a trained model.
 TRAINED = "run"
 #: Assets of this group follow decisions of people: the report reads them from the signed history.
-DECIDED = pipeline.RELEASE_GROUP
+DECIDED = "release"
 
 
 def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
@@ -28,8 +28,9 @@ def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
     An asset that was never materialized holds nothing and is left out, unless earlier versions of it are saved, or a
     search needs it and what it reads is there: then it is unknown what holds the text.
     """
-    catalog = [stage for stage in stages(load(recipe_path)) if stage.group != DECIDED]
-    rows = {row["asset"]: row for row in pipeline.status(ctx.workspace.root, recipe_path)}
+    recipe = load(recipe_path)
+    catalog = [stage for stage in stages(recipe) if stage.group != DECIDED]
+    rows = {row["asset"]: row for row in status(ctx, recipe)}
     made = {asset for asset, row in rows.items() if row["state"] != NOT_MADE}
     saved = frozenset(current(ctx).edges.assets)
     reading = _reading(catalog, [stage.asset for stage in catalog if stage.asset.endswith(DOCUMENTS)])

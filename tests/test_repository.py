@@ -145,6 +145,7 @@ LIGHT = {
     "registry.freeze": HEAVY | STAGES,  # taint
     "registry.login.accounts registry.server": HEAVY | STAGES | {"requests"},  # people
     "registry.releases registry.consumers registry.incidents": HEAVY | STAGES,  # log, consumer, incident
+    "jobs.asset_states": {"dagster", "mlflow", "torch", "great_expectations", "sqlalchemy", "fastapi"},  # status
     "plinth.corpus.funnel.funnel jobs.cli.corpus.funnel": HEAVY,
     "jobs.cli.corpus.explain plinth.provenance.explain": HEAVY,
 }

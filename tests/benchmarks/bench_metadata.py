@@ -23,7 +23,7 @@ from typing import Any
 import dagster as dg
 
 from assets.catalog import stages
-from jobs import definitions, pipeline
+from jobs import asset_states, definitions
 from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.records import Manifest
@@ -99,7 +99,7 @@ def measure(folder: Path, buckets: int, manifests: int, runs: int) -> dict[str, 
     published = publish(ctx, recipe)
     links(folder / "manifests", [f"{number:064x}.json" for number in range(manifests)])
     ended_runs(folder / "runs", runs)
-    rows, status = timed(lambda: pipeline.status(folder, path))
+    rows, status = timed(lambda: asset_states.status(ctx, recipe))
     alive, under_way = timed(lambda: list(without_result(folder / "runs")))
     repository, loaded = timed(lambda: location(path, folder))
     assert not alive

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from assets.framework.stage import Stage
-from jobs import pipeline, takedown
+from jobs import asset_states, takedown
 from plinth.corpus.exclusions import exclusion_list
 from plinth.provenance.takedown import report
 from plinth.provenance.takedown.remaining import NOT_TAINTED
@@ -66,8 +66,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def rebuilt(template: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     """A copy that a test may break, with a recipe of these stages."""
     made = template.copied(tmp_path / "copy")
-    for module in (pipeline, takedown):
-        monkeypatch.setattr(module, "load", lambda path: SimpleNamespace(name="taken"))
+    monkeypatch.setattr(takedown, "load", lambda path: SimpleNamespace(name="taken"))
+    for module in (asset_states, takedown):
         monkeypatch.setattr(module, "stages", lambda recipe: tuple(map(stage, READS)))
     return made
 

@@ -37,11 +37,11 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
     reference or manifest cannot be read: the exit code is then 5. More than 60 assets of a group in the same state are
     one line.
     """
-    from jobs import pipeline
+    from jobs import asset_states
     from jobs.cli import output
 
-    ctx, recipe = settings.context(), settings.recipe_path()
-    rows = pipeline.status(settings.workspace, recipe)
+    ctx, recipe = settings.context(), settings.load_recipe()
+    rows = asset_states.status(ctx, recipe)
     if as_json:
         output.emit_json(rows)
         return _require_whole(rows)
@@ -49,7 +49,7 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
     count = sum(row["state"] == "up to date" for row in rows)
     output.say(f"{count} of {counted(len(rows), 'asset')} {'is' if count == 1 else 'are'} up to date.")
     if others := sum(not row["own"] for row in rows):
-        output.say(pipeline.elsewhere(others))
+        output.say(asset_states.elsewhere(others))
     for run in _under_way(ctx):
         output.say(run)
     return _require_whole(rows)
