@@ -8,6 +8,7 @@
 that `--keep` names. `fixed`, `reads` and `decides` run on a copy of a finished demo. Every command runs in its own
 terminal (pty); a silence is the time between two pieces of output. CPU seconds are those of the command and of all
 descendants that have ended, orphans too. Rows of other sections, and of commands that fail, are not recorded.
+Commands on the copy name the recipe (`-r`), so that their figures include reading and checking it.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class Bench:
     clone: Path
     environment: dict[str, str]
     best_of: int
+    document: str | None = None
 
     def rows(
         self, name: str, command: list[str], wanted: dict[str, float], once: bool = False, folder: Path = ROOT
@@ -110,7 +112,7 @@ class Bench:
             print(f"{name} ended with {failed.status}:\n{failed.output[-1500:]}", file=sys.stderr)
 
     def plinth(self, arguments: str, seconds: float, once: bool = False, *more: str) -> Iterator[dict[str, Any]]:
-        command = [sys.executable, "-m", "jobs.cli", *arguments.split(), *more]
+        command = [sys.executable, "-m", "jobs.cli", "-r", "jobs/recipes/demo.yaml", *arguments.split(), *more]
         return self.rows(f"plinth {arguments}", command, {"cpu_s": seconds}, once)
 
 
@@ -147,7 +149,8 @@ def fixed(bench: Bench) -> Iterator[dict[str, Any]]:
 
 
 def reads(bench: Bench) -> Iterator[dict[str, Any]]:
-    yield from bench.plinth("explain", 2, False, "The")
+    if bench.document:
+        yield from bench.plinth("explain", 2, False, bench.document)
     for command in ("verify release", "approve", "funnel"):
         yield from bench.plinth(command, 2)
 
@@ -170,13 +173,10 @@ SECTIONS: dict[str, Callable[[Bench], Iterator[dict[str, Any]]]] = {
 
 
 def copied(workspace: Path, trust: Path, to: Path) -> dict[str, str]:
-    """Copy a finished demo and its trust folder, name its recipe, and return the variables that name the copies."""
+    """Copy a finished demo and its trust folder, and return the variables that name the copies."""
     shutil.copytree(workspace, to / "workspace", symlinks=True)
     shutil.copytree(trust, to / "trust", symlinks=True)
-    environment = {"PLINTH_WORKSPACE": str(to / "workspace"), "PLINTH_TRUST": str(to / "trust")}
-    name_recipe = [sys.executable, "-m", "jobs.cli", "-r", "jobs/recipes/demo.yaml", "status"]
-    subprocess.run(name_recipe, cwd=ROOT, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
-    return environment
+    return {"PLINTH_WORKSPACE": str(to / "workspace"), "PLINTH_TRUST": str(to / "trust")}
 
 
 def record(rows: list[dict[str, Any]], path: Path) -> None:
@@ -191,6 +191,7 @@ def main() -> None:
     parser.add_argument("sections", nargs="+", choices=SECTIONS)
     parser.add_argument("--workspace", type=Path, default=ROOT / "workspace", help="a finished demo; it is copied")
     parser.add_argument("--trust", type=Path, help="its trust folder")
+    parser.add_argument("--document", help="id or URI of a document of the demo, for `plinth explain`")
     parser.add_argument("--keep", type=Path, help="folder of the fresh clone")
     parser.add_argument("--best-of", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -200,7 +201,7 @@ def main() -> None:
         environment = dict(os.environ)
         if arguments.trust and not {"fixed", "reads", "decides"}.isdisjoint(arguments.sections):
             environment |= copied(arguments.workspace, arguments.trust, Path(folder))
-        bench = Bench(arguments.keep or Path(folder) / "clone", environment, arguments.best_of)
+        bench = Bench(arguments.keep or Path(folder) / "clone", environment, arguments.best_of, arguments.document)
         for name in arguments.sections:
             found = []
             for row in SECTIONS[name](bench):
