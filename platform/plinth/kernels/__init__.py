@@ -48,7 +48,8 @@ def _library() -> tuple[Any, Any]:
 
     shared, declared = build.library()
     spec = importlib.util.spec_from_file_location(declared.stem, declared)
-    assert spec is not None and spec.loader is not None
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.ffi, module.ffi.dlopen(str(shared))
@@ -84,7 +85,7 @@ def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
         **{f"_t_{each.name}": ffi.typeof(f"{ELEMENTS[each.element][0]}[]") for each in given if each.element},
         **{f"_r_{each.name}": ffi.typeof(f"{each.scalar}[1]") for each in results},
     }  # fmt: skip
-    exec(_source(prototype, given, results), scope)  # noqa: S102
+    exec(_source(prototype, given, results), scope)
     made: Callable[..., Any] = scope[function.__name__]
     return made
 
