@@ -4,8 +4,8 @@
 
 A change is killed when a test fails, the process crashes or the run does not end, and survives when all tests pass.
 Those that no input can show stand in `targets.EQUIVALENT` with their reason: at most a tenth of an area. Of an area's
-others nine in ten must be killed, or this fails. Changes are made by cosmic-ray, in copies of the checkout; nothing
-here is touched.
+others nine in ten must be killed, or this fails. Changes of Python are made by cosmic-ray; all in copies of the checkout,
+and nothing here is touched. The C file of a module's kernels is changed with the module.
 
     --only AREA      one of the areas of `targets.TARGETS`; may be repeated
     --workers N      copies worked on at once (default 2)
@@ -19,6 +19,7 @@ import contextlib
 import difflib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -40,8 +41,13 @@ from tests.mutation.targets import EQUIVALENT, TARGETS, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGES = ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq")
+C_CHANGES = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+C_TOKEN = re.compile(
+    r"/\*.*?\*/|//[^\n]*|^#(?!define)[^\n]*|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|<<=?|>>=?|->|[<>=!]=|[<>]",
+    re.DOTALL | re.MULTILINE,
+)
 KILLED_AT_LEAST, EQUIVALENT_AT_MOST = 0.9, 0.1
-#: A change may make a loop endless: it has the processor time of the unchanged tests, which compile every kernel, and
+#: A change may make a loop endless: it has the processor time of the unchanged tests, which compile the kernels, and
 #: these seconds. What waits for ever without computing is ended too.
 EXTRA_S, HANG_S = 20, 1800
 #: At the first example that fails, a property has failed: it is not made smaller.
@@ -72,19 +78,32 @@ class Mutant:
 
 
 def mutants(area: str, target: Target) -> Iterator[Mutant]:
-    """Every change of the comparisons of a file."""
-    source = (ROOT / target.file).read_text(encoding="utf-8")
-    lines = source.splitlines()
+    """Every change of the comparisons of a file, and of the C file of its kernels."""
+    for file, changes in ((target.file, _changes_of_python), (f"{target.file.removesuffix('.py')}.c", _changes_of_c)):
+        if not (ROOT / file).exists():
+            continue
+        source = (ROOT / file).read_text(encoding="utf-8")
+        lines = source.splitlines()
+        for changed in changes(source):
+            after = changed.splitlines()
+            number = next(i for i, (old, new) in enumerate(zip(lines, after, strict=True)) if old != new)
+            yield Mutant(area, file, number + 1, lines[number].strip(), after[number].strip(), changed, target.tests)
+
+
+def _changes_of_python(source: str) -> Iterator[str]:
     for change in CHANGES:
         operator = getattr(comparisons, f"ReplaceComparisonOperator_{change}")()
         occurrence = 0
         while changed := mutate_code(source, operator, occurrence):
             occurrence += 1
-            after = changed.splitlines()
-            number = next(i for i, (old, new) in enumerate(zip(lines, after, strict=True)) if old != new)
-            yield Mutant(
-                area, target.file, number + 1, lines[number].strip(), after[number].strip(), changed, target.tests
-            )
+            yield changed
+
+
+def _changes_of_c(source: str) -> Iterator[str]:
+    """Changes of comparisons in code: not in comments, strings, shifts, arrows and lines of the preprocessor."""
+    for found in C_TOKEN.finditer(source):
+        if found.group() in C_CHANGES:
+            yield source[: found.start()] + C_CHANGES[found.group()] + source[found.end() :]
 
 
 class Copies:
