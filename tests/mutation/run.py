@@ -4,8 +4,8 @@
 
 A change is killed when a test fails, the process crashes or the run does not end, and survives when all tests pass.
 Those that no input can show stand in `targets.EQUIVALENT` with their reason: at most a tenth of an area. Of an area's
-others nine in ten must be killed, or this fails. Changes of Python are made by cosmic-ray; all in copies of the checkout,
-and nothing here is touched. The C file of a module's kernels is changed with the module.
+others nine in ten must be killed, or this fails. cosmic-ray makes the changes of Python, all in copies of the checkout:
+nothing here is touched. The C file of a module's kernels is changed with the module.
 
     --only AREA      one of the areas of `targets.TARGETS`; may be repeated
     --workers N      copies worked on at once (default 2)
