@@ -150,10 +150,10 @@ locks: $(VENV)/.setup ## write the images' locks and bills of materials, when pi
 
 # By digest: a tag moves. Any other builder of OCI images takes the same arguments.
 BUILDER ?= buildah bud --isolation chroot --format oci
-images: ## build an image: KIND=control, worker, trainer or proxy; BASE=NAME@sha256:…; BUILDER='docker build'
+images: ## build an image: KIND=control, worker, trainer or proxy; BASE=NAME@sha256:…; COMPILER=; BUILDER='docker build'
 	@case "$(BASE)" in *@sha256:*) ;; *) echo "BASE is '$(BASE)': expected an image by digest, NAME@sha256:…" >&2; exit 1; esac
 	@case "$(KIND)" in control|worker|trainer|proxy) ;; *) echo "KIND is '$(KIND)': expected control, worker, trainer or proxy" >&2; exit 1; esac
-	@$(BUILDER) --build-arg BASE=$(BASE) --build-arg KIND=$(KIND) --tag plinth-$(KIND) \
+	@$(BUILDER) --build-arg BASE=$(BASE) $(if $(COMPILER),--build-arg COMPILER=$(COMPILER)) --build-arg KIND=$(KIND) --tag plinth-$(KIND) \
 	  --file infra/images/$(if $(filter proxy,$(KIND)),proxy.)Containerfile .
 
 docs: $(VENV)/.setup ## write docs/recipe.md from the models

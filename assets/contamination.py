@@ -28,7 +28,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             group="verdicts",
             description=f"Overlap of every training document with the held-out set, by {params.ngram_words}-grams.",
             owner=shared_owner(recipe),
-            kinds=("parquet", "numba"),
+            kinds=("parquet", "c"),
         )
     ]
 

@@ -26,7 +26,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     """
     _require(recipe.corpus.dedup.prefer, recipe.corpus.buckets, "corpus.dedup.prefer", "bucket")
     _require(_quality(recipe), recipe.corpus.annotate, "corpus.dedup.quality", "annotation")
-    params, owner, kinds = recipe.corpus.dedup, shared_owner(recipe), ("parquet", "numba")
+    params, owner, kinds = recipe.corpus.dedup, shared_owner(recipe), ("parquet", "c")
     near = params.minhash.resolved()
     return [
         Stage(
@@ -53,7 +53,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             group="dedup",
             description="Band keys and text digests of all documents, sorted, for `plinth near`.",
             owner=owner,
-            kinds=("numba",),
+            kinds=("c",),
         ),
         Stage(
             asset="dedup/minhash",
@@ -83,7 +83,7 @@ def _signed(recipe: Recipe, name: str) -> Stage:
         group="dedup",
         description=f"MinHash signatures of {name} over shingles.",
         owner=recipe.corpus.buckets[name].owner,
-        kinds=("parquet", "numba"),
+        kinds=("parquet", "c"),
     )
 
 

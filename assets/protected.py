@@ -53,7 +53,7 @@ def _comparison(recipe: Recipe) -> Stage:
         group="verdicts",
         description="Training documents that hold items of protected sets: copied, edited, reworded, or from a mirror.",
         owner=shared_owner(recipe),
-        kinds=("parquet", "numba"),
+        kinds=("parquet", "c"),
         schema=protected.SCHEMA,
         present=_present,
     )

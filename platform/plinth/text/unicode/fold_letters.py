@@ -1,7 +1,7 @@
 """The plain letter that a character stands for in an obfuscated word: accents, lookalikes, signs.
 
-A small table for code points below U+2100, and arithmetic for wide letters. It uses Python's decompositions of Latin
-letters, which Unicode's stability policy never changes. The lookalikes are those of Unicode's confusables (UTS
+A small table for code points below U+2100, and arithmetic for wide letters (`fold_letters.h`). It uses Python's
+decompositions of Latin letters, which Unicode's stability policy never changes. The lookalikes are those of Unicode's confusables (UTS
 39) that are letters of Cyrillic and Greek with the shape of one Latin letter.
 """
 
@@ -11,8 +11,6 @@ import unicodedata
 from typing import Any
 
 import numpy as np
-
-from plinth.compiled import njit
 
 #: A code of the table: the letter's code point, and flags.
 FOLDED = 0x1FFFFF  # bits of the letter; 0: separates pieces
@@ -64,18 +62,3 @@ def _table() -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 FOLD = _table()
-
-
-@njit(nogil=True, cache=True)
-def _beyond(point: Any) -> Any:
-    if 0xFF21 <= point <= 0xFF3A:
-        return point - 0xFF21 + 97 | LEET
-    if 0xFF41 <= point <= 0xFF5A:
-        return point - 0xFF41 + 97 | LEET
-    return 0
-
-
-@njit(nogil=True, cache=True)
-def code(point: Any) -> Any:
-    """The letter that a code point stands for, with flags; 0 where it separates pieces."""
-    return np.int64(FOLD[point]) if point < FOLD.size else np.int64(_beyond(point))

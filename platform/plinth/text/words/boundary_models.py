@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
 from plinth.text.words.ngrams import I64, U64
 
 I32 = npt.NDArray[np.int32]
@@ -27,10 +27,8 @@ _NAMES = ("zh-hans", "zh-hant", "ja_word", "th")
 #: Features by length in characters; each length in the order of the places that its characters count for, the first
 #: two characters after the place (`UW6`), the last three before it (`UW1`, `TW1`).
 _FEATURES = (("UW6", "UW5", "UW4", "UW3", "UW2", "UW1"), ("BW3", "BW2", "BW1"), ("TW4", "TW3", "TW2", "TW1"))
-#: How far before its first character the first place lies.
-_BEFORE = 2
 _BITS = 13
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_SPREAD = 0x9E3779B97F4A7C15
 #: Code points from here on are in no model.
 _LIMIT = 0x10000
 
@@ -51,6 +49,10 @@ class BoundaryModels(NamedTuple):
     keys: U64
     weights: I32
     bases: I64
+
+    def flat(self) -> tuple[npt.NDArray[np.uint16], I32, U64, I32, I64]:
+        """The arrays in one dimension, as kernels take them."""
+        return self.ids.ravel(), self.singles.ravel(), self.keys.ravel(), self.weights.ravel(), self.bases
 
 
 @lru_cache(maxsize=1)
@@ -88,13 +90,12 @@ def _put(made: BoundaryModels, m: int, numbers: list[int], place: int, weight: i
         made.singles[m, numbers[0], place] = weight
         return
     key = sum(number << 16 * k for k, number in enumerate(numbers))
-    slot = (key * int(_SPREAD) % 2**64) >> (64 - _BITS)
+    slot = (key * _SPREAD % 2**64) >> (64 - _BITS)
     while made.keys[m, slot] not in (0, key):
         slot = (slot + 1) % (1 << _BITS)
     made.keys[m, slot], made.weights[m, slot, place] = key, weight
 
 
-@njit(nogil=True, cache=True)
 def begins(models: BoundaryModels, m: int, points: I32, n: int, scratch: I32, out: npt.NDArray[np.bool_]) -> None:
     """Whether a word begins at each of `points[:n]`, a text on its own, into `out[:n]`; the first always does.
 
@@ -102,44 +103,12 @@ def begins(models: BoundaryModels, m: int, points: I32, n: int, scratch: I32, ou
         m: number of the model.
         scratch: at least n + 6.
     """
-    ids, singles, keys, weights = models.ids[m], models.singles[m], models.keys[m], models.weights[m]
-    scores = scratch[: n + 6]
-    scores[:] = 0
-    second = _number(ids, points[0])
-    third = _number(ids, points[1]) if n > 1 else np.uint64(0)
-    for i in range(n):
-        first, second = second, third
-        third = _number(ids, points[i + 2]) if i + 2 < n else np.uint64(0)
-        if first == 0:
-            continue
-        for k in range(6):
-            scores[i + k] += singles[first, k]
-        if second == 0:
-            continue
-        pair = first | second << np.uint64(16)
-        slot = _slot(keys, pair)
-        if keys[slot] != 0:
-            for k in range(3):
-                scores[i + _BEFORE + k] += weights[slot, k]
-        if third != 0:
-            slot = _slot(keys, pair | third << np.uint64(32))
-            if keys[slot] != 0:
-                for k in range(4):
-                    scores[i + _BEFORE + k] += weights[slot, k]
-    for i in range(n):
-        out[i] = 2 * np.int64(scores[i + _BEFORE]) + models.bases[m] > 0
-    out[0] = True
+    word_begins(*models.flat(), m, points, n, scratch, out)
 
 
-@njit(inline="always")
-def _number(ids: Any, point: Any) -> Any:
-    return np.uint64(ids[point]) if point < _LIMIT else np.uint64(0)
-
-
-@njit(inline="always")
-def _slot(keys: Any, key: Any) -> Any:
-    """The slot of a key, or the empty one where it would be."""
-    slot = np.int64((key * _SPREAD) >> np.uint64(64 - _BITS))
-    while keys[slot] != 0 and keys[slot] != key:
-        slot = (slot + 1) & ((1 << _BITS) - 1)
-    return slot
+@compiled
+def word_begins(
+    ids: npt.NDArray[np.uint16], singles: I32, keys: U64, weights: I32, bases: I64, model: int, points: I32, n: int,
+    scratch: I32, out: npt.NDArray[np.bool_],
+) -> None:  # fmt: skip
+    """As `begins`."""

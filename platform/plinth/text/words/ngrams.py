@@ -13,49 +13,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
 from plinth.text.unicode.codepoints import utf8
-from plinth.text.words.word_hashes import hash_words, mix, scratch
+from plinth.text.words.word_hashes import scratch
 
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
-_GRAM_FACTOR = np.uint64(0xD6E8FEB86659FD93)
 
-#: n-grams hashed in one pass.
-_BLOCK = 1024
-
-
-@njit(nogil=True, cache=True)
+@compiled
 def hash_ngrams(words: U64, count: int, n: int, out: U64) -> int:
     """Hash the n-grams of `words[:count]` into `out` (may be as long as `words`); returns how many there are."""
-    if count == 0:
-        return 0
-    length = min(n, count)
-    grams = count - length + 1
-    for low in range(0, grams, _BLOCK):
-        _hash_block(words[low:], length, out[low : min(grams, low + _BLOCK)])
-    return grams
 
 
-@njit(nogil=True, cache=True)
-def _hash_block(words: U64, n: int, out: U64) -> None:
-    """One word of every n-gram at a time: the loops over n-grams vectorise, and the block stays in cache."""
-    out[:] = words[: out.size]
-    for j in range(1, n):
-        ahead = words[j : j + out.size]
-        for i in range(out.size):
-            out[i] = out[i] * _GRAM_FACTOR + ahead[i]
-    for i in range(out.size):
-        out[i] = mix(out[i])
-
-
-@njit(nogil=True, cache=True)
-def _fill(data: U8, offsets: I64, n: int, words: U64, starts: I64, out: U64) -> None:
-    for doc in range(offsets.size - 1):
-        count = hash_words(data, offsets[doc], offsets[doc + 1], words)
-        starts[doc + 1] = starts[doc] + hash_ngrams(words, count, n, out[starts[doc] :])
+@compiled
+def fill(data: U8, offsets: I64, n: int, words: U64, starts: I64, out: U64) -> None:
+    """Hash the n-grams of all texts into `out`, those of text d from `starts[d]` on."""
 
 
 def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
@@ -67,7 +41,7 @@ def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
     data, offsets = utf8(texts)
     starts = np.zeros(offsets.size, dtype=np.int64)
     out = np.empty(int(offsets[-1] - offsets[0]) // 2 + 4 * offsets.size, dtype=np.uint64)
-    _fill(data, offsets, n, scratch(offsets), starts, out)
+    fill(data, offsets, n, scratch(offsets), starts, out)
     return starts, out[: starts[-1]]
 
 
@@ -77,16 +51,9 @@ def ngram_sets(texts: pa.Array, n: int) -> list[U64]:
     return [np.unique(hashes[starts[d] : starts[d + 1]]) for d in range(starts.size - 1)]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def shared(a: U64, b: U64) -> int:
-    """How many values two sorted arrays without repeats have in common."""
-    i, j, common = 0, 0, 0
-    while i < a.size and j < b.size:
-        left, right = a[i], b[j]
-        common += left == right
-        i += left <= right
-        j += right <= left
-    return common
+    """Count the values that two sorted arrays without repeats have in common."""
 
 
 def jaccard(a: U64, b: U64) -> float:

@@ -1,30 +1,36 @@
+import hashlib
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
-from plinth.text.unicode.codepoints import LOWER, decode, utf8
+from plinth.text.unicode.codepoints import (
+    CLASSES_SIZE,
+    LETTER,
+    SEPARATOR,
+    SINGLE,
+    characters,
+    class_table,
+    lower,
+    utf8,
+)
+from plinth.text.words.ngrams import U8
 
 
-@njit
-def _points(data, start, end):  # type: ignore[no-untyped-def]
+def _points(data: U8) -> list[tuple[int, int]]:
     """Code point and length of each character."""
-    out = []
-    at = start
-    while at < end:
-        point, size = (np.int64(data[at]), 1) if data[at] < 128 else decode(data, at, end)
-        out.append((point, size))
-        at += size
-    return out
+    points, sizes = np.zeros((2, data.size), dtype=np.int64)
+    count = characters(data, points, sizes)
+    return list(zip(points[:count].tolist(), sizes[:count].tolist(), strict=True))
 
 
 @settings(deadline=None)
 @given(st.text(min_size=1, max_size=40))
 def test_decode_reads_what_python_wrote(text: str) -> None:
     data = np.frombuffer(text.encode(), dtype=np.uint8)
-    assert _points(data, 0, data.size) == [(ord(c), len(c.encode())) for c in text]
+    assert _points(data) == [(ord(c), len(c.encode())) for c in text]
 
 
 @pytest.mark.parametrize("cut", ["é", "中", "😀"])
@@ -32,7 +38,7 @@ def test_decode_never_reads_past_the_end(cut: str) -> None:
     whole = cut.encode()
     for size in range(1, len(whole)):
         data = np.frombuffer(b"a" + whole, dtype=np.uint8)
-        assert _points(data, 1, 1 + size) == [(0xFFFD, size)]
+        assert _points(data[1 : 1 + size]) == [(0xFFFD, size)]
 
 
 @settings(deadline=None)
@@ -56,6 +62,17 @@ def test_a_large_string_is_read_in_place() -> None:
 
 
 def test_lower_case_is_one_point_to_another() -> None:
-    assert LOWER.size == 0x530
-    assert [chr(LOWER[ord(c)]) for c in "AZaz09_ÀéΣЖ"] == list("azaz09_àéσж")
-    assert LOWER[0x130] == 0x130  # İ has a lower case of two code points
+    """As Python has it, where that is one code point in the same range."""
+    python = [chr(point).lower() for point in range(0x530)]
+    expected = [ord(low) if len(low) == 1 and ord(low) < 0x530 else point for point, low in enumerate(python)]
+    assert lower().tolist() == expected
+    assert [chr(lower()[ord(c)]) for c in "AZaz09_ÀéΣЖ"] == list("azaz09_àéσж")
+    assert lower()[0x130] == 0x130  # İ has a lower case of two code points
+
+
+def test_classes_of_code_points() -> None:
+    table = np.empty(CLASSES_SIZE, dtype=np.uint8)
+    class_table(table)
+    kinds = {"é": LETTER, "«": SEPARATOR, "\u2003": SEPARATOR, "中": SINGLE, "か": SINGLE, "ไ": SINGLE, "😀": SINGLE}
+    assert {char: int(table[ord(char)]) for char in kinds} == kinds
+    assert hashlib.sha256(table.tobytes()).hexdigest()[:16] == "405535226a8525b0"

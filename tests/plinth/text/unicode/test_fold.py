@@ -4,14 +4,15 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.text.unicode.codepoints import LOWER
+from plinth.text.unicode.codepoints import LOWER_SIZE
+from plinth.text.unicode.codepoints import lower as lower_cases
 from plinth.text.unicode.fold import digests
 from tests.plinth.text.folding import fold_text
 
 
 def folded(text: str) -> str:
     """Plain Python; `str.split` knows the white space meant here."""
-    lower = "".join(chr(LOWER[ord(c)]) if ord(c) < LOWER.size else c for c in text)
+    lower = "".join(chr(lower_cases()[ord(c)]) if ord(c) < LOWER_SIZE else c for c in text)
     return " ".join(lower.split())
 
 

@@ -2,46 +2,23 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 from plinth.text.unicode.characters import flags
 from plinth.text.unicode.codepoints import utf8
-from plinth.text.words.chunks import characters, hash_run, is_ascii, low_bytes, read, read8, write8
+from plinth.text.words.chunks import characters, hash_run, is_ascii, reads
 from plinth.text.words.split import breaks, count_words, edge_buffer, line_ends, split
-
-
-@njit
-def _reads(data):  # type: ignore[no-untyped-def]
-    """For every place and size the bytes read there; and the first eight."""
-    out = np.zeros((data.size, 9), dtype=np.uint64)
-    for at in range(data.size):
-        for size in range(1, min(8, data.size - at) + 1):
-            out[at, size] = read(data, at, size)
-    if data.size >= 8:
-        out[0, 0] = low_bytes(read8(data, 0), 8)
-    return out
-
-
-@njit
-def _written(data, at, value):  # type: ignore[no-untyped-def]
-    write8(data, at, value)
 
 
 @given(st.binary(max_size=20))
 @settings(deadline=None)
 def test_reads_are_the_bytes_there(text: bytes) -> None:
-    found = _reads(np.frombuffer(text, dtype=np.uint8))
+    found = np.zeros((len(text), 9), dtype=np.uint64)
+    reads(np.frombuffer(text, dtype=np.uint8), found)
     for at in range(len(text)):
         for size in range(1, min(8, len(text) - at) + 1):
             assert int(found[at, size]) == int.from_bytes(text[at : at + size], "little")
     if len(text) >= 8:
         assert int(found[0, 0]) == int.from_bytes(text[:8], "little")
-
-
-def test_eight_bytes_are_written_where_asked() -> None:
-    data = np.zeros(16, dtype=np.uint8)
-    _written(data, 3, np.uint64(int.from_bytes(b"abcdefgh", "little")))
-    assert data.tobytes() == b"\0\0\0abcdefgh\0\0\0\0\0"
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))

@@ -1,20 +1,8 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
-from plinth.text.words.hash_sets import seen, shift_for, slot_count, slots
-
-
-@njit
-def _repeats(values, keys, room):  # type: ignore[no-untyped-def]
-    """For each value whether it came before."""
-    out = np.zeros(values.size, dtype=np.bool_)
-    shift = shift_for(room)
-    keys[:room] = 0
-    for i in range(values.size):
-        out[i] = seen(keys, room, shift, values[i])
-    return out
+from plinth.text.words.hash_sets import repeats, slot_count, slots
 
 
 @settings(deadline=None)
@@ -25,7 +13,9 @@ def test_a_set_knows_what_it_has_seen(values: list[int]) -> None:
     room = slot_count(max(1, len(values)))
     # 0 marks an empty slot and counts as 1
     expected = [max(value, 1) in {max(before, 1) for before in values[:i]} for i, value in enumerate(values)]
-    assert _repeats(np.array(values, dtype=np.uint64), keys, room).tolist() == expected
+    found = np.zeros(len(values), dtype=np.bool_)
+    repeats(np.array(values, dtype=np.uint64), keys, room, found)
+    assert found.tolist() == expected
 
 
 @given(st.integers(0, 10**6))

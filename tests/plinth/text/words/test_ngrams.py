@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from plinth.text.words.hash_lookup import HashLookup
 from plinth.text.words.ngrams import jaccard, ngram_hashes, ngram_sets
-from plinth.text.words.word_blocks import BLOCK
-from plinth.text.words.word_hashes import WIDE
+from plinth.text.words.word_hashes import BLOCK, WIDE
 
 MASK = 2**64 - 1
 

@@ -1,0 +1,9 @@
+#include "text/words/hash_sets.h"
+
+KERNEL int64_t slot_count(int64_t entries) { return slots_for(entries); }
+
+/* For tests: whether each value came before, by a set of `room` slots. */
+KERNEL void repeats(u64_in values, u64_out keys, int64_t room, bool_out out) {
+    memset(keys.at, 0, room * sizeof *keys.at);
+    for (int64_t i = 0; i < values.size; i++) out.at[i] = seen(keys.at, room, shift_for(room), values.at[i]);
+}
