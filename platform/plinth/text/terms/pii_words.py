@@ -1,20 +1,16 @@
 """Words that give the meaning of a number beside them, in the languages of the rules, as hashes with a bit per meaning.
 
 A word is a run of ASCII letters and bytes above 127, lower-cased in ASCII; words with other capitals are listed in
-both forms. Words for other numbers (an order, a version, a book) end the search for context.
+both forms. Words for other numbers (an order, a version, a book) end the search for context (`pii_words.h`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
-from numba import uint64
 
-from plinth.compiled import njit
-from plinth.text.terms.pii_places import CLASSES, LOWER, UPPER
-from plinth.text.words.ngrams import U8
+from plinth.text.words.ngrams import I64, U64
 
 #: Bits of a meaning.
 (
@@ -69,8 +65,9 @@ def word_hash(word: str) -> int:
     return value
 
 
-def _table() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Open addressing: hashes (0: free) and meanings."""
+@lru_cache(maxsize=1)
+def table() -> tuple[U64, I64]:
+    """Return hashes (0: free) and meanings, in open addressing."""
     hashes, meanings = np.zeros(_SIZE, np.uint64), np.zeros(_SIZE, np.int64)
     for meaning, words in MEANINGS.items():
         for word in words.split():
@@ -81,52 +78,3 @@ def _table() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
             hashes[slot] = hashed
             meanings[slot] |= meaning
     return hashes, meanings
-
-
-_HASHES, _WORD_MEANINGS = _table()
-
-
-@njit(nogil=True, cache=True)
-def context(data: U8, start: int, end: int, backwards: bool) -> int:
-    """Bits of all words in `data[start:end]`, nearest first, up to one that means something else."""
-    meaning = 0
-    while start < end:
-        at = end - 1 if backwards else start
-        if not _is_letter(data[at]):
-            if backwards:
-                end -= 1
-            else:
-                start += 1
-            continue
-        if backwards:
-            at = end
-            while at > start and _is_letter(data[at - 1]):
-                at -= 1
-            found, end = _look_up(data, at, end), at
-        else:
-            while at < end and _is_letter(data[at]):
-                at += 1
-            found, start = _look_up(data, start, at), at
-        if found & OTHER and not meaning:
-            return 0
-        meaning |= found
-    return meaning & ~OTHER
-
-
-@njit(inline="always")
-def _is_letter(byte: Any) -> Any:
-    return byte >= 128 or CLASSES[byte] & (UPPER | LOWER) != 0
-
-
-@njit(nogil=True, cache=True)
-def _look_up(data: U8, start: int, end: int) -> int:
-    hashed = uint64(_OFFSET)
-    for at in range(start, end):
-        byte = data[at]
-        hashed = (hashed ^ uint64(byte + 32 if 65 <= byte <= 90 else byte)) * uint64(_PRIME)
-    slot = np.int64(hashed & uint64(_SIZE - 1))
-    while _HASHES[slot]:
-        if _HASHES[slot] == hashed:
-            return int(_WORD_MEANINGS[slot])
-        slot = (slot + 1) & (_SIZE - 1)
-    return 0
