@@ -15,23 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compiled import njit
-from plinth.text.terms.obfuscation import FILTER_BITS, MIN_LETTERS, grown, look_up, obfuscated_terms
-from plinth.text.unicode.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
-from plinth.text.unicode.fold_letters import FOLDED, INVISIBLE, code
-from plinth.text.words.hash_sets import FNV, PRIME
-from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.word_hashes import hash_words, mix, scratch
+from plinth.kernels import compiled
+from plinth.text.unicode.codepoints import utf8
+from plinth.text.unicode.fold_letters import FOLD
+from plinth.text.words.ngrams import I64, U8, U64, ngram_hashes
+from plinth.text.words.word_hashes import scratch
+
+Bools = npt.NDArray[np.bool_]
 
 #: Words of the longest phrase.
 MAX_WORDS = 8
-_NEXT = np.uint64(0xD6E8FEB86659FD93)
+#: Letters of the shortest obfuscated term, and top bits of a hash that a filter takes; as in `obfuscation`'s C.
+MIN_LETTERS, FILTER_BITS = 3, 16
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TermHits:
     starts: I64
     terms: I64
     spans: I64
-    obfuscated: npt.NDArray[np.bool_]
+    obfuscated: Bools
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class _Table:
 
     hashes: U64
     terms: I64
-    bits: npt.NDArray[np.bool_]
+    bits: Bools
 
 
 class TermTable:
@@ -77,10 +77,10 @@ class TermTable:
             words = _word_hashes(term)
             if not 0 < words.size <= MAX_WORDS:
                 raise ValueError(f"{term!r} has {words.size} words, expected 1 to {MAX_WORDS}")
-            phrases.setdefault(int(_joined(words, 0, words.size)), index)
+            phrases.setdefault(joined(words), index)
             firsts[int(words[0])] = max(firsts.get(int(words[0]), 0), words.size)
             if words.size == 1:
-                plain, runs, letters = _skeletons(term)
+                letters, plain, runs = skeleton(np.frombuffer(term.encode(), dtype=np.uint8), FOLD)
                 if letters >= MIN_LETTERS:
                     skeletons.setdefault(plain, index)
                     collapsed.setdefault(runs, index)
@@ -96,23 +96,21 @@ class TermTable:
         words = scratch(offsets)
         ends = np.empty((words.size, 2), dtype=np.int64)
         starts = np.zeros(offsets.size, dtype=np.int64)
-        one, two, three, four = self._tables
-        found = _find(
-            data, offsets, words, ends, starts, obfuscated,
-            one.hashes, one.terms, one.bits, two.hashes, two.terms, two.bits,
-            three.hashes, three.terms, three.bits, four.hashes, four.terms, four.bits,
-        )  # fmt: skip
-        return TermHits(starts, found[:, 0].copy(), found[:, 1:3].copy(), found[:, 3].astype(np.bool_))
+        tables = [part for one in self._tables for part in (one.hashes, one.terms, one.bits)]
+        capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
+        while True:
+            found = np.empty((capacity, 4), dtype=np.int64)
+            size = find_terms(data, offsets, words, ends, starts, obfuscated, FOLD, *tables, found)
+            if size <= capacity:
+                break
+            capacity = size
+        return TermHits(starts, found[:size, 0].copy(), found[:size, 1:3].copy(), found[:size, 3].astype(np.bool_))
 
     @staticmethod
     def word_counts(texts: pa.Array) -> I64:
         """The number of words of every text, [D]."""
-        data, offsets = utf8(texts)
-        words = scratch(offsets)
-        out = np.zeros(len(texts), dtype=np.int64)
-        for doc in range(out.size):
-            out[doc] = hash_words(data, offsets[doc], offsets[doc + 1], words)
-        return out
+        starts, _ = ngram_hashes(texts, 1)
+        return np.diff(starts)
 
 
 def _table(values: dict[int, int]) -> _Table:
@@ -126,112 +124,31 @@ def _word_hashes(term: str) -> U64:
     data, offsets = utf8(pa.array([term], pa.large_string()))
     words = scratch(offsets)
     ends = np.empty((words.size, 2), dtype=np.int64)
-    return words[: _words(data, offsets[0], offsets[1], words, ends)]
+    return words[: word_spans(data, offsets[0], offsets[1], words, ends)]
 
 
-def _skeletons(term: str) -> tuple[int, int, int]:
-    """Hashes of a word's letters, as they are and with runs once, and their number."""
-    plain, runs, letters, before = int(FNV), int(FNV), 0, -1
-    for character in term:
-        point = int(code(ord(character))) & FOLDED
-        if point == INVISIBLE:
-            continue
-        plain, letters = _fnv(plain, point), letters + 1
-        runs = _fnv(runs, point) if point != before else runs
-        before = point
-    return int(mix(np.uint64(plain))), int(mix(np.uint64(runs))), letters
+@compiled
+def find_terms(
+    data: U8, offsets: I64, words: U64, ends: I64, starts: I64, obfuscated: bool, letters: npt.NDArray[np.uint32],
+    firsts: U64, lengths: I64, first_bits: Bools, phrases: U64, terms: I64, phrase_bits: Bools,
+    skeletons: U64, skeleton_terms: I64, skeleton_bits: Bools, runs: U64, run_terms: I64, run_bits: Bools, found: I64,
+) -> int:  # fmt: skip
+    """Fill `found`, [H, 4], with terms, spans and whether they are obfuscated, as far as it goes; returns H.
+
+    `words` and `ends`, [W, 2], are scratch memory for the longest text.
+    """
 
 
-def _fnv(value: int, point: int) -> int:
-    return ((value ^ point) * int(PRIME)) & 0xFFFFFFFFFFFFFFFF
+@compiled
+def word_spans(data: U8, start: int, end: int, words: U64, ends: I64) -> int:
+    """Fill in the hashes of words and the bytes where they begin and end; returns how many there are."""
 
 
-@njit(nogil=True, cache=True)
-def _find(
-    data: U8, offsets: I64, words: U64, ends: I64, starts: I64, obfuscated: bool,
-    firsts: U64, lengths: I64, first_bits: Any, phrases: U64, terms: I64, phrase_bits: Any,
-    skeletons: U64, skeleton_terms: I64, skeleton_bits: Any, runs: U64, run_terms: I64, run_bits: Any,
-) -> I64:  # fmt: skip
-    found, count = np.empty((64, 4), dtype=np.int64), 0
-    plain, hidden = np.empty((64, 3), dtype=np.int64), np.empty((64, 3), dtype=np.int64)
-    for doc in range(offsets.size - 1):
-        start, end = offsets[doc], offsets[doc + 1]
-        total = _words(data, start, end, words, ends)
-        clear, i = 0, 0
-        while i < total:
-            taken = 0
-            place = look_up(firsts, first_bits, words[i])
-            if place >= 0:
-                for length in range(min(lengths[place], total - i), 0, -1):
-                    at = look_up(phrases, phrase_bits, _joined(words, i, length))
-                    if at >= 0 and taken == 0:
-                        taken = length
-                        plain = grown(plain, clear)
-                        plain[clear] = ends[i, 0], ends[i + length - 1, 1], terms[at]
-                        clear += 1
-            i += max(taken, 1)
-        covered = 0
-        if obfuscated:
-            hidden, covered = obfuscated_terms(data, start, end, hidden, skeletons, skeleton_terms, skeleton_bits,
-                                         runs, run_terms, run_bits)  # fmt: skip
-        a, b, points = 0, 0, 0
-        reached: Any = start
-        byte: Any = start
-        while a < clear or b < covered:
-            take_plain = b >= covered or (a < clear and plain[a, 0] <= hidden[b, 0])
-            hit = plain[a] if take_plain else hidden[b]
-            if hit[0] >= reached:
-                found = grown(found, count)
-                while byte < hit[0]:
-                    points += (data[byte] & 0xC0) != 0x80
-                    byte += 1
-                found[count, 0], found[count, 1], found[count, 3] = hit[2], points, not take_plain
-                while byte < hit[1]:
-                    points += (data[byte] & 0xC0) != 0x80
-                    byte += 1
-                found[count, 2] = points
-                reached = hit[1]
-                count += 1
-            a += take_plain
-            b += not take_plain
-        starts[doc + 1] = count
-    return found[:count]
+@compiled
+def joined(words: U64) -> int:
+    """Return the hash of the phrase of these words."""
 
 
-@njit(nogil=True, cache=True)
-def _joined(words: U64, start: int, count: int) -> Any:
-    value = words[start]
-    for i in range(start + 1, start + count):
-        value = mix(value * _NEXT + words[i])
-    return value
-
-
-@njit(nogil=True, cache=True)
-def _words(data: U8, start: int, end: int, words: U64, ends: I64) -> int:
-    """Hashes of words with the bytes where they begin and end; `words` and `ends` as for `hash_words`."""
-    count, value = 0, FNV
-    at: Any = start
-    first: Any = np.int64(-1)
-    what: Any = SEPARATOR
-    while at < end:
-        point, size = np.int64(data[at]), 1
-        if point < 128:
-            what = 0 if 97 <= point <= 122 or 65 <= point <= 90 or 48 <= point <= 57 or point == 95 else SEPARATOR
-        else:
-            point, size = decode(data, at, end)
-            what = np.int64(kind(point))
-        if what != 0 and first >= 0:
-            words[count], ends[count, 0], ends[count, 1] = mix(value), first, at
-            count, value, first = count + 1, FNV, np.int64(-1)
-        if what != SEPARATOR:
-            lower = np.uint64(LOWER[point]) if point < LOWER.size else np.uint64(point)
-            first = at if first < 0 else first
-            value = (value ^ lower) * PRIME
-        if what == SINGLE:
-            words[count], ends[count, 0], ends[count, 1] = mix(value), at, at + size
-            count, value, first = count + 1, FNV, np.int64(-1)
-        at += size
-    if first >= 0:
-        words[count], ends[count, 0], ends[count, 1] = mix(value), first, end
-        count += 1
-    return count
+@compiled
+def skeleton(data: U8, letters: npt.NDArray[np.uint32]) -> tuple[int, int, int]:
+    """Return the number of a word's letters, and their hashes: as they are, and with runs once."""

@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "text/words/hash_lookup.h"
 
 KERNEL bool is_sorted(u64_in table) {
     bool ascending = true;
@@ -13,21 +13,9 @@ KERNEL void mark(u64_in table, u64_out bits, int64_t shift) {
     }
 }
 
-static int64_t position(u64_in table, uint64_t value) {
-    int64_t low = 0, high = table.size;
-    while (low < high) {
-        int64_t middle = (low + high) >> 1;
-        if (table.at[middle] < value)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < table.size && table.at[low] == value ? low : -1;
-}
-
 KERNEL void find(u64_in table, u64_in bits, int64_t shift, u64_in hashes, i64_out out) {
     for (int64_t i = 0; i < hashes.size; i++) {
         uint64_t bit = hashes.at[i] >> shift;
-        out.at[i] = bits.at[bit >> 6] >> (bit & 63) & 1 ? position(table, hashes.at[i]) : -1;
+        out.at[i] = bits.at[bit >> 6] >> (bit & 63) & 1 ? position_of(table, hashes.at[i]) : -1;
     }
 }

@@ -1,0 +1,16 @@
+/* Search in sorted arrays of hashes. */
+#pragma once
+#include "kernels/kernel.h"
+
+/* The position of a value in a sorted array, or -1. */
+static inline int64_t position_of(u64_in table, uint64_t value) {
+    int64_t low = 0, high = table.size;
+    while (low < high) {
+        int64_t middle = (low + high) >> 1;
+        if (table.at[middle] < value)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < table.size && table.at[low] == value ? low : -1;
+}
