@@ -2,8 +2,8 @@
 
     rules.json  the data: classes of characters, exceptions, units (written by tests/agreement/english_rules.py)
     tables      the data as tables for kernels
-    affixes     what is split off at the ends of a chunk and inside it
-    urls        whether a chunk is a URL, and so one word
+    affixes.h   what is split off at the ends of a chunk and inside it
+    urls.h      whether a chunk is a URL, and so one word
     words       the words of a text: chunks between white space, their affixes, exceptions
     columns     the words of a column of texts, split once for all that count them
     merges      exceptions that stand across words after splitting (`foo:)` ends with an emoticon)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import kernel
-from plinth.text.english.tables import I64, U8
-from plinth.text.english.words import Splitter, split, splitter
+from plinth.kernels import compiled
+from plinth.text.english.tables import I64, U8, U16, U64
+from plinth.text.english.words import splitter
 
 I32 = npt.NDArray[np.int32]
 _MOST = 2**31 - 1
@@ -69,12 +69,13 @@ def _column_words(data: U8, offsets: I64) -> ColumnWords:
         raise ValueError(f"a text of {longest} bytes")
     first = np.zeros(offsets.size, dtype=np.int64)
     edges = np.empty(2 * int(offsets[-1] - offsets[0]) + 2, dtype=np.int32)  # untouched pages cost nothing
-    _split_all(data, offsets, splitter(longest), first, edges)
+    split_all(data, offsets, *splitter(longest).arguments(), first, edges)
     return ColumnWords(first, edges)
 
 
-@kernel
-def _split_all(data: U8, offsets: I64, by: Splitter, first: I64, edges: I32) -> None:
-    for doc in range(offsets.size - 1):
-        text, filled = data[offsets[doc] :], first[doc]
-        first[doc + 1] = filled + split(text, 0, offsets[doc + 1] - offsets[doc], by, edges[2 * filled :])
+@compiled
+def split_all(
+    data: U8, offsets: I64, flags: U16, tables: U64, pairs: U64, rows: U64, whole: U8, most: int, points: I32,
+    places: I32, matched: U64, starts: I64, taken: U8, copy: I32, first: I64, edges: I32,
+) -> None:  # fmt: skip
+    """Split all texts: fill in `ColumnWords`. Between `offsets` and `first`: `Splitter.arguments()`."""

@@ -1,4 +1,4 @@
-"""spaCy's rules for blank English as tables, from `rules.json`."""
+"""spaCy's rules for blank English as tables for kernels (`tables.h` has the same flags and places)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import kernel, njit
+from plinth.kernels import compiled
 from plinth.text.unicode.characters import SPACE, flags
 from plinth.text.unicode.classes import DECIMAL, WORD, classes
-from plinth.text.words.chunks import read
 
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
@@ -33,7 +32,6 @@ _CLASSES = {
     "prefix": PREFIX, "suffix": SUFFIX, "infix": INFIX, "letter": LETTER, "lower": LOWER, "upper": UPPER,
     "quote": QUOTE, "before_period": BEFORE_PERIOD,
 }  # fmt: skip
-_FACTOR, _SPREAD = np.uint64(0x9FB21C651E98DF25), np.uint64(0x9E3779B97F4A7C15)
 #: Places in `EnglishRules.tables`, and the size of its two sets.
 UNIT_BITS, EXCEPTION_BITS = 9, 12
 UNITS, ENDS = 0, 1 << UNIT_BITS
@@ -80,7 +78,7 @@ def with_exceptions(given: list[str]) -> EnglishRules:
     for spaced in given:
         parts = [part.encode() for part in spaced.split(" ")]
         whole = np.frombuffer(b"".join(parts), dtype=np.uint8)
-        bit = int(ends_hash(whole, 0, whole.size))
+        bit = ends_hash(whole, 0, whole.size)
         tables[ENDS + (bit >> 6)] |= np.uint64(1 << (bit & 63))
         slot = _add(tables, EXCEPTIONS, EXCEPTION_BITS, run_hash(whole, 0, whole.size))
         tables[slot + PIECES - EXCEPTIONS] = SIZES + len(sizes)
@@ -88,9 +86,9 @@ def with_exceptions(given: list[str]) -> EnglishRules:
     return EnglishRules(_flags(), np.concatenate([tables, np.array(sizes, dtype=np.uint64)]))
 
 
-def _add(tables: U64, base: int, bits: int, value: Any) -> int:
+def _add(tables: U64, base: int, bits: int, value: int) -> int:
     """Put a hash into a set of `tables`; returns its slot."""
-    slot = -1 - int(find(tables, base, bits, np.uint64(value)))
+    slot = -1 - find(tables, base, bits, value)
     tables[slot] = value
     return slot
 
@@ -122,61 +120,21 @@ def _ranges(spelled: str) -> list[tuple[int, int]]:
     return [(int(low, 16), int(high or low, 16)) for low, _, high in pairs]
 
 
-@kernel
-def unit_hash(points: I32, low: int, high: int) -> Any:
-    """64-bit hash, not 0, of code points."""
-    value = np.uint64(high - low)
-    for k in range(low, high):
-        value = (value ^ np.uint64(points[k])) * _FACTOR
-    return value | np.uint64(value == 0)
+@compiled
+def unit_hash(points: I32, low: int, high: int) -> int:
+    """Return a 64-bit hash, not 0, of code points."""
 
 
-@kernel
-def run_hash(data: U8, start: int, end: int) -> Any:
-    """64-bit hash, not 0, of bytes."""
-    value = np.uint64(end - start)
-    for at in range(start, end, 8):
-        value = (value ^ read(data, at, min(8, end - at))) * _FACTOR
-        value ^= value >> np.uint64(32)
-    return value | np.uint64(value == 0)
+@compiled
+def run_hash(data: U8, start: int, end: int) -> int:
+    """Return a 64-bit hash, not 0, of bytes."""
 
 
-@kernel
-def find(tables: U64, base: int, bits: int, value: Any) -> Any:
-    """The slot of a hash in a set of `tables`, or -1 less the empty slot where it belongs."""
-    slot = np.int64((value * _SPREAD) >> np.uint64(64 - bits))
-    while tables[base + slot] != 0:
-        if tables[base + slot] == value:
-            return base + slot
-        slot = (slot + 1) & ((1 << bits) - 1)
-    return -1 - base - slot
+@compiled
+def ends_hash(data: U8, start: int, end: int) -> int:
+    """Return a hash of `_ENDS_BITS` bits of the first byte, the last byte and the size."""
 
 
-@njit(inline="always")
-def ends_hash(data: Any, start: Any, end: Any) -> Any:
-    """A hash of `_ENDS_BITS` bits of the first byte, the last byte and the size."""
-    ends = np.uint64(data[start]) << np.uint64(16) | np.uint64(data[end - 1]) << np.uint64(8) | np.uint64(end - start)
-    return (ends * _SPREAD) >> np.uint64(64 - _ENDS_BITS)
-
-
-@njit(inline="always")
-def exception_at(data: Any, start: Any, end: Any, tables: Any) -> Any:
-    """The slot of the exception that `data[start:end]` is; negative where it is none."""
-    slot = np.int64(-1)
-    if end - start <= LONGEST:
-        bit = ends_hash(data, start, end)
-        if (tables[ENDS + (bit >> np.uint64(6))] >> (bit & np.uint64(63))) & np.uint64(1):
-            slot = np.int64(find(tables, EXCEPTIONS, EXCEPTION_BITS, run_hash(data, start, end)))
-    return slot
-
-
-@kernel
-def put_pieces(slot: Any, start: Any, tables: U64, edges: I32, count: int) -> int:
-    """Append the pieces of an exception that starts at a byte; returns how many words there are then."""
-    at = np.int64(tables[slot + PIECES - EXCEPTIONS])
-    while tables[at]:
-        edges[2 * count], edges[2 * count + 1] = start, start + np.int64(tables[at])
-        start += np.int64(tables[at])
-        count += 1
-        at += 1
-    return count
+@compiled
+def find(tables: U64, base: int, bits: int, value: int) -> int:
+    """Return the slot of a hash in a set of `tables`, or -1 less the empty slot where it belongs."""

@@ -6,18 +6,14 @@ C4 before these rules, which counts what C4 leaves of a text: `c4_pages.kept_lin
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from plinth.compiled import kernel, njit
+from plinth.kernels import compiled
 from plinth.text.english.columns import column_words
-from plinth.text.unicode.characters import SPACE, TERMINAL, flags
-from plinth.text.unicode.codepoints import decode
-from plinth.text.words.chunks import characters, hash_run, is_ascii
-from plinth.text.words.hash_sets import seen, shift_for, slot_count, slots
+from plinth.text.unicode.characters import flags
+from plinth.text.words.hash_sets import slots
 from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.split import count_words, edge_buffer, line_ends
+from plinth.text.words.split import edge_buffer
 
 #: Columns of `fineweb_counts`.
 (FULL_LINES, ENDED, SHORT, DUPLICATE_CHARACTERS, CHARACTERS, NEWLINES, WORDS) = range(7)
@@ -39,59 +35,12 @@ def fineweb_counts(
     keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 1)  # a full line is a character and a line end
     if words is None:
         words = np.diff(column_words(data, offsets).first) if english else np.zeros(0, dtype=np.int64)
-    _fineweb(data, offsets, flags(), short_line, words, edge_buffer(offsets), keys, out)
+    fineweb(data, offsets, flags(), short_line, words, edge_buffer(offsets), keys, out)
     return out
 
 
-@kernel
-def _fineweb(
+@compiled
+def fineweb(
     data: U8, offsets: I64, table: U8, short_line: int, words: I64, ends: I64, keys: U64, out: I64
 ) -> None:
-    for doc in range(offsets.size - 1):
-        counts, start, end = out[doc], offsets[doc], offsets[doc + 1]
-        plain = is_ascii(data, start, end)
-        counts[WORDS] = words[doc] if words.size else count_words(data, start, end, plain, table)
-        found = line_ends(data, start, end, ends)
-        counts[NEWLINES] = found
-        counts[CHARACTERS] = (end - start if plain else characters(data, start, end)) - found
-        slots = slot_count(min(found, (end - start) // 2) + 1)
-        shift = shift_for(slots)
-        keys[:slots] = 0
-        ends[found] = end
-        begin = start
-        for i in range(found + 1):
-            stop = ends[i]
-            if not _blank(data, begin, stop, table):
-                size = stop - begin if plain else characters(data, begin, stop)
-                counts[FULL_LINES] += 1
-                counts[ENDED] += (_last(data, begin, stop, table) & TERMINAL) != 0
-                counts[SHORT] += size <= short_line
-                if seen(keys, slots, shift, hash_run(data, begin, stop)):
-                    counts[DUPLICATE_CHARACTERS] += size
-            begin = stop + 1
-
-
-@kernel
-def _blank(data: U8, start: int, end: int, table: U8) -> bool:
-    """Whether there is nothing but white space."""
-    at = start
-    while at < end:
-        point, size = np.int64(data[at]), 1
-        if point >= 128:
-            point, size = decode(data, at, end)
-        if not table[point] & SPACE:
-            return False
-        at += size
-    return True
-
-
-@njit(inline="always")
-def _last(data: Any, start: Any, end: Any, table: Any) -> Any:
-    """Flags of the last character."""
-    at = end - 1
-    point = np.int64(data[at])
-    if point >= 128:
-        while at > start and data[at] & 0xC0 == 0x80:
-            at -= 1
-        point, _ = decode(data, at, end)
-    return table[point]
+    """Fill in the counts of all texts."""

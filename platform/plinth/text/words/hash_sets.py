@@ -13,6 +13,9 @@ from plinth.kernels import compiled
 
 U64 = npt.NDArray[np.uint64]
 
+#: FNV-1a, 64 bits (Fowler, Noll, Vo).
+FNV, PRIME = 0xCBF29CE484222325, 0x100000001B3
+
 
 def slots(entries: int) -> U64:
     """Slots for sets of up to so many entries; untouched slots cost no memory."""
@@ -22,6 +25,11 @@ def slots(entries: int) -> U64:
 @compiled
 def slot_count(entries: int) -> int:
     """Return the number of slots of a set of so many entries: a power of two, at least twice as many."""
+
+
+@compiled
+def slot(keys: U64, value: int) -> int:
+    """Return the slot that holds a hash (not 0) in a set that fills `keys`, or the empty slot where it belongs."""
 
 
 @compiled

@@ -43,8 +43,8 @@ def test_words_of_the_last_column_are_kept_and_never_those_of_another() -> None:
 
 
 def test_annotators_of_one_pass_split_a_column_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, split_all = [], columns._split_all
-    monkeypatch.setattr(columns, "_split_all", lambda *given: (calls.append(1), split_all(*given)))
+    calls, split_all = [], columns.split_all
+    monkeypatch.setattr(columns, "split_all", lambda *given: (calls.append(1), split_all(*given)))
     batch = pa.record_batch({"text": pa.array([*ONE, "One [3]. Two three four.\nFive?"], pa.large_string())})
     columns.forget()
     for name, params in {
