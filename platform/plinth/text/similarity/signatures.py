@@ -16,13 +16,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import uint64
 
-from plinth.compiled import njit
-from plinth.text.similarity.simd_minhash import LANES, lower_upper_halves
+from plinth.kernels import compiled
 from plinth.text.unicode.codepoints import utf8
-from plinth.text.words.ngrams import I64, U8, U64, hash_ngrams
-from plinth.text.words.word_hashes import hash_words, mix, scratch
+from plinth.text.words.ngrams import I64, U8, U64
+from plinth.text.words.word_hashes import scratch
 
 U32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
@@ -53,53 +51,27 @@ def signatures(texts: pa.Array, n: int, a: U64, b: U64) -> tuple[U32, Bools]:
     out = np.empty((count, a.size), dtype=np.uint32)
     filled = np.zeros(count, dtype=np.bool_)
     words = scratch(offsets)
-    _sign(data, offsets, n, a, b, words, np.empty_like(words), out, filled)
+    sign(data, offsets, n, a, b, words, np.empty_like(words), np.empty_like(a), out, filled)
     return out, filled
 
 
-@njit(nogil=True, cache=True)
-def _sign(data: U8, offsets: I64, n: int, a: U64, b: U64, words: U64, grams: U64, out: U32, filled: Bools) -> None:
-    minima = np.empty(a.size, dtype=np.uint64)
-    for doc in range(offsets.size - 1):
-        count = hash_ngrams(words, hash_words(data, offsets[doc], offsets[doc + 1], words), n, grams)
-        for i in range(count):
-            grams[i] >>= uint64(32)
-        minima[:] = uint64(0xFFFFFFFFFFFFFFFF)
-        _lower(grams[:count], a, b, minima)
-        for k in range(a.size):
-            out[doc, k] = np.uint32(minima[k] >> uint64(32))
-        filled[doc] = count > 0
+@compiled
+def sign(
+    data: U8, offsets: I64, n: int, a: U64, b: U64, words: U64, grams: U64, minima: U64, out: U32, filled: Bools
+) -> None:
+    """As `signatures`; `words`, `grams` and `minima` are scratch memory."""
 
 
-@njit(nogil=True, cache=True)
-def _lower(grams: U64, a: U64, b: U64, minima: U64) -> None:
-    """Lower the upper halves of the minima by n-grams, eight at a time; the inner loop runs over all permutations, so
-    its length does not depend on the text, and short texts are as fast as long ones."""
-    eights, lanes = grams.size // 8 * 8, a.size // LANES * LANES
-    for i in range(0, eights, 8):
-        p, q, r, s = grams[i], grams[i + 1], grams[i + 2], grams[i + 3]
-        t, u, v, w = grams[i + 4], grams[i + 5], grams[i + 6], grams[i + 7]
-        for k in range(0, lanes, LANES):
-            lower_upper_halves(minima, a, b, k, (p, q, r, s, t, u, v, w))
-    for i in range(eights):
-        for k in range(lanes, a.size):
-            minima[k] = min(minima[k], a[k] * grams[i] + b[k])
-    for i in range(eights, grams.size):
-        for k in range(a.size):
-            minima[k] = min(minima[k], a[k] * grams[i] + b[k])
-
-
-@njit(nogil=True, cache=True)
 def band_keys(signature: U32, bands: int, rows: int) -> U64:
     """Keys [D, bands] of signatures [D, bands * rows]; keys of different bands never mean the same."""
     out = np.empty((signature.shape[0], bands), dtype=np.uint64)
-    for doc in range(signature.shape[0]):
-        for band in range(bands):
-            state = mix(uint64(band + 1) * uint64(0x9E3779B97F4A7C15))
-            for row in range(rows):
-                state = mix(state ^ uint64(signature[doc, band * rows + row]))
-            out[doc, band] = state
+    hash_bands(signature, bands, rows, out.reshape(-1))
     return out
+
+
+@compiled
+def hash_bands(signature: U32, bands: int, rows: int, out: U64) -> None:
+    """As `band_keys`."""
 
 
 def recall(similarity: float, bands: int, rows: int) -> float:
