@@ -1,8 +1,8 @@
 """The plain letter that a character stands for in an obfuscated word: accents, lookalikes, signs.
 
 A small table for code points below U+2100, and arithmetic for wide letters (`fold_letters.h`). It uses Python's
-decompositions of Latin letters, which Unicode's stability policy never changes. The lookalikes are those of Unicode's confusables (UTS
-39) that are letters of Cyrillic and Greek with the shape of one Latin letter.
+decompositions of Latin letters, which Unicode's stability policy never changes. The lookalikes are those of Unicode's
+confusables (UTS 39) that are letters of Cyrillic and Greek with the shape of one Latin letter.
 """
 
 from __future__ import annotations

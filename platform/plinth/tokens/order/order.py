@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.compiled import njit
 from plinth.errors import MissingError
+from plinth.kernels import compiled
 from plinth.records import Manifest
 from plinth.tokens.mixture.apportion import Blocks, Ramp
 from plinth.tokens.mixture.mixture_audit import blocks_of
@@ -30,6 +30,8 @@ from plinth.tokens.order.permutation import Permutation, forward_each, numbered,
 from plinth.tokens.order.steps import Steps, constant
 
 PERMUTATIONS_HELD = 1024
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -240,26 +242,30 @@ class Order:
         return Permutation(self.available[stream], "epoch", self.seed, self.streams[stream], epoch)
 
 
-@njit(nogil=True, cache=True)
-def _place(ranks, blocks, counts, before, sizes):  # type: ignore[no-untyped-def]
-    """Stream, epoch and turn in it of ranks in blocks; the pairs of stream and epoch that occur, and each rank's."""
+def _place(
+    ranks: Ints, blocks: Ints, counts: Ints, before: Ints, sizes: Ints
+) -> tuple[NDArray[np.int16], NDArray[np.int32], Ints, Ints, list[tuple[int, int]]]:
+    """Stream, epoch and turn in it of ranks in blocks; the number of each rank's pair of stream and epoch; pairs."""
     lowest, highest = before[0] // sizes, (before[-1] + counts[-1]) // sizes
-    begins = np.cumsum(highest - lowest + 1)  # of streams in the numbers of pairs
-    numbers = np.full(begins[-1], -1)
-    begins -= highest - lowest + 1
+    ends = np.cumsum(highest - lowest + 1)  # of streams in the numbers of pairs
     streams, epochs = np.empty(len(ranks), np.int16), np.empty(len(ranks), np.int32)
-    turns, owners, pairs = np.empty(len(ranks), np.int64), np.empty(len(ranks), np.int64), [(0, 0) for _ in range(0)]
-    for i in range(len(ranks)):
-        block, stream, left = blocks[i], 0, ranks[i]
-        while left >= counts[block, stream]:
-            left -= counts[block, stream]
-            stream += 1
-        ordinal = before[block, stream] + left
-        epoch = ordinal // sizes[stream]
-        streams[i], epochs[i], turns[i] = stream, epoch, ordinal - epoch * sizes[stream]
-        place = begins[stream] + epoch - lowest[stream]
-        if numbers[place] < 0:
-            numbers[place] = len(pairs)
-            pairs.append((stream, epoch))
-        owners[i] = numbers[place]
-    return streams, epochs, turns, owners, pairs
+    turns, owners = np.empty(len(ranks), np.int64), np.empty(len(ranks), np.int64)
+    numbers, pairs = np.full(ends[-1], -1), np.empty((ends[-1], 2), np.int64)
+    found = place(
+        ranks, blocks, counts, before, sizes, lowest, ends - (highest - lowest + 1), numbers, streams, epochs, turns,
+        owners, pairs,
+    )  # fmt: skip
+    return streams, epochs, turns, owners, [(stream, epoch) for stream, epoch in pairs[:found].tolist()]
+
+
+@compiled
+def place(
+    ranks: Ints, blocks: Ints, counts: Ints, before: Ints, sizes: Ints, lowest: Ints, begins: Ints, numbers: Ints,
+    streams: NDArray[np.int16], epochs: NDArray[np.int32], turns: Ints, owners: Ints, pairs: Ints,
+) -> int:  # fmt: skip
+    """Fill in what `_place` returns; returns the number of pairs.
+
+    Args:
+        lowest: of each stream, the first epoch that may occur.
+        begins: where its numbers begin in `numbers`, which are -1.
+    """

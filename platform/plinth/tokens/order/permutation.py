@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plinth import fingerprint
-from plinth.compiled import njit
+from plinth.kernels import compiled
 
 ROUNDS = 6  # Luby and Rackoff need 4 for a strong permutation; small domains are worth two more
 MAX_SIZE = 2**62
@@ -24,9 +24,9 @@ MAX_SIZE = 2**62
 UInts = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
-#: Columns of a permutation's parameters: the rectangle, the size, floor((2^64 - 1) / side) of both sides, and a key for
-#: each round.
-_WIDTH, _HEIGHT, _SIZE, _BY_WIDTH, _BY_HEIGHT, _KEYS = range(6)
+#: Columns of a permutation's parameters: the rectangle, the size, floor((2^64 - 1) / side) of both sides; from here
+#: on a key for each round.
+_KEYS = 5
 
 
 class Permutation:
@@ -53,7 +53,8 @@ class Permutation:
     def _moved(self, values: ArrayLike, inverse: bool) -> Ints:
         points = np.asarray(values, dtype=np.int64)
         flat = points.ravel()
-        moved: Ints = _move(self.parameters[None], np.zeros(len(flat), np.int64), flat, inverse)
+        moved = np.empty(len(flat), np.int64)
+        move(self.parameters[None], np.zeros(len(flat), np.int64), flat, inverse, moved)
         return moved.reshape(points.shape)
 
 
@@ -76,7 +77,8 @@ def forward_each(table: UInts, owners: Ints, values: Ints) -> Ints:
         owners: [n] row of each value's permutation.
         values: [n].
     """
-    moved: Ints = _move(table, owners, values, False)
+    moved = np.empty(len(values), np.int64)
+    move(table, owners, values, False, moved)
     return moved
 
 
@@ -92,60 +94,11 @@ def _parameters(size: int, keys: list[bytes]) -> UInts:
     return table
 
 
-@njit(nogil=True, cache=True)
-def _move(table, owners, values, inverse):  # type: ignore[no-untyped-def]
-    """Each value through its permutation, as often as it lies outside of the range."""
-    moved = np.empty(len(values), np.int64)
-    for i in range(len(values)):
-        own = table[owners[i]]
-        point = _decrypt(np.uint64(values[i]), own) if inverse else _encrypt(np.uint64(values[i]), own)
-        while point >= own[_SIZE]:
-            point = _decrypt(point, own) if inverse else _encrypt(point, own)
-        moved[i] = point
-    return moved
+@compiled
+def move(table: UInts, owners: Ints, values: Ints, inverse: bool, moved: Ints) -> None:
+    """Fill in where each value goes under its permutation, or under its inverse."""
 
 
-@njit(nogil=True, cache=True)
-def _encrypt(point, own):  # type: ignore[no-untyped-def]
-    width, height = own[_WIDTH], own[_HEIGHT]
-    row, column = _divide(point, width, own[_BY_WIDTH])
-    for at in range(0, ROUNDS, 2):
-        column += _word(row, own[_KEYS + at], width, own[_BY_WIDTH])
-        column = min(column, column - width)  # below 0 wraps round: the minimum is in range
-        row += _word(column, own[_KEYS + at + 1], height, own[_BY_HEIGHT])
-        row = min(row, row - height)
-    return row * width + column
-
-
-@njit(nogil=True, cache=True)
-def _decrypt(point, own):  # type: ignore[no-untyped-def]
-    width, height = own[_WIDTH], own[_HEIGHT]
-    row, column = _divide(point, width, own[_BY_WIDTH])
-    for at in range(ROUNDS - 2, -2, -2):
-        row -= _word(column, own[_KEYS + at + 1], height, own[_BY_HEIGHT])
-        row = min(row, row + height)
-        column -= _word(row, own[_KEYS + at], width, own[_BY_WIDTH])
-        column = min(column, column + width)
-    return row * width + column
-
-
-@njit(nogil=True, cache=True)
-def _word(half, key, modulus, reciprocal):  # type: ignore[no-untyped-def]
-    """The round function."""
-    word = half + key
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return _divide(word ^ (word >> np.uint64(31)), modulus, reciprocal)[1]
-
-
-@njit(nogil=True, cache=True)
-def _divide(word, modulus, reciprocal):  # type: ignore[no-untyped-def]
-    """Quotient and remainder by a product: with floor((2^64 - 1) / modulus) it is one too small at most. The machine's
-    own division takes some 30 cycles."""
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    a, b, c, d = word >> half, word & low, reciprocal >> half, reciprocal & low
-    carried = a * d + (b * d >> half)
-    quotient = a * c + (carried >> half) + ((carried & low) + b * c >> half)
-    rest = word - quotient * modulus
-    over = np.uint64(rest >= modulus)
-    return quotient + over, rest - over * modulus
+@compiled
+def quotient(word: int, modulus: int, reciprocal: int) -> tuple[int, int]:
+    """For tests: quotient and remainder by the reciprocal."""

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -75,133 +77,56 @@ def concatenate_pieces(many: Sequence[PackedPieces]) -> PackedPieces:
     )
 
 
-@njit(nogil=True, cache=True)
-def _items(starts, lengths, capacity):  # type: ignore[no-untyped-def]
+def _items(starts: Ints, lengths: Ints, capacity: int) -> tuple[Ints, NDArray[np.int32], int]:
     """Start (context included) and size of the items to pack; and how many pieces fill a sequence alone."""
-    item_starts = np.empty(len(lengths), np.int64)
-    sizes = np.empty(len(lengths), np.int32)
-    found = full = 0
-    for i in range(len(lengths)):
-        length = lengths[i]
-        if length > capacity:
-            full += length // capacity
-            rest = length % capacity
-            if rest:
-                item_starts[found], sizes[found] = starts[i] + length - rest - 1, rest + 1
-                found += 1
-        elif length:
-            item_starts[found], sizes[found] = starts[i], length
-            found += 1
+    item_starts, sizes = np.empty(len(lengths), np.int64), np.empty(len(lengths), np.int32)
+    found, full = items(starts, lengths, capacity, item_starts, sizes)
     return item_starts[:found], sizes[:found], full
 
 
-@njit(nogil=True, cache=True)
-def _by_size(sizes, capacity):  # type: ignore[no-untyped-def]
-    """Numbers of the items, largest first, equal ones in order: a counting sort."""
-    places = np.zeros(capacity + 2, np.int64)
-    for size in sizes:
-        places[capacity - size + 1] += 1
-    for i in range(1, len(places)):
-        places[i] += places[i - 1]
-    order = np.empty(len(sizes), np.int64)
-    for i in range(len(sizes)):
-        at = capacity - sizes[i]
-        order[places[at]] = i
-        places[at] += 1
-    return order
-
-
-@njit(nogil=True, cache=True)
-def _best_fit(sizes, capacity, leaves):  # type: ignore[no-untyped-def]
+def _best_fit(sizes: NDArray[np.int32], capacity: int, leaves: int) -> tuple[Ints, int]:
     """The bin of every item, and how many were opened. Among bins with equal space the youngest is filled.
 
     `leaves` is a power of two above `capacity`.
     """
-    held = np.zeros(2 * leaves, np.bool_)  # node: whether a bin has any of the spaces below it
-    head = np.full(capacity + 1, -1, np.int64)  # space: the youngest bin that has it
-    older = np.empty(len(sizes), np.int64)
-    bins = np.empty(len(sizes), np.int64)
-    opened = 0
-    for item in _by_size(sizes, capacity):
-        size = sizes[item]
-        space = _least(held, leaves, size)
-        if not space:
-            own, space = opened, capacity
-            opened += 1
-        else:
-            own = head[space]
-            head[space] = older[own]
-            if head[space] < 0:
-                _clear(held, leaves + space)
-        bins[item] = own
-        left = space - size
-        if left:
-            older[own] = head[left]
-            _set(held, leaves + left)
-            head[left] = own
+    older, order, bins = (np.empty(len(sizes), np.int64) for _ in range(3))
+    held, head = np.zeros(2 * leaves, np.bool_), np.full(capacity + 1, -1, np.int64)
+    opened = best_fit(sizes, capacity, leaves, held, head, older, order, np.zeros(capacity + 2, np.int64), bins)
     return bins, opened
 
 
-@njit(nogil=True, cache=True)
-def _least(held, leaves, size):  # type: ignore[no-untyped-def]
-    """The least space of at least `size` that some bin has, or 0."""
-    node = leaves + size
-    if held[node]:
-        return size
-    while node > 1:
-        if node % 2 == 0 and held[node + 1]:
-            node += 1
-            while node < leaves:
-                node *= 2
-                if not held[node]:
-                    node += 1
-            return node - leaves
-        node //= 2
-    return 0
-
-
-@njit(nogil=True, cache=True)
-def _set(held, node):  # type: ignore[no-untyped-def]
-    while node and not held[node]:
-        held[node] = True
-        node //= 2
-
-
-@njit(nogil=True, cache=True)
-def _clear(held, node):  # type: ignore[no-untyped-def]
-    held[node] = False
-    node //= 2
-    while node and not (held[2 * node] or held[2 * node + 1]):
-        held[node] = False
-        node //= 2
-
-
-@njit(nogil=True, cache=True)
-def _columns(starts, lengths, item_starts, sizes, bins, opened, full, capacity):  # type: ignore[no-untyped-def]
+def _columns(
+    starts: Ints, lengths: Ints, item_starts: Ints, sizes: NDArray[np.int32], bins: Ints, opened: int, full: int,
+    capacity: int,
+) -> tuple[NDArray[np.int32], Ints, NDArray[np.int32], NDArray[np.int8]]:  # fmt: skip
     """The columns of `PackedPieces`."""
-    offsets = np.zeros(full + opened + 1, np.int32)
-    for i in range(full):
-        offsets[i + 1] = i + 1
-    for own in bins:
-        offsets[full + own + 1] += 1
-    for i in range(full, full + opened):
-        offsets[i + 1] += offsets[i]
     pieces = full + len(sizes)
-    begins, tokens = np.empty(pieces, np.int64), np.empty(pieces, np.int32)
-    context = np.zeros(pieces, np.int8)
-    free = offsets[full : full + opened].copy()
-    alone = item = 0
-    for i in range(len(lengths)):
-        cut = lengths[i] > capacity
-        for number in range(lengths[i] // capacity if cut else 0):
-            follows = number > 0
-            begins[alone] = starts[i] + number * capacity - follows
-            tokens[alone] = capacity + follows
-            context[alone] = follows
-            alone += 1
-        if lengths[i] % capacity if cut else lengths[i]:
-            at = free[bins[item]]
-            free[bins[item]] += 1
-            begins[at], tokens[at], context[at] = item_starts[item], sizes[item], cut
-            item += 1
+    offsets, begins = np.zeros(full + opened + 1, np.int32), np.empty(pieces, np.int64)
+    tokens, context = np.empty(pieces, np.int32), np.zeros(pieces, np.int8)
+    free = np.empty(opened, np.int32)
+    columns(
+        starts, lengths, item_starts, sizes, bins, opened, full, capacity, free, offsets, begins, tokens, context
+    )  # fmt: skip
     return offsets, begins, tokens, context
+
+
+@compiled
+def items(starts: Ints, lengths: Ints, capacity: int, item_starts: Ints, sizes: NDArray[np.int32]) -> tuple[int, int]:
+    """Fill in the items to pack; returns their number, and the number of pieces that fill a sequence alone."""
+
+
+@compiled
+def best_fit(
+    sizes: NDArray[np.int32], capacity: int, leaves: int, held: NDArray[np.bool_], head: Ints, older: Ints,
+    order: Ints, places: Ints, bins: Ints,
+) -> int:  # fmt: skip
+    """Fill in the bin of every item; returns the number of bins. From `held` to `places`: scratch (`best_fit.c`)."""
+
+
+@compiled
+def columns(
+    starts: Ints, lengths: Ints, item_starts: Ints, sizes: NDArray[np.int32], bins: Ints, opened: int, full: int,
+    capacity: int, free_places: NDArray[np.int32], offsets: NDArray[np.int32], begins: Ints, tokens: NDArray[np.int32],
+    context: NDArray[np.int8],
+) -> None:  # fmt: skip
+    """Fill in the columns of `PackedPieces`. `free_places`: scratch, [bins]."""

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from plinth.compiled import njit
 from plinth.errors import MissingError
+from plinth.kernels import compiled
 from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.store import Store
 from plinth.tokens.packing.best_fit import PackedPieces
 from plinth.tokens.packing.packing import sequence_count, sequences_of
-from plinth.tokens.packing.pointers import pointer
 from plinth.tokens.shards.mapped import map_columns
 from plinth.tokens.shards.streams import parse
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -206,28 +206,21 @@ def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], row
         addresses: [windows, 4] of their columns.
         windows, rows: [n] number of the window, and row in it.
     """
-    return PackedPieces(*_collect(addresses, windows, rows))
-
-
-_INT8, _INT32, _INT64 = np.empty(0, np.int8), np.empty(0, np.int32), np.empty(0, np.int64)
-
-
-@njit(nogil=True, cache=True)
-def _collect(addresses, windows, rows):  # type: ignore[no-untyped-def]
-    count = len(rows)
-    offsets = np.zeros(count + 1, np.int32)
-    for i in range(count):
-        bounds = carray(pointer(addresses[windows[i], 0] + 4 * rows[i], _INT32), (2,))
-        offsets[i + 1] = offsets[i] + bounds[1] - bounds[0]
-    total = offsets[count]
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    total = count_pieces(addresses, windows, rows, offsets)
     starts, tokens, context = np.empty(total, np.int64), np.empty(total, np.int32), np.empty(total, np.int8)
-    for i in range(count):
-        own = addresses[windows[i]]
-        first = carray(pointer(own[0] + 4 * rows[i], _INT32), (1,))[0]
-        at, number = offsets[i], offsets[i + 1] - offsets[i]
-        begins = carray(pointer(own[1] + 8 * first, _INT64), (number,))
-        lengths = carray(pointer(own[2] + 4 * first, _INT32), (number,))
-        follows = carray(pointer(own[3] + first, _INT8), (number,))
-        for j in range(number):
-            starts[at + j], tokens[at + j], context[at + j] = begins[j], lengths[j], follows[j]
-    return offsets, starts, tokens, context
+    copy_pieces(addresses, windows, rows, offsets, starts, tokens, context)
+    return PackedPieces(offsets, starts, tokens, context)
+
+
+@compiled
+def count_pieces(addresses: Ints, windows: Ints, rows: Ints, offsets: NDArray[np.int32]) -> int:
+    """Fill in `offsets`, which begin with 0; returns the number of pieces of all rows."""
+
+
+@compiled
+def copy_pieces(
+    addresses: Ints, windows: Ints, rows: Ints, offsets: NDArray[np.int32], starts: Ints, tokens: NDArray[np.int32],
+    context: NDArray[np.int8],
+) -> None:  # fmt: skip
+    """Copy the pieces of all rows from the mapped windows."""

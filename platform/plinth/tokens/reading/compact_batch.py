@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
 from plinth.tokens.reading.buffer_pool import BufferPool
 
 #: Of the arrays with a value per token, of all batches of a process.
@@ -97,7 +97,7 @@ class CompactBatch:
         rows, width = self.tokens.shape
         tokens, segments = _POOL.take((rows, width)), _POOL.take((rows, width))
         np.copyto(tokens, self.tokens)  # uint32 too: ids are below 2^31
-        _number(self.starts, segments)
+        number_documents(self.starts, segments)
         if self.unscored is None:
             return ExpandedBatch(tokens, segments, None)
         scored = np.ones(tokens[:, 1:].shape, np.bool_)
@@ -124,15 +124,6 @@ def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
     return runs
 
 
-@njit(nogil=True, cache=True)
-def _number(starts, segments):  # type: ignore[no-untyped-def]
-    """The number of each token's document in its row."""
-    width, at = segments.shape[1], 0
-    for row in range(len(segments)):
-        numbers = segments[row]
-        number, place = np.int32(-1), 0
-        while place < width:
-            number, at = np.int32(number + 1), at + 1
-            end = min(width, starts[at] - row * width) if at < len(starts) else width
-            numbers[place:end] = number
-            place = end
+@compiled
+def number_documents(starts: NDArray[np.int32], segments: NDArray[np.int32]) -> None:
+    """Fill in the number of each token's document in its row."""

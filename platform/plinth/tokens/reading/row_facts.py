@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
 from plinth.tokens.reading.compact_batch import CompactBatch
 
 #: The columns of `row_facts`.
@@ -28,7 +28,8 @@ def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
     """The facts of every sequence, [B, FACTS]; a row that is too short for an n-gram repeats nothing."""
     facts = np.zeros((len(batch), len(FACTS)))
     size = 1 << max(4, int(2 * batch.tokens.shape[1] - 1).bit_length())
-    _facts(batch.tokens, _text_lengths(batch), np.empty(size, np.uint64), np.empty(size, np.int64), facts)
+    fill = facts_u16 if batch.tokens.dtype == np.uint16 else facts_u32
+    fill(batch.tokens, _text_lengths(batch), np.empty(size, np.uint64), np.empty(size, np.int64), facts)
     return facts
 
 
@@ -44,43 +45,17 @@ def _text_lengths(batch: CompactBatch) -> NDArray[np.int64]:
     return lengths
 
 
-@njit(nogil=True, cache=True)
-def _facts(tokens, lengths, keys, counts, facts):  # type: ignore[no-untyped-def]
-    for row in range(len(tokens)):
-        length = lengths[row]
-        distinct, _ = _tally(tokens[row], length, DUPLICATE_N, keys, counts)
-        grams = length - DUPLICATE_N + 1
-        if grams > 0:
-            facts[row, 0] = (grams - distinct) / grams
-        _, most = _tally(tokens[row], length, TOP_N, keys, counts)
-        grams = length - TOP_N + 1
-        if grams > 0:
-            facts[row, 1] = most / grams
-        _tally(tokens[row], length, 1, keys, counts)
-        total = 0.0
-        for slot in range(len(counts)):
-            if counts[slot] > 1:
-                total += counts[slot] * np.log2(counts[slot])
-        facts[row, 2] = np.log2(length) - total / length
+@compiled
+def facts_u16(
+    tokens: NDArray[np.uint16], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
+    facts: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """Fill in the facts of all rows. `keys`, `counts`: a hash table of a power of two of slots."""
 
 
-@njit(nogil=True, cache=True)
-def _tally(row, length, n, keys, counts):  # type: ignore[no-untyped-def]
-    """Count a row's n-grams in an open hash table of a power of two of slots; how many are distinct, and the most of
-    one."""
-    counts[:] = 0
-    mask = np.uint64(len(keys) - 1)
-    distinct = most = 0
-    for at in range(length - n + 1):
-        key = np.uint64(0)
-        for token in row[at : at + n]:
-            key = (key ^ np.uint64(token)) * np.uint64(0x9E3779B97F4A7C15)
-            key ^= key >> np.uint64(32)
-        slot = key & mask
-        while counts[slot] and keys[slot] != key:
-            slot = (slot + np.uint64(1)) & mask
-        keys[slot] = key
-        distinct += counts[slot] == 0
-        counts[slot] += 1
-        most = max(most, counts[slot])
-    return distinct, most
+@compiled
+def facts_u32(
+    tokens: NDArray[np.uint32], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
+    facts: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """As `facts_u16`."""

@@ -16,14 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
 from plinth.text.unicode.codepoints import utf8
-from plinth.text.words.chunks import hash_run, read, spread
-from plinth.tokens.tokenizer.words import WordPattern, classes, pattern_of, word_end
+from plinth.tokens.tokenizer.words import classes, pattern_of
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
 
 #: Slots of the table. It is emptied when half of them may be used, or its words exceed `MOST_BYTES`.
 SLOTS = 2**20
@@ -31,8 +32,6 @@ MOST_BYTES = 2**26
 
 #: Bytes of text per scan, since each of them might be a new word.
 BATCH_BYTES = 2**18
-
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: bits of a short key reach the whole hash
 
 
 class Encoder:
@@ -69,15 +68,16 @@ class Encoder:
         size = int(offsets[-1] - offsets[0])
         self._reserve(size)
         words, counts = np.empty(size, np.int32), np.zeros(offsets.size - 1, np.int64)
-        held, used = _scan(
-            data, offsets, self._classes, self._pattern, self._slots, self._starts, self._bytes, self._held,
+        held, used = scan(
+            data, offsets, self._classes, *self._pattern, self._slots, self._starts, self._bytes, self._held,
             words, counts,
         )  # fmt: skip
         self._learn(held)
         first = np.zeros(offsets.size, np.int64)
-        total = _measure(words[:used], counts, self._token_starts, first)
+        total = measure(words[:used], counts, self._token_starts, first)
         out = np.empty(total, dtype)
-        _gather(words[:used], self._token_starts, self._tokens, out)
+        gather = gather_u16 if out.dtype == np.uint16 else gather_u32
+        gather(words[:used], self._token_starts, self._tokens, out)
         return out, first
 
     def _forget(self) -> None:
@@ -132,81 +132,27 @@ def _grown(array: Any, size: int) -> Any:
     return larger
 
 
-@njit(nogil=True, cache=True)
-def _scan(
-    data: U8,
-    offsets: I64,
-    table: U8,
-    pattern: WordPattern,
-    slots: Any,
-    starts: I64,
-    known: U8,
-    held: int,
-    words: I32,
-    counts: I64,
-) -> tuple[int, int]:
+@compiled
+def scan(
+    data: U8, offsets: I64, table: U8, letters: int, alone: int, group: int, lines: bool, slots: U64, starts: I64,
+    known: U8, held: int, words: I32, counts: I64,
+) -> tuple[int, int]:  # fmt: skip
     """Number every word of the texts and add new ones. Returns how many words the table has, and how many the texts.
 
-    A slot is a word's key and its length above its number + 1. The key of up to eight bytes is the bytes, which
-    proves that words are equal; longer words are compared.
+    After `table`: `WordPattern`.
     """
-    used, mask = 0, np.uint64(slots.shape[0] - 1)
-    for doc in range(offsets.size - 1):
-        at, end, before = offsets[doc], offsets[doc + 1], used
-        while at < end:
-            stop = word_end(data, at, end, table, pattern.letters, pattern.alone, pattern.group, pattern.lines)
-            size = stop - at
-            key = read(data, at, size) if size <= 8 else hash_run(data, at, stop)
-            length = np.uint64(size) << np.uint64(32)
-            slot = spread(key * _FACTOR + length) & mask
-            while True:
-                found = slots[slot, 1]
-                if found == 0:
-                    slots[slot, 0], slots[slot, 1] = key, length | np.uint64(held + 1)
-                    starts[held + 1] = starts[held] + size
-                    known[starts[held] : starts[held + 1]] = data[at:stop]
-                    number = held
-                    held += 1
-                    break
-                number = int(found & np.uint64(0xFFFFFFFF)) - 1
-                equal = slots[slot, 0] == key and found & ~np.uint64(0xFFFFFFFF) == length
-                if equal and (size <= 8 or _same(data, at, size, known, starts[number])):
-                    break
-                slot = (slot + np.uint64(1)) & mask
-            words[used] = number
-            used += 1
-            at = stop
-        counts[doc] = used - before
-    return held, used
 
 
-@njit(nogil=True, cache=True)
-def _same(data: U8, at: int, size: int, known: U8, first: int) -> bool:
-    """Whether two words of one length are equal."""
-    for k in range(0, size, 8):
-        some = min(8, size - k)
-        if read(data, at + k, some) != read(known, first + k, some):
-            return False
-    return True
+@compiled
+def measure(words: I32, counts: I64, token_starts: I64, first: I64) -> int:
+    """Fill in where each text's tokens begin, from `first[0]` on; returns how many there are."""
 
 
-@njit(nogil=True, cache=True)
-def _measure(words: I32, counts: I64, token_starts: I64, first: I64) -> int:
-    """Where each text's tokens begin; returns how many there are."""
-    at = 0
-    for doc in range(counts.size):
-        total = 0
-        for _ in range(counts[doc]):
-            total += token_starts[words[at] + 1] - token_starts[words[at]]
-            at += 1
-        first[doc + 1] = first[doc] + total
-    return int(first[-1])
+@compiled
+def gather_u16(words: I32, token_starts: I64, tokens: U32, out: npt.NDArray[np.uint16]) -> None:
+    """Fill in the tokens of all words."""
 
 
-@njit(nogil=True, cache=True)
-def _gather(words: I32, token_starts: I64, tokens: Any, out: Any) -> None:
-    at = 0
-    for word in words:
-        for k in range(token_starts[word], token_starts[word + 1]):
-            out[at] = tokens[k]
-            at += 1
+@compiled
+def gather_u32(words: I32, token_starts: I64, tokens: U32, out: U32) -> None:
+    """As `gather_u16`."""

@@ -7,13 +7,12 @@ Of 32 tokens in a row, 17 begin a 16-gram that lies inside them, and one of 17 i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plinth.compiled import kernel
+from plinth.kernels import compiled
 from plinth.records import Part
 from plinth.storage.store import Store
 from plinth.tokens.shards.mapped import map_columns, map_file, write_mapped
@@ -62,7 +61,8 @@ def write(store: Store, task: AnchorTask) -> tuple[Part, ...]:
     """The anchors of a range as one part. Memory is the range and its anchors."""
     held = _read(store, task, min(task.tokens + GRAM - 1, task.reach))
     keys = np.empty(-(-task.tokens // STRIDE), np.uint64)
-    found = keys[: _collect(held, task.tokens, task.end_of_text, keys)]
+    collect = collect_u16 if held.dtype == np.uint16 else collect_u32
+    found = keys[: collect(held, task.tokens, task.end_of_text, keys)]
     found.sort()
     columns = [pa.array((found >> np.uint64(32)).astype(np.uint32)), pa.array(found.astype(np.uint32))]
     batch = pa.RecordBatch.from_arrays(columns, schema=ANCHOR_SCHEMA)
@@ -83,7 +83,7 @@ def open_anchors(store: Store, part: Part) -> Anchors:
 def hash_grams(tokens: NDArray[np.int64]) -> NDArray[np.uint32]:
     """The hash of the 16-gram at every token that begins one, [max(0, tokens - 15)]."""
     hashes = np.empty(max(0, len(tokens) - GRAM + 1), np.uint32)
-    _hash_all(tokens, hashes)
+    hash_all(tokens, hashes)
     return hashes
 
 
@@ -98,31 +98,16 @@ def _read(store: Store, task: AnchorTask, count: int) -> Tokens:
     return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, task.dtype), *pieces])
 
 
-@kernel
-def _hash(tokens: NDArray[Any], at: int) -> int:
-    mixed = np.uint64(0x9E3779B97F4A7C15)
-    for i in range(at, at + GRAM):
-        mixed = (mixed ^ np.uint64(tokens[i])) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(31)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    return np.uint32((mixed ^ (mixed >> np.uint64(29))) >> np.uint64(32))  # type: ignore[return-value]
-
-
-@kernel
-def _collect(tokens: NDArray[Any], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
+@compiled
+def collect_u16(tokens: NDArray[np.uint16], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
     """Hash and position of every anchor whose tokens are of one document; returns how many."""
-    found = 0
-    for at in range(0, min(count, len(tokens) - GRAM + 1), STRIDE):
-        whole = True
-        for i in range(at, at + GRAM):
-            whole = whole and tokens[i] != end_of_text
-        if whole:
-            keys[found] = (np.uint64(_hash(tokens, at)) << np.uint64(32)) | np.uint64(at)
-            found += 1
-    return found
 
 
-@kernel
-def _hash_all(tokens: NDArray[np.int64], hashes: NDArray[np.uint32]) -> None:
-    for at in range(len(hashes)):
-        hashes[at] = _hash(tokens, at)
+@compiled
+def collect_u32(tokens: NDArray[np.uint32], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
+    """As `collect_u16`."""
+
+
+@compiled
+def hash_all(tokens: NDArray[np.int64], hashes: NDArray[np.uint32]) -> None:
+    """Fill in the hash of the 16-gram that begins at each token."""

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.compiled import kernel
 from plinth.errors import MissingError
+from plinth.kernels import compiled
 from plinth.records import Manifest, Part
 from plinth.storage.store import Store
 from plinth.tokens.shards.reader import ShardReader, open_streams
-from plinth.tokens.trace_index.anchors import GRAM, SPAN_TOKENS, STRIDE, hash_grams, open_anchors
+from plinth.tokens.trace_index.anchors import SPAN_TOKENS, hash_grams, open_anchors
 
 #: Anchors compared in one call: bounds the memory for what it returns.
 CHUNK_HITS = 1 << 22
@@ -117,8 +116,8 @@ class VerbatimIndex:
             held = reader.read(first, tokens)
             made, edge = np.empty((len(own), 3), np.int64), np.empty(len(own), np.int64)
             ends = first == 0, first + tokens == reader.tokens
-            count, crossing = _compare(
-                held, first, ends, query, at[own], positions[own], base, least, reader.end_of_text, made, edge
+            count, crossing = _COMPARE[held.itemsize](
+                held, first, *ends, query, at[own], positions[own], base, least, reader.end_of_text, made, edge
             )
             yield made[:count]
             for hit in own[edge[:crossing]].tolist():
@@ -132,7 +131,9 @@ class VerbatimIndex:
         first, stop = max(0, token - at), min(reader.tokens, token + len(query) - at)
         held, made = reader.read(first, stop - first), np.empty((1, 3), np.int64)
         hit, edge = (np.array([at]), np.array([position])), np.empty(1, np.int64)
-        count, _ = _compare(held, first, (True, True), query, *hit, base, least, reader.end_of_text, made, edge)
+        count, _ = _COMPARE[held.itemsize](
+            held, first, True, True, query, *hit, base, least, reader.end_of_text, made, edge
+        )
         return made[:count]
 
 
@@ -143,48 +144,26 @@ def _ordered(rows: NDArray[np.int64]) -> Matches:
     return Matches(*(np.ascontiguousarray(column) for column in rows[fresh].T))
 
 
-@kernel
-def _compare(
-    held: NDArray[Any],
-    first: int,
-    ends: tuple[bool, bool],
-    query: NDArray[np.int64],
-    at: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    base: int,
-    least: int,
-    end_of_text: int,
-    made: NDArray[np.int64],
+@compiled
+def compare_u16(
+    held: NDArray[np.uint16], first: int, begins: bool, ends: bool, query: NDArray[np.int64], at: NDArray[np.int64],
+    positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
     edge: NDArray[np.int64],
-) -> tuple[int, int]:
+) -> tuple[int, int]:  # fmt: skip
     """Extend each hit in both directions; returns how many matches and how many hits meet an edge.
 
-    `held` is tokens `first` and on of the stream; `ends` says whether nothing lies before, or behind. A match is
-    (token of the query, token of the stream, length); a hit that meets an edge is its number.
+    `held` is tokens `first` and on of the stream; `begins` and `ends` say whether nothing is before, or behind. A match
+    is (token of the query, token of the stream, length); a hit that meets an edge is its number.
     """
-    found, crossing = 0, 0
-    for hit in range(len(at)):
-        place = base + positions[hit] - first
-        left = 0
-        while (
-            left < at[hit]
-            and left < place
-            and held[place - left - 1] == query[at[hit] - left - 1]
-            and held[place - left - 1] != end_of_text
-            and (left < STRIDE or positions[hit] < STRIDE)
-        ):
-            left += 1
-        if left >= STRIDE and positions[hit] >= STRIDE:
-            continue  # the anchor before is in this match
-        right, rest = 0, min(len(query) - at[hit], len(held) - place)
-        while right < rest and held[place + right] == query[at[hit] + right] and held[place + right] != end_of_text:
-            right += 1
-        before = left == place and left < at[hit] and not ends[0]
-        behind = place + right == len(held) and at[hit] + right < len(query) and not ends[1]
-        if before or behind:
-            edge[crossing] = hit
-            crossing += 1
-        elif left + right >= least and right >= GRAM:
-            made[found, 0], made[found, 1], made[found, 2] = at[hit] - left, first + place - left, left + right
-            found += 1
-    return found, crossing
+
+
+@compiled
+def compare_u32(
+    held: NDArray[np.uint32], first: int, begins: bool, ends: bool, query: NDArray[np.int64], at: NDArray[np.int64],
+    positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
+    edge: NDArray[np.int64],
+) -> tuple[int, int]:  # fmt: skip
+    """As `compare_u16`."""
+
+
+_COMPARE = {2: compare_u16, 4: compare_u32}

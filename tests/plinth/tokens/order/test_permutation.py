@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.order.permutation import MAX_SIZE, Permutation, _divide, forward_each, numbered, table_of
+from plinth.tokens.order.permutation import MAX_SIZE, Permutation, forward_each, numbered, quotient, table_of
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))
@@ -64,8 +64,7 @@ def test_numbered_permutations_have_the_keys_of_permutations() -> None:
 @settings(max_examples=300, deadline=None)
 def test_division_by_a_product_is_exact(word: int, modulus: int) -> None:
     for near in {word, word - word % modulus, max(0, word - word % modulus - 1)}:
-        found = _divide(np.uint64(near), np.uint64(modulus), np.uint64((2**64 - 1) // modulus))
-        assert tuple(map(int, found)) == divmod(near, modulus)
+        assert quotient(near, modulus, (2**64 - 1) // modulus) == divmod(near, modulus)
 
 
 def test_a_point_alone_goes_where_it_goes_among_others() -> None:

@@ -9,9 +9,11 @@ from plinth.compute.context import Context
 from plinth.tokens.packing import gather
 from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.layout import Concatenated
-from plinth.tokens.packing.pointers import LANES
 from plinth.tokens.shards.reader import ShardReader
 from tests.plinth.tokens.packing.hand_shards import hand_shards
+
+#: Tokens that the kernel copies at a time (`gather.c`).
+LANES = 64
 
 
 class Fetched(ShardReader):
@@ -60,12 +62,6 @@ def test_more_documents_than_there_is_room_for_are_counted_and_then_held(ctx: Co
         assert (starts.tolist(), rows._capacity) == (list(range(45)), after)
 
 
-def test_nothing_is_written_beyond_the_room_for_documents() -> None:
-    memory = np.full(3, -1, np.int32)
-    assert [gather._begin(memory[:2], documents, 7) for documents in (1, 2)] == [2, 3]
-    assert memory.tolist() == [-1, 7, -1]
-
-
 def test_a_piece_needs_the_shards_it_has_tokens_in() -> None:
     """Two shards of ten tokens; the first lies at address 1,000, the second is not mapped."""
     addresses, bounds = np.array([1000, 0]), np.array([0, 10, 20])
@@ -73,7 +69,7 @@ def test_a_piece_needs_the_shards_it_has_tokens_in() -> None:
     def located(*pieces: tuple[int, int]) -> tuple[bool, list[int], list[int]]:
         starts, lengths = np.array([piece[0] for piece in pieces]), np.array([piece[1] for piece in pieces], np.int32)
         sources, rests = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
-        done = gather._locate_pieces(addresses, bounds, 2, starts, lengths, sources, rests)
+        done = gather.locate_pieces(addresses, bounds, 2, starts, lengths, sources, rests)
         return done, sources.tolist(), rests.tolist()
 
     assert located((4, 6), (0, 3)) == (True, [1008, 1000], [6, 10])

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from plinth.text.unicode.codepoints import utf8
 from plinth.tokens.tokenizer import encode, encoder, pipelines, tokenizer, words
 from plinth.tokens.tokenizer.audit import audit
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
@@ -29,13 +28,11 @@ TEXTS = st.text(max_size=50) | st.text(SPECIAL, max_size=60) | st.text("' \n\r\t
 def cut(kind: str, digits: str, text: str) -> tuple[list[str], list[str]]:
     """The words of a text by our scan, and by the library."""
     splitter: Any = pipelines.pipeline(TokenizerParameters(kind=kind, digits=digits)).pre_tokenizer  # type: ignore[arg-type]
-    data, offsets = utf8(pa.array([text], pa.large_string()))
-    pattern, at, end, found = words.pattern_of(splitter), int(offsets[0]), int(offsets[1]), []
+    data, pattern = np.frombuffer(text.encode(), dtype=np.uint8), words.pattern_of(splitter)
     assert pattern is not None
-    while at < end:
-        stop = words.word_end(data, at, end, words.classes(), *pattern)
-        found.append(bytes(data[at:stop]).decode())
-        at = stop
+    ends = np.empty(data.size, dtype=np.int64)
+    stops = ends[: words.word_ends(data, words.classes(), *pattern, ends)].tolist()
+    found = [bytes(data[at:stop]).decode() for at, stop in pairwise([0, *stops])]
     return found, [text[a:b] for _, (a, b) in splitter.pre_tokenize_str(text)]
 
 
