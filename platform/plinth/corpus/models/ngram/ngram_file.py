@@ -125,7 +125,10 @@ def _require(
     key: str, head: Mapping[str, Any], words: npt.NDArray[Any], keys: tuple[Any, ...], values: tuple[Any, ...]
 ) -> None:
     fits = (
-        words.dtype == np.uint64 and words.size == len(head.get("words", ())) and keys[0].size == words.size + RESERVED
+        len(keys) <= kneser_ney.MAX_ORDER
+        and words.dtype == np.uint64
+        and words.size == len(head.get("words", ()))
+        and keys[0].size == words.size + RESERVED
     )
     for own, pair in zip(keys, values, strict=True):
         fits = fits and own.dtype == np.uint64 and pair.dtype == np.float32 and pair.shape == (own.size, 2)
