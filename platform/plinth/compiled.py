@@ -196,7 +196,7 @@ def _compiled_once(made: Any) -> Any:
 _LOCATORS = ",".join(f"{__name__}.{each.__name__}" for each in (OwnKernels, Private))
 
 if TYPE_CHECKING:
-    from numba import njit  # noqa: TID251
+    from numba import njit
 
     _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -207,7 +207,7 @@ else:
         """`numba.njit`; names the locators each time, since numba forgets them when its environment changes."""
         if not numba.config.CACHE_LOCATOR_CLASSES:
             numba.config.CACHE_LOCATOR_CLASSES = _LOCATORS
-        made = numba.njit(*args, **options)  # noqa: TID251
+        made = numba.njit(*args, **options)
         return _compiled_once(made) if args else lambda function: _compiled_once(made(function))
 
     #: For kernels that allocate nothing: numba counts no references to their arrays. Counting takes two atomic

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import uint64
 
-from plinth.compiled import njit
-from plinth.text.words.word_hashes import mix
+from plinth.kernels import compiled
 
 U64 = npt.NDArray[np.uint64]
 
@@ -28,7 +26,9 @@ def ranks(ids: pa.Array, seed: int) -> U64:
     if not len(ids):
         return np.empty(0, np.uint64)
     halves = np.frombuffer(ids.buffers()[1], dtype="<u8")[2 * ids.offset : 2 * (ids.offset + len(ids))]
-    return np.asarray(_ranks(halves.reshape(-1, 2), np.uint64(seed)))
+    out = np.empty(len(ids), dtype=np.uint64)
+    hash_ids(halves.reshape(-1, 2), seed, out)
+    return out
 
 
 def rank(identity: bytes, seed: int) -> int:
@@ -36,13 +36,9 @@ def rank(identity: bytes, seed: int) -> int:
     return int(ranks(pa.array([identity], pa.binary(16)), seed)[0])
 
 
-@njit(nogil=True, cache=True)
-def _ranks(halves: U64, seed: np.uint64) -> U64:
-    out = np.empty(halves.shape[0], dtype=np.uint64)
-    key = mix(seed + uint64(0x9E3779B97F4A7C15))
-    for i in range(halves.shape[0]):
-        out[i] = mix(mix(halves[i, 0] ^ key) + halves[i, 1])
-    return out
+@compiled
+def hash_ids(halves: U64, seed: int, out: U64) -> None:
+    """Fill in the hash of each id, whose halves are [documents, 2]."""
 
 
 class Smallest:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import uint64
 
-from plinth.compiled import njit
-from plinth.text.words.chunks import popcount
+from plinth.kernels import compiled
 
 Bools = npt.NDArray[np.bool_]
 I32 = npt.NDArray[np.int32]
@@ -36,7 +34,8 @@ def tally(fires: Bools, size: I64) -> tuple[I64, I32, I64]:
     first = np.full(fires.shape[1], -1, dtype=np.int64)
     count = np.zeros(fires.shape[1], dtype=np.int32)
     counts = np.zeros((fires.shape[0], 6), dtype=np.int64)
-    _tally(fires, np.ascontiguousarray(size, dtype=np.int64), first, count, counts)
+    places = np.empty(fires.shape[1] + 1, dtype=np.int64)
+    count_rules(fires, np.ascontiguousarray(size, dtype=np.int64), places, first, count, counts)
     return first, count, counts
 
 
@@ -45,48 +44,15 @@ def lists(fires: Bools, count: I32) -> tuple[I32, I32]:
     offsets = np.zeros(count.size + 1, dtype=np.int32)
     np.cumsum(count, out=offsets[1:])
     values = np.empty(offsets[-1], dtype=np.int32)
-    _fill(fires, offsets[:-1].copy(), values)
+    list_rules(fires, np.empty(count.size + 1, dtype=np.int64), offsets[:-1].copy(), values)
     return offsets, values
 
 
-@njit(nogil=True, cache=True)
-def _places(row: Bools, places: I64) -> int:
-    """Where a rule fires, in order, into `places` [D]; returns how often."""
-    count, eights = 0, row[: row.size // 8 * 8].view(np.uint64)
-    for eight in range(eights.size):
-        left = eights[eight]
-        while left:  # the bits below its lowest one are eight times the number of the byte
-            places[count] = 8 * eight + np.int64(popcount((left & (uint64(0) - left)) - uint64(1)) >> uint64(3))
-            count += 1
-            left &= left - uint64(1)
-    for at in range(8 * eights.size, row.size):
-        places[count] = at
-        count += row[at]
-    return count
+@compiled
+def count_rules(fires: Bools, size: I64, places: I64, first: I64, count: I32, counts: I64) -> None:
+    """Fill in what `tally` returns. `places`: scratch, [D + 1]."""
 
 
-@njit(nogil=True, cache=True)
-def _tally(fires: Bools, size: I64, first: I64, count: I32, counts: I64) -> None:
-    places = np.empty(size.size + 1, dtype=np.int64)
-    for rule in range(fires.shape[0]):
-        for at in places[: _places(fires[rule], places)]:
-            counts[rule, 0] += 1
-            counts[rule, 3] += size[at]
-            if first[at] < 0:
-                first[at] = rule
-                counts[rule, 1] += 1
-                counts[rule, 4] += size[at]
-            count[at] += 1
-    for at in range(size.size):
-        if count[at] == 1:
-            counts[first[at], 2] += 1
-            counts[first[at], 5] += size[at]
-
-
-@njit(nogil=True, cache=True)
-def _fill(fires: Bools, cursor: I32, values: I32) -> None:
-    places = np.empty(cursor.size + 1, dtype=np.int64)
-    for rule in range(fires.shape[0]):
-        for at in places[: _places(fires[rule], places)]:
-            values[cursor[at]] = rule
-            cursor[at] += 1
+@compiled
+def list_rules(fires: Bools, places: I64, cursor: I32, values: I32) -> None:
+    """Fill in the rules of each document from `cursor` on, which advances. `places`: scratch, [D + 1]."""

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compiled import njit
 from plinth.corpus.protected.parameters import Protected
+from plinth.kernels import compiled
 from plinth.records import Part
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 from plinth.text.words.hash_lookup import HashLookup
-from plinth.text.words.ngrams import I64, U64, hash_ngrams, ngram_hashes
+from plinth.text.words.ngrams import I64, U64, ngram_hashes
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -124,7 +124,7 @@ def weighed(
     boilerplate = np.zeros(index.words.size, dtype=np.bool_)
     boilerplate[valid] = common[np.searchsorted(index.evidence, hashes[valid])]
     evident = np.empty(index.words.size + 1, dtype=np.int64)
-    _uncovered(index.starts, boilerplate, params.longest_words, evident)
+    count_uncovered(index.starts, boilerplate, params.longest_words, evident)
     weights = np.log((documents + 2) / (frequencies + 1)).astype(np.float32)
     return _posted(replace(index, weights=weights, evident=evident), params)
 
@@ -134,7 +134,7 @@ def ngrams_of(words: U64, starts: I64, n: int) -> tuple[I64, U64]:
     counts = np.diff(starts)
     gram_starts = np.concatenate([[0], np.cumsum(np.maximum(counts - n + 1, np.minimum(counts, 1)))]).astype(np.int64)
     out = np.empty(int(gram_starts[-1]), dtype=np.uint64)
-    _rolled(words, starts, n, gram_starts, out)
+    hash_rolled(words, starts, n, gram_starts, out)
     return gram_starts, out
 
 
@@ -183,38 +183,24 @@ def _evidence_of(starts: I64, words: U64, params: Protected) -> tuple[U64, Bools
     """[words] the hash of the n-gram that begins at each word, and whether one does."""
     hashes, valid = np.zeros(words.size, dtype=np.uint64), np.zeros(words.size, dtype=np.bool_)
     if params.boilerplate_documents is not None:
-        _evidence(starts, words, params.min_words, params.longest_words, hashes, valid)
+        find_evidence(starts, words, params.min_words, params.longest_words, hashes, valid)
     return hashes, valid
-
-
-@njit(nogil=True, cache=True)
-def _rolled(words: U64, starts: I64, n: int, gram_starts: I64, out: U64) -> None:
-    for doc in range(starts.size - 1):
-        hash_ngrams(words[starts[doc] :], starts[doc + 1] - starts[doc], n, out[gram_starts[doc] :])
-
-
-@njit(nogil=True, cache=True)
-def _evidence(starts: I64, words: U64, least: int, most: int, hashes: U64, valid: Bools) -> None:
-    for item in range(starts.size - 1):
-        a, b = starts[item], starts[item + 1]
-        if b - a >= least:
-            count = hash_ngrams(words[a:], b - a, min(most, b - a), hashes[a:])
-            for i in range(a, a + count):
-                valid[i] = True
-
-
-@njit(nogil=True, cache=True)
-def _uncovered(starts: I64, boilerplate: Bools, most: int, evident: I64) -> None:
-    """How many words before each are covered by no common n-gram."""
-    evident[0] = 0
-    for item in range(starts.size - 1):
-        a, b = starts[item], starts[item + 1]
-        covered = a
-        for i in range(a, b):
-            if boilerplate[i]:
-                covered = i + min(most, b - a)
-            evident[i + 1] = evident[i] + (i >= covered)
 
 
 def _fields(index: ProtectedIndex) -> dict[str, Any]:
     return {field.name: getattr(index, field.name) for field in fields(ProtectedIndex)}
+
+
+@compiled
+def hash_rolled(words: U64, starts: I64, n: int, gram_starts: I64, out: U64) -> None:
+    """Fill in the n-gram hashes of all texts, those of each from `gram_starts` on."""
+
+
+@compiled
+def find_evidence(starts: I64, words: U64, least: int, most: int, hashes: U64, valid: Bools) -> None:
+    """Fill in what `_evidence_of` returns."""
+
+
+@compiled
+def count_uncovered(starts: I64, boilerplate: Bools, most: int, evident: I64) -> None:
+    """Fill in how many words before each are covered by no common n-gram."""

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compiled import njit
 from plinth.corpus.protected import protected_index, tallies
 from plinth.corpus.protected.parameters import Protected
 from plinth.corpus.protected.protected_index import I32, Bools
 from plinth.corpus.sidecars import Slot
+from plinth.kernels import compiled
 from plinth.records import Part
 from plinth.storage.parts import iter_aligned
 from plinth.storage.store import Store
@@ -69,11 +69,11 @@ def counted(store: Store, work: Work) -> tuple[Part, ...]:
         mask = would_train & ~denied
         starts, hashes = ngram_hashes(documents.column("text").filter(pa.array(mask)), 1)
         drawn = _drawn(documents.column("id").filter(pa.array(mask)))
-        _tally(starts, words.find(hashes), drawn, first, last_word, by_word, np.iinfo(np.int64).max)
+        count_once(starts, words.find(hashes), drawn, first, last_word, by_word, np.iinfo(np.int64).max)
         for n in lengths:
             gram_starts, grams = protected_index.ngrams_of(hashes, starts, n)
             every = np.ones(drawn.size, dtype=np.bool_)
-            _tally(gram_starts, evidence.find(grams), every, first, last_gram, by_gram, (limit or 0) + 1)
+            count_once(gram_starts, evidence.find(grams), every, first, last_gram, by_gram, (limit or 0) + 1)
         first, looked_at = first + drawn.size, looked_at + int(drawn.sum())
     return (
         tallies.sparse(store, "words.parquet", by_word, looked_at),
@@ -86,13 +86,6 @@ def _drawn(ids: pa.Array) -> Bools:
     return found
 
 
-@njit(nogil=True, cache=True)
-def _tally(starts: I64, where: I64, drawn: Bools, first: int, last: I32, counts: I64, most: int) -> None:
+@compiled
+def count_once(starts: I64, where: I64, drawn: Bools, first: int, last: I32, counts: I64, most: int) -> None:
     """Count each position once per document, up to `most`; `last` has the document that met it last."""
-    for doc in range(starts.size - 1):
-        if drawn[doc]:
-            for i in range(starts[doc], starts[doc + 1]):
-                at = where[i]
-                if at >= 0 and last[at] != first + doc:
-                    last[at] = first + doc
-                    counts[at] = min(counts[at] + 1, most)

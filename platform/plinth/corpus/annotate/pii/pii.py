@@ -23,11 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from plinth.compiled import njit
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.annotate.pii import keys, names, national, network, numbers
 from plinth.corpus.annotate.pii.hits import PiiHit
 from plinth.errors import StageError
+from plinth.kernels import compiled
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
 from plinth.text.terms import pii_places, pii_scan
@@ -159,21 +159,15 @@ def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | 
     )
 
 
-@njit(nogil=True, cache=True)
-def _sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
-    passed, points = start, 0
-    for place in order:
-        stop = start + at[place]
-        while passed < stop:
-            points += data[passed] & 0xC0 != 0x80
-            passed += 1
-        out[place] = points
+@compiled
+def sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
+    """Fill in the code points before each place of a text; `order` sorts the places."""
 
 
 def _code_points(data: U8, start: int, at: I64) -> I64:
     """Code points before each byte `at` of the text that begins at `start`."""
     out = np.empty_like(at)
-    _sorted_points(data, start, at, np.argsort(at, kind="stable"), out)
+    sorted_points(data, start, at, np.argsort(at, kind="stable"), out)
     return out
 
 
@@ -190,7 +184,9 @@ def _batch(
         for _, _, reason in chosen:
             counts[row, ALL_KINDS.index(reason.partition("/")[0])] += 1
     total = counts.sum(axis=1)
-    characters = np.maximum(1, _characters(data, offsets))
+    characters = np.empty(offsets.size - 1, dtype=np.int64)
+    text_characters(data, offsets, characters)
+    characters = np.maximum(1, characters)
     columns = [pa.array(counts[:, place]) for place in range(len(ALL_KINDS))]
     columns += [pa.array(total, pa.int32()), pa.array(1000 * total / characters, pa.float32())]
     return pa.record_batch([*columns, _edits(spans, sizes, params)], schema=SCHEMA)
@@ -207,16 +203,9 @@ def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     return chosen
 
 
-@njit(nogil=True, cache=True)
-def _characters(data: U8, offsets: I64) -> I64:
-    """Code points of each text."""
-    out = np.zeros(offsets.size - 1, np.int64)
-    for row in range(offsets.size - 1):
-        count = 0
-        for at in range(offsets[row], offsets[row + 1]):
-            count += data[at] & 0xC0 != 0x80
-        out[row] = count
-    return out
+@compiled
+def text_characters(data: U8, offsets: I64, out: I64) -> None:
+    """Fill in the code points of each text."""
 
 
 def _edits(spans: list[tuple[int, int, str]], sizes: npt.NDArray[np.int64], params: PiiParams) -> pa.Array:

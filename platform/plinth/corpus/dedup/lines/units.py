@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numba import uint64
 
-from plinth.compiled import njit
 from plinth.corpus.dedup.edits import I64, U64
 from plinth.corpus.dedup.span_parameters import LineParameters
+from plinth.kernels import compiled
 from plinth.text.similarity.line_hashes import HashedLines, edges, paragraphs
-from plinth.text.words.word_hashes import mix
 
 BOILERPLATE, PARAGRAPH, LINE = 0, 1, 2
 
@@ -69,11 +67,9 @@ def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U6
         yield LINE, found.high[at], found.low[at], at, at + 1
 
 
-@njit(nogil=True, cache=True)
 def _salted(high: U64, salt: U64, kind: int) -> U64:
     out = np.empty_like(high)
-    for i in range(high.size):
-        out[i] = mix((high[i] ^ salt[i]) + uint64(kind + 1))
+    salt_hashes(np.ascontiguousarray(high), np.ascontiguousarray(salt), kind, out)
     return out
 
 
@@ -84,3 +80,8 @@ def _salts(kind: str, names: list[str]) -> U64:
         for name in set(names)
     }
     return np.array([known[name] for name in names], dtype=np.uint64)
+
+
+@compiled
+def salt_hashes(high: U64, salt: U64, kind: int, out: U64) -> None:
+    """Fill in hashes of units that depend on their scope and kind."""

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.run_merge import keyed, narrow
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce
+from plinth.kernels import compiled
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 
@@ -113,69 +113,19 @@ class _Components:
 
 def _components(store: Store, task: _Components) -> tuple[Part, ...]:
     parent = np.arange(task.documents, dtype=task.width)
+    unite = unite_u32 if parent.itemsize == 4 else unite_u64
     for part in task.groups:
         with sorted_runs.SortedRun(store, part, GROUPS) as opened:
             last = np.zeros(3, dtype=np.uint64)  # key and document of the row before, and whether there is one
             for key, at in opened.chunks():
-                _unite(parent, key, at, last)
+                unite(parent, key, at, last)
     sizes = np.zeros(task.documents, dtype=task.width)
-    cuts, counts = _cut(parent, sizes, task.partition_rows, ALONE[task.width])
-    stats = {"cuts": [0, *cuts.tolist()], "documents": int(counts[0]), "largest": int(counts[1])}
+    # a partition of `partition_rows` and one component more has at least half of the next one's rows
+    cuts = np.empty(2 * (task.documents // max(1, task.partition_rows) + 1), dtype=np.int64)
+    cut = cut_u32 if parent.itemsize == 4 else cut_u64
+    count, documents, largest = cut(parent, sizes, task.partition_rows, ALONE[task.width], cuts)
+    stats = {"cuts": [0, *cuts[:count].tolist()], "documents": documents, "largest": largest}
     return (document_numbers.write(store, "components.flat", parent).model_copy(update={"stats": stats}),)
-
-
-@njit(nogil=True, cache=True)
-def _root(parent: Column, node: Any) -> Any:
-    while parent[node] != node:
-        parent[node] = parent[parent[node]]
-        node = np.uint64(parent[node])
-    return node
-
-
-@njit(nogil=True, cache=True)
-def _unite(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Connect documents under equal neighbouring keys; the smaller number becomes the root."""
-    before, other, any_before = last[0], last[1], last[2] > 0
-    for i in range(key.size):
-        if any_before and key[i] == before:
-            a, b = _root(parent, other), _root(parent, at[i])
-            if a < b:
-                parent[b] = a
-            elif b < a:
-                parent[a] = b
-        before, other, any_before = key[i], at[i], True
-    last[0], last[1], last[2] = before, other, any_before
-
-
-@njit(nogil=True, cache=True)
-def _cut(parent: Column, sizes: Column, limit: int, alone: int) -> tuple[I64, I64]:
-    """Finish the roots, mark single documents, and cut the components into partitions of about `limit` documents.
-
-    Returns:
-        the first component of every partition but the first; documents in components, the largest component.
-    """
-    for node in range(parent.size):  # a parent is never above its child, so one pass from below finishes
-        parent[node] = parent[parent[node]]
-        sizes[parent[node]] += 1
-    cuts = np.empty(parent.size // max(1, limit) + 2, dtype=np.int64)
-    count, held, total, largest = 0, 0, 0, 0
-    for node in range(parent.size):
-        size = int(sizes[node])
-        if size < 2:
-            continue
-        if held > 0 and held + size > limit:
-            if count == cuts.size:
-                cuts = np.concatenate((cuts, np.empty(cuts.size, dtype=np.int64)))
-            cuts[count] = node
-            count += 1
-            held = 0
-        held += size
-        total += size
-        largest = max(largest, size)
-    for node in range(parent.size):
-        if sizes[parent[node]] < 2:
-            parent[node] = alone
-    return cuts[:count], np.array([total, largest])
 
 
 @dataclass(frozen=True)
@@ -202,3 +152,29 @@ def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) ->
         keys.append(key)
         documents.append(at)
     return np.concatenate(keys), np.concatenate(documents)
+
+
+@compiled
+def unite_u32(parent: Column, key: U64, at: U64, last: U64) -> None:
+    """Connect documents under equal neighbouring keys; the smaller number becomes the root."""
+
+
+@compiled
+def unite_u64(parent: Column, key: U64, at: U64, last: U64) -> None:
+    """As `unite_u32`."""
+
+
+@compiled
+def cut_u32(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
+    """Finish the roots, mark single documents, and cut the components into partitions of about `limit` documents.
+
+    `cuts` are the first component of every partition but the first; those beyond its length are counted only.
+
+    Returns:
+        The number of cuts; documents in components; the largest component.
+    """
+
+
+@compiled
+def cut_u64(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
+    """As `cut_u32`."""

@@ -16,7 +16,6 @@ from itertools import accumulate
 
 import numpy as np
 
-from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, shuffle, sorted_runs
@@ -28,10 +27,10 @@ from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_merge import cuts, keyed, levels
 from plinth.errors import IntegrityError
+from plinth.kernels import compiled
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
-from plinth.text.words.word_hashes import mix
 
 U64 = sorted_runs.U64
 I64 = sorted_runs.I64
@@ -201,30 +200,21 @@ def _range(
     component, number, start, size, check = (np.concatenate(column) for column in zip(*moved, strict=True))
     order = sorted_runs.in_order(component, number)
     start, size = start[order], size[order]
-    ordered = _rearranged(np.concatenate(held), start.astype(np.int64), size.astype(np.int64))
+    ordered = np.empty(int(size.sum()), dtype=np.uint64)
+    rearrange(np.concatenate(held), start.astype(np.int64), size.astype(np.int64), ordered)
     starts = np.zeros(size.size, dtype=np.uint64)
     starts[1:] = np.cumsum(size)[:-1]
     return component[order], number[order], starts, size, check[order], ordered
 
 
-@njit(nogil=True, cache=True)
-def _rearranged(values: U64, start: I64, size: I64) -> U64:
-    """The stretches of values that begin at `start`, one after the other."""
-    out = np.empty(size.sum(), dtype=np.uint64)
-    at = 0
-    for i in range(start.size):
-        out[at : at + size[i]] = values[start[i] : start[i] + size[i]]
-        at += size[i]
-    return out
+@compiled
+def rearrange(values: U64, start: I64, size: I64, out: U64) -> None:
+    """Copy the stretches of values that begin at `start`, one after the other."""
 
 
-@njit(nogil=True, cache=True)
-def checksum(values: U64) -> np.uint64:
-    """64 bits over values in their order."""
-    state = np.uint64(values.size)
-    for value in values:
-        state = mix(state ^ value)
-    return state
+@compiled
+def checksum(values: U64) -> int:
+    """Return 64 bits over values in their order."""
 
 
 @contextmanager
@@ -257,7 +247,7 @@ def load(
             values[at : at + count] = document_numbers.open_flat(store, part, "<u8")[first : first + count]
             payload.start[node] = (start - start[0]).astype(np.int64) + at
             payload.size[node] = size
-            if _spoilt(values, payload.start[node], payload.size[node], check):
+            if spoilt(values, payload.start[node], payload.size[node], check):
                 raise IntegrityError(
                     f"{part.name} ({part.blob.md5}) has changed since it was written",
                     found="another checksum",
@@ -268,9 +258,6 @@ def load(
         yield payload
 
 
-@njit(nogil=True, cache=True)
-def _spoilt(values: U64, start: I64, size: I64, check: U64) -> bool:
-    bad = False
-    for i in range(start.size):
-        bad |= checksum(values[start[i] : start[i] + size[i]]) != check[i]
-    return bad
+@compiled
+def spoilt(values: U64, start: I64, size: I64, check: U64) -> bool:
+    """Return whether a stretch of values has another checksum."""

@@ -8,21 +8,18 @@ its copies, costs no more than a long article, and its minima do not sink to whe
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import uint64
 
-from plinth.compiled import njit
 from plinth.corpus.dedup.parameters import MinHash
+from plinth.kernels import compiled
 from plinth.text.similarity import signatures as minhash
-from plinth.text.unicode.codepoints import decode, utf8
-from plinth.text.unicode.fold import fold
-from plinth.text.words.ngrams import I64, U8, U64, hash_ngrams, ngram_sets
-from plinth.text.words.word_hashes import mix
+from plinth.text.unicode.codepoints import utf8
+from plinth.text.words.ngrams import I64, U8, U64, ngram_sets
 
 U32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
@@ -40,7 +37,7 @@ def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, B
     data, offsets = utf8(texts)
     out = np.empty((offsets.size - 1, a.size), dtype=np.uint32)
     filled = np.zeros(offsets.size - 1, dtype=np.bool_)
-    _sign(data, offsets, params.shingle_characters, a, b, _longest(offsets), out, filled)
+    sign(data, offsets, params.shingle_characters, a, b, *_scratch(offsets), out, filled)
     return out, filled
 
 
@@ -50,10 +47,11 @@ def sets(texts: pa.Array, params: MinHash) -> list[U64]:
     if params.shingle_characters is None:
         return ngram_sets(texts, params.shingle_words)
     data, offsets = utf8(texts)
-    longest = _longest(offsets)
+    folded, points, grams = _scratch(offsets)
+    n, edges = params.shingle_characters, offsets.tolist()
     return [
-        np.unique(_grams(data, offsets[d], offsets[d + 1], params.shingle_characters, longest))
-        for d in range(offsets.size - 1)
+        np.unique(grams[: hash_characters(data, start, end, n, folded, points, grams)])
+        for start, end in pairwise(edges)
     ]
 
 
@@ -64,35 +62,22 @@ def shortened(texts: pa.Array, characters: int | None) -> pa.Array:
     return pc.utf8_slice_codeunits(texts, 0, characters)
 
 
-def _longest(offsets: Any) -> int:
-    return int(np.diff(offsets).max(initial=0)) + 2
+def _scratch(offsets: I64) -> tuple[U8, U64, U64]:
+    """Memory for the longest text: folded, its code points, its n-grams."""
+    longest = int(np.diff(offsets).max(initial=0)) + 2
+    return np.empty(longest, np.uint8), np.empty(longest, np.uint64), np.empty(longest + 2, np.uint64)
 
 
-@njit(nogil=True, cache=True)
-def _grams(data: U8, start: int, end: int, n: int, longest: int) -> U64:
-    """Hashes of the character n-grams of the folded `data[start:end]`, repeats included."""
-    folded = np.empty(longest, dtype=np.uint8)
-    size = fold(data, start, end, folded)
-    points = np.empty(size + 2, dtype=np.uint64)
-    at, count = 0, 0
-    while at < size:
-        point, length = decode(folded, at, size)
-        points[count] = mix(uint64(point) + uint64(1))
-        count += 1
-        at += length
-    grams = np.empty(count + 2, dtype=np.uint64)
-    return grams[: hash_ngrams(points, count, n, grams)]
+@compiled
+def hash_characters(data: U8, start: int, end: int, n: int, folded: U8, points: U64, grams: U64) -> int:
+    """Hash the character n-grams of the folded `data[start:end]`, repeats included; returns how many there are.
+
+    The last three: `_scratch`.
+    """
 
 
-@njit(nogil=True, cache=True)
-def _sign(data: U8, offsets: I64, n: int, a: U64, b: U64, longest: int, out: U32, filled: Bools) -> None:
-    for doc in range(offsets.size - 1):
-        grams = _grams(data, offsets[doc], offsets[doc + 1], n, longest)
-        for i in range(grams.size):
-            grams[i] >>= uint64(32)
-        for k in range(a.size):
-            factor, term, least = a[k], b[k], uint64(0xFFFFFFFFFFFFFFFF)
-            for i in range(grams.size):
-                least = min(least, factor * grams[i] + term)
-            out[doc, k] = np.uint32(least >> uint64(32))
-        filled[doc] = grams.size > 0
+@compiled
+def sign(
+    data: U8, offsets: I64, n: int, a: U64, b: U64, folded: U8, points: U64, grams: U64, out: U32, filled: Bools
+) -> None:
+    """Fill in what `signatures` returns. After `b`: `_scratch`."""

@@ -17,19 +17,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import uint64
 
-from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.run_merge import keyed, narrow
 from plinth.corpus.dedup.shuffle import ranges
 from plinth.errors import StorageError
+from plinth.kernels import compiled
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
-from plinth.text.words.word_hashes import mix
 
 U64 = sorted_runs.U64
 
@@ -113,39 +111,13 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
         return tuple(Part(name=n, blob=store.put_file(p), rows=rows) for n, p in zip(names, paths, strict=True))
 
 
-@njit(nogil=True, cache=True)
 def ends(high: U64, low: U64) -> U64:
     """Each document's share of the hash of its pairs, from the halves of its id."""
     out = np.empty(high.size, dtype=np.uint64)
-    for i in range(high.size):
-        out[i] = mix(high[i] ^ mix(low[i]))
+    pair_ends(high, low, out)
     return out
 
 
-@njit(inline="always")
-def pair_key(a: Any, b: Any) -> Any:
-    """64 bits of a pair, the same in either order."""
-    return mix(a + b)
-
-
-@njit(inline="always")
-def pair_check(a: Any, b: Any) -> Any:
-    """32 further bits of a pair."""
-    return mix((a ^ b) * uint64(0x9E3779B97F4A7C15)) >> uint64(32)
-
-
-@njit(nogil=True, cache=True)
-def look_up(pairs: U64, values: U64, key: Any, check: Any) -> int:
-    """Position of a pair in the cache, or -1."""
-    low, high = 0, pairs.size
-    while low < high:
-        middle = (low + high) >> 1
-        if pairs[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    while low < pairs.size and pairs[low] == key:
-        if values[low] >> uint64(32) == check:
-            return low
-        low += 1
-    return -1
+@compiled
+def pair_ends(high: U64, low: U64, out: U64) -> None:
+    """As `ends`, into `out`."""

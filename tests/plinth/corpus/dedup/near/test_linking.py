@@ -10,16 +10,16 @@ from plinth.corpus.dedup.near.linking import SIGNATURES, Links, Payload
 def test_the_smallest_id_of_a_group_and_of_equal_ones_the_first() -> None:
     high, low = np.array([[1, 0], [0, 5], [0, 5], [0, 7], [2, 1]], np.uint64).T.copy()
     bounds, node = np.array([0, 3, 5, 7]), np.array([4, 1, 2, 0, 3, 2, 1])
-    assert linking._smallest(bounds, node, high, low).tolist() == [1, 3, 2]
+    found = np.empty(3, np.int64)
+    linking.smallest(bounds, node, high, low, found)
+    assert found.tolist() == [1, 3, 2]
 
 
 def test_a_table_of_refused_pairs_is_at_most_half_full_and_keeps_them_when_it_grows() -> None:
-    table = np.zeros(4, np.uint64)
-    table[linking._slot(table, np.uint64(77))] = 77
-    assert linking._grown(table, 1, 1).size == 4
-    grown = linking._grown(table, 1, 2)
-    assert sorted(grown.tolist()) == [0] * 7 + [77]
-    assert grown[linking._slot(grown, np.uint64(77))] == 77
+    table = linking._grown(np.array([0, 77], np.uint64), 2)
+    assert sorted(table.tolist()) == [0] * 3 + [77]
+    assert linking._grown(table, 2) is table
+    assert sorted(linking._grown(table, 3).tolist()) == [0] * 7 + [77]
 
 
 @pytest.mark.parametrize(("threshold", "roots"), [(0.75, [0, 0]), (0.76, [0, 1])])
