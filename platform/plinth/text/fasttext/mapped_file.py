@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import njit
 from plinth.errors import SourceError
+from plinth.kernels import compiled
 from plinth.text.words.ngrams import I64, U8
 
-#: Bytes of a dictionary's entry beside its name: a zero, the count, the kind.
+#: Bytes of a dictionary's entry besides its name: a zero, the count, the kind.
 _ENTRY = 10
 
 
@@ -47,7 +47,7 @@ class MappedFile:
             raise self.broken(f"{self.data.size} bytes", f"{size} entries at byte {self.at}")
         starts, ends, counts = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
         data = self.data[self.at :]
-        used = int(_names(data, nwords, starts, ends, counts))
+        used = entries(data, nwords, starts, ends, counts)
         if used < 0:
             raise self.broken(f"a damaged dictionary at byte {self.at}", "words, then labels, each ended by a zero")
         self.at += used
@@ -59,19 +59,6 @@ class MappedFile:
         )
 
 
-@njit(nogil=True, cache=True)
-def _names(data: U8, nwords: int, starts: I64, ends: I64, counts: I64) -> int:
+@compiled
+def entries(data: U8, nwords: int, starts: I64, ends: I64, counts: I64) -> int:
     """Bytes of the dictionary; -1 where it is damaged."""
-    at = 0
-    for entry in range(starts.size):
-        starts[entry] = at
-        while at < data.size and data[at] != 0:
-            at += 1
-        if at + _ENTRY > data.size or data[at + 9] != (entry >= nwords):
-            return -1
-        ends[entry], count = at, np.uint64(0)
-        for byte in range(8):
-            count |= np.uint64(data[at + 1 + byte]) << np.uint64(8 * byte)
-        counts[entry] = np.int64(count)
-        at += _ENTRY
-    return at
