@@ -23,9 +23,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from numba import uint64
 
-from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
@@ -34,11 +32,11 @@ from plinth.corpus.dedup.edits import I64, U64, Bools
 from plinth.corpus.dedup.near.candidates import GROUPS
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.dedup.semantic.vectors import raw
+from plinth.kernels import compiled
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 from plinth.text.words.bags import I16, SCALE
-from plinth.text.words.word_hashes import mix
 
 VERSION = "2"
 
@@ -49,7 +47,7 @@ SKETCH_BITS, DEVIATIONS = 256, 6
 #: Runs of (key, row).
 KEYS = "simhash"
 
-_FIRST, _SECOND = np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB)
+_FIRST, _SECOND = 0xA0761D6478BD642F, 0xE7037ED1A0B428DB
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def simhash(vectors: I16, shape: Search) -> U64:
     """Keys [N, tables] of vectors [N, dimensions]."""
     out = np.empty((vectors.shape[0], shape.tables), dtype=np.uint64)
     for first, sides in _sides(vectors, shape, 0, shape.tables * shape.bits):
-        _pack(sides, shape.bits, out[first : first + 4096])
+        pack_sides(sides, shape.bits, out[first : first + 4096])
     return out
 
 
@@ -148,30 +146,20 @@ def sketched(vectors: I16, shape: Search) -> U64:
 def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tuple[int, Bools]]:
     """By 4,096 vectors: on which sides of so many planes they lie; exact whole numbers up to their signs."""
     centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)
-    planes = _planes(vectors.shape[1], plane, count)
+    planes = np.empty((vectors.shape[1], count), dtype=np.float32)
+    random_planes(plane, _FIRST, _SECOND, planes)
     for first in range(0, vectors.shape[0], 4096):
         yield first, centred[first : first + 4096] @ planes > 0
 
 
-@njit(nogil=True, cache=True)
-def _planes(dimensions: int, first: int, count: int) -> npt.NDArray[np.float32]:
-    """Random signs [dimensions, count]: a function of the place alone."""
-    out = np.empty((dimensions, count), dtype=np.float32)
-    for i in range(dimensions):
-        for j in range(count):
-            bit = mix(uint64(i) * _FIRST ^ uint64(first + j + 1) * _SECOND) >> uint64(63)
-            out[i, j] = np.float32(1.0) if bit else np.float32(-1.0)
-    return out
+@compiled
+def random_planes(first: int, row_factor: int, column_factor: int, out: npt.NDArray[np.float32]) -> None:
+    """Fill in random signs [dimensions, count], those of planes from `first` on: a function of the place alone."""
 
 
-@njit(nogil=True, cache=True)
-def _pack(sides: npt.NDArray[np.bool_], bits: int, out: U64) -> None:
-    for row in range(out.shape[0]):
-        for table in range(out.shape[1]):
-            key = uint64(table + 1)
-            for bit in range(table * bits, (table + 1) * bits):
-                key = (key << uint64(1)) | uint64(sides[row, bit])
-            out[row, table] = mix(key)
+@compiled
+def pack_sides(sides: npt.NDArray[np.bool_], bits: int, out: U64) -> None:
+    """Fill in the keys [N, tables] of vectors from the sides on which they are."""
 
 
 def nominate(key: U64, at: U64) -> tuple[U64, U64]:
@@ -180,30 +168,13 @@ def nominate(key: U64, at: U64) -> tuple[U64, U64]:
     sizes = np.diff(starts)
     total = int(np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, sizes * (NEIGHBOURS + 1)).sum())
     left, right = np.empty(total, dtype=np.uint64), np.empty(total, dtype=np.uint64)
-    count = _nominate(key, at, starts, left, right)
+    count = nominate_pairs(key, at, starts.astype(np.int64), left, right)
     return left[:count], right[:count]
 
 
-@njit(nogil=True, cache=True)
-def _nominate(key: U64, at: U64, starts: I64, left: U64, right: U64) -> int:
-    count = 0
-    for group in range(starts.size - 1):
-        members = at[starts[group] : starts[group + 1]]
-        reach = members.size
-        if members.size > ALL_PAIRS:
-            reach = NEIGHBOURS
-            for i in range(1, members.size):
-                left[count], right[count] = members[0], members[i]
-                count += 1
-            shuffled = np.empty(members.size, dtype=np.uint64)
-            for i in range(members.size):
-                shuffled[i] = mix(members[i] ^ key[starts[group]])
-            members = members[np.argsort(shuffled)]
-        for i in range(members.size):
-            for j in range(i + 1, min(members.size, i + 1 + reach)):
-                left[count], right[count] = min(members[i], members[j]), max(members[i], members[j])
-                count += 1
-    return count
+@compiled
+def nominate_pairs(key: U64, at: U64, starts: I64, left: U64, right: U64) -> int:
+    """Fill in the pairs of all groups; returns how many there are."""
 
 
 def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
@@ -212,8 +183,9 @@ def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
     sketches = document_numbers.open_flat(store, task.given[0], "<u8", _WORDS)
     pairs = np.unique(np.stack([left, right], axis=1), axis=0)
     near = _differing(sketches, pairs) <= differing
-    left, right = pairs[near].T
-    keys = _pair_keys(left, right)
+    left, right = np.ascontiguousarray(pairs[near].T)
+    keys = np.empty(left.size, dtype=np.uint64)
+    hash_pairs(left, right, keys)
     columns = np.repeat(keys, 2), np.stack([left, right], axis=1).reshape(-1)
     order = sorted_runs.in_order(*columns)
     return (sorted_runs.write(store, "groups.run", GROUPS, [[column[order] for column in columns]], 2),)
@@ -228,10 +200,6 @@ def _differing(sketches: U64, pairs: U64) -> I64:
     return out
 
 
-@njit(nogil=True, cache=True)
-def _pair_keys(left: U64, right: U64) -> U64:
-    """A number for each pair; two that fall together cost a comparison more."""
-    out = np.empty(left.size, dtype=np.uint64)
-    for i in range(left.size):
-        out[i] = mix(mix(left[i]) + right[i])
-    return out
+@compiled
+def hash_pairs(left: U64, right: U64, out: U64) -> None:
+    """Fill in a number for each pair; two that fall together cost a comparison more."""

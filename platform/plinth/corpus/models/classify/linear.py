@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import njit
 from plinth.corpus.models.classify.calibrate import sigmoid
 from plinth.corpus.models.classify.measures import balanced, log_loss
+from plinth.kernels import compiled
 from plinth.records import Frozen
 from plinth.text.scoring.features import F32, F64, I32
 from plinth.text.words.ngrams import I64
@@ -67,8 +67,10 @@ def fit(train: Ragged, held: Ragged, outputs: int, bits: int, sgd: Sgd) -> Linea
     losses: list[float] = []
     for epoch in range(sgd.epochs):
         order = _order(train.labels.size, epoch)
-        _epoch(train.starts, train.rows, train.labels, weights, order, sgd.rate, sgd.damping, table, bias, squares,
-               bias_squares)  # fmt: skip
+        train_epoch(
+            train.starts, train.rows, train.labels, weights, order, sgd.rate, sgd.damping, table, bias, squares,
+            bias_squares,
+        )  # fmt: skip
         losses.append(loss(held, table, bias))
         if best is None or losses[-1] < min(losses[:-1]):
             best = table.copy(), bias.copy()
@@ -94,7 +96,7 @@ def truth(labels: I64, outputs: int) -> I64:
 def margins(documents: Ragged, table: F32, bias: F32, window: int = 0) -> F64:
     """Margins of documents, [D, K]: those that `features.margins` finds in their texts."""
     out = np.empty((documents.labels.size, bias.size), np.float64)
-    _margins(documents.starts, documents.rows, table, bias, window, out)
+    find_margins(documents.starts, documents.rows, table, bias, window, out)
     return out
 
 
@@ -103,44 +105,14 @@ def _order(size: int, epoch: int) -> I64:
     return np.argsort(np.random.Generator(np.random.PCG64(epoch)).random(size), kind="stable")
 
 
-@njit(nogil=True, cache=True)
-def _epoch(
+@compiled
+def train_epoch(
     starts: I64, rows: I32, labels: I64, weights: F32, order: I64, rate: float, damping: float, table: F32, bias: F32,
     squares: F32, bias_squares: F64,
 ) -> None:  # fmt: skip
-    outputs = bias.size
-    for doc in order:
-        first, last = starts[doc], starts[doc + 1]
-        if first == last:
-            continue
-        for k in range(outputs):
-            margin = 0.0
-            for i in range(first, last):
-                margin += table[rows[i], k]
-            margin = margin / (last - first) + bias[k]
-            true = labels[doc] == k if outputs > 1 else labels[doc] == 1
-            gradient = (1.0 / (1.0 + np.exp(-margin)) - np.float64(true)) * weights[doc]
-            share = gradient / np.sqrt(np.float64(last - first))
-            for i in range(first, last):
-                row = rows[i]
-                squares[row, k] += share * share
-                table[row, k] -= rate * gradient / np.sqrt(damping + squares[row, k])
-            bias_squares[k] += gradient * gradient
-            bias[k] -= rate * gradient / np.sqrt(1.0 + bias_squares[k]) / 10.0
+    """Learn from every document once, in an order."""
 
 
-@njit(nogil=True, cache=True)
-def _margins(starts: I64, rows: I32, table: F32, bias: F32, window: int, out: F64) -> None:
-    """A document's rows are those of its words, then those of its pairs, one fewer."""
-    for doc in range(starts.size - 1):
-        first, count = starts[doc], (starts[doc + 1] - starts[doc] + 1) // 2
-        size = window if window and count > window else count
-        for k in range(bias.size):
-            out[doc, k] = -np.inf if size else bias[k]
-            for begin in range(0, count, max(size, 1)):
-                start, total = first + min(begin, count - size), 0.0
-                for i in range(start, start + size):
-                    total += table[rows[i], k]
-                for i in range(start + count, start + count + size - 1):
-                    total += table[rows[i], k]
-                out[doc, k] = max(out[doc, k], total / (2 * size - 1) + bias[k])
+@compiled
+def find_margins(starts: I64, rows: I32, table: F32, bias: F32, window: int, out: F64) -> None:
+    """Fill in margins. A document's rows are those of its words, then those of its pairs, one fewer."""

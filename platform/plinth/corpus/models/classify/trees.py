@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
 
 #: One node: go left where `feature <= threshold`; a leaf has no children and adds `value`.
 NODE = np.dtype([("feature", "<i4"), ("left", "<i4"), ("right", "<i4"), ("threshold", "<f8"), ("value", "<f8")])
@@ -39,7 +40,7 @@ class Forest:
         out = np.full(len(features), self.base)
         if len(features):
             feature, left, right, threshold, value = (np.ascontiguousarray(self.nodes[name]) for name in _FIELDS)
-            _margins(features.astype(np.float64), feature, left, right, threshold, value, self.starts, out)
+            add_margins(features.astype(np.float64), feature, left, right, threshold, value, self.starts, out)
         return out
 
 
@@ -95,14 +96,9 @@ def problem(forest: Forest, features: int) -> str | None:
     return None
 
 
-@njit(nogil=True, cache=True)
-def _margins(
-    features: F64, feature: Any, left: Any, right: Any, threshold: Any, value: Any, starts: Any, out: F64
-) -> None:
-    for doc in range(out.size):
-        for tree in range(starts.size - 1):
-            node = starts[tree]
-            while left[node] >= 0:
-                small = features[doc, feature[node]] <= threshold[node]
-                node = left[node] if small else right[node]
-            out[doc] += value[node]
+@compiled
+def add_margins(
+    features: F64, feature: I32, left: I32, right: I32, threshold: F64, value: F64, starts: npt.NDArray[np.int64],
+    out: F64,
+) -> None:  # fmt: skip
+    """Add the sum of all trees for every document to `out`."""
