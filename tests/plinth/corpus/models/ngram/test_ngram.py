@@ -325,6 +325,13 @@ def test_files_that_cannot_be_trusted_are_refused(
         ngram_file.read(found, "models/perplexity")
 
 
+def test_a_model_of_more_orders_than_kernels_hold_is_refused() -> None:
+    keys, values = np.zeros(3, np.uint64), np.zeros((3, 2), np.float32)
+    with pytest.raises(IntegrityError, match="models/perplexity cannot be used"):
+        ngram_file._require("models/perplexity", {"words": []}, keys[:0], (keys,) * 5, (values,) * 5)
+    ngram_file._require("models/perplexity", {"words": []}, keys[:0], (keys,) * 4, (values,) * 4)
+
+
 def test_statistics_say_what_was_learnt(trained: tuple[Context, Any, Manifest]) -> None:
     _, _, made = trained
     assert made.stats["tokens"] > 10_000
