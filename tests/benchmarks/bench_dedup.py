@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit, uint64
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine, LocalEngine
@@ -39,7 +38,6 @@ from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.text.words.word_hashes import mix
 
 PARAMS = Dedup(minhash=MinHash(verify="signature"), keep="smallest_id")
 PART_ROWS = 100_000
@@ -50,23 +48,22 @@ BUCKET = "bench"
 RESULTS = Path(__file__).parent / "results" / "dedup.json"
 
 
-@njit(nogil=True)
 def synthetic(first: int, count: int, clusters: int, stride: int, total: int, permutations: int) -> Any:
     """Signatures [count, permutations] of documents first, first + 1, …"""
-    out = np.empty((count, permutations), dtype=np.uint32)
-    for i in range(count):
-        number = first + i
-        place = (number * stride) % total
-        cluster = place // MEMBERS
-        for k in range(permutations):
-            own = mix(uint64(number) * uint64(0x9E3779B97F4A7C15) + uint64(k + 1))
-            value = own
-            if cluster < clusters:
-                kept = KEPT[cluster % 3]
-                if (mix(own) >> uint64(11)) * 2.0**-53 < kept:
-                    value = mix(uint64(cluster + 1) * uint64(0xD6E8FEB86659FD93) ^ uint64(k + 1))
-            out[i, k] = np.uint32(value >> uint64(32))
-    return out
+    number = np.arange(first, first + count, dtype=np.uint64)[:, None]
+    cluster = number * np.uint64(stride) % np.uint64(total) // np.uint64(MEMBERS)
+    column = np.arange(1, permutations + 1, dtype=np.uint64)
+    own = _mixed(number * np.uint64(0x9E3779B97F4A7C15) + column)
+    shared = _mixed((cluster + np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93) ^ column)
+    kept = (_mixed(own) >> np.uint64(11)) * 2.0**-53 < np.array(KEPT)[cluster % np.uint64(3)]
+    return (np.where(kept & (cluster < clusters), shared, own) >> np.uint64(32)).astype(np.uint32)
+
+
+def _mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The 64-bit finaliser of MurmurHash3."""
+    value = (value ^ (value >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    value = (value ^ (value >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return value ^ (value >> np.uint64(33))
 
 
 def _stride(total: int) -> int:
@@ -218,7 +215,7 @@ def apart(*arguments: str) -> dict[str, Any]:
     """One phase in a process of its own."""
     command = [sys.executable, __file__, *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "NUMBA_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, check=True
     )
     last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return last

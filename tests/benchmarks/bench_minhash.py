@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 # before anything starts a pool of threads
-for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
+for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"):
     os.environ.setdefault(name, "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("DAFT_PROGRESS_BAR", "0")

@@ -56,3 +56,14 @@ def test_the_program_masks_itself_and_its_children(tmp_path: Path) -> None:
     found = modes(tmp_path / "w") | modes(tmp_path / "trust")
     assert len(found) > 3
     assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
+
+
+def test_torch_compiles_into_private_folders(tmp_path: Path) -> None:
+    names = ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"]
+    script = f"import os; from plinth import private; private.for_torch(); print(*map(os.environ.get, {names}))"
+    own = {"PYTHONPATH": os.pathsep.join(sys.path), private.VARIABLE: str(tmp_path / "private")}
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run([sys.executable, "-c", script], env=others | own, capture_output=True, text=True, check=True)
+    for place in done.stdout.split():
+        assert Path(place).is_relative_to(tmp_path / "private")
+        assert Path(place).stat().st_mode & 0o777 == 0o700

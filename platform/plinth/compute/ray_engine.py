@@ -8,7 +8,6 @@ node that dies costs the tasks it held and no other: they are tried again elsewh
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -167,5 +166,4 @@ def _outcome(ray: Any, reference: Any) -> Any:
 
 def _run(fn: Callable[[Any], Any], task: Any) -> Any:
     """In a Ray worker: the result, or the exception as a value, as it was."""
-    os.environ.setdefault("NUMBA_NUM_THREADS", "1")
     return outcome(fn, task)

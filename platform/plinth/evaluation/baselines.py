@@ -11,13 +11,12 @@ has no parameter to tune. Documents begin as if after two NUL bytes, in training
 from __future__ import annotations
 
 import gzip
-import math
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
 
 
 def gzip_bits(data: bytes) -> int:
@@ -36,7 +35,7 @@ class Trigram:
     def train(self, documents: Iterable[bytes]) -> Trigram:
         """Count documents; may be called again with more. At most 2^32 - 1 bytes in all."""
         for data in documents:
-            _count(self._counts, np.frombuffer(data, dtype=np.uint8))
+            count_bytes(self._counts, np.frombuffer(data, dtype=np.uint8))
             self.trained_bytes += len(data)
         if self.trained_bytes >= 1 << 32:
             raise OverflowError("a byte trigram counts at most 4 GiB of text")
@@ -49,7 +48,7 @@ class Trigram:
             self._tables = _lower_orders(self._counts)
         pairs, pair_mass, last_mass, order_1 = self._tables
         text = np.frombuffer(data, dtype=np.uint8)
-        return float(_bits(self._counts, pairs, pair_mass, last_mass, order_1, text))
+        return total_bits(self._counts, pairs, pair_mass, last_mass, order_1, text)
 
 
 def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]:
@@ -64,17 +63,13 @@ def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]
     return pairs, pair_mass, last_mass, order_1
 
 
-@njit(cache=True, nogil=True)
-def _count(counts: NDArray[np.uint32], text: NDArray[np.uint8]) -> None:
-    context = 0
-    for byte in text:
-        slot = (context << 8) | byte
-        counts[slot] += 1
-        context = slot & 0xFFFF
+@compiled
+def count_bytes(counts: NDArray[np.uint32], text: NDArray[np.uint8]) -> None:
+    """Count the bytes of a document."""
 
 
-@njit(cache=True, nogil=True)
-def _bits(
+@compiled
+def total_bits(
     counts: NDArray[np.uint32],
     pairs: NDArray[np.float64],
     pair_mass: NDArray[np.float64],
@@ -82,15 +77,4 @@ def _bits(
     order_1: NDArray[np.float64],
     text: NDArray[np.uint8],
 ) -> float:
-    context, total = 0, 0.0
-    for byte in text:
-        p = order_1[byte]
-        last = context & 0xFF
-        if last_mass[last, 0] > 0:
-            p = (pairs[last, byte] + last_mass[last, 1] * p) / (last_mass[last, 0] + last_mass[last, 1])
-        if pair_mass[context, 0] > 0:
-            seen = counts[(context << 8) | byte]
-            p = (seen + pair_mass[context, 1] * p) / (pair_mass[context, 0] + pair_mass[context, 1])
-        total -= math.log2(p)
-        context = ((context << 8) | byte) & 0xFFFF
-    return total
+    """Return the total -log2 p of a document's bytes; tables as `_lower_orders` returns them."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plinth.compute import stage
 from plinth.compute.context import Context
+from plinth.evaluation.baselines import Trigram
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.slices import axes, documents, items, positions, tables, totals
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.tokens.tokenizer.sample import sample, sampled_texts
-
-if TYPE_CHECKING:
-    from plinth.evaluation.baselines import Trigram
 
 ASSET = "evaluation"
 #: Of the held-out text of the run that gave a model its first weights.
@@ -135,8 +133,6 @@ def _stats(ctx: Context, parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _trigram(ctx: Context, curated: Mapping[str, Manifest]) -> Trigram:
-    from plinth.evaluation.baselines import Trigram  # numba is slow to import
-
     model = Trigram()
     for sampled in sample(ctx, curated, TRIGRAM_BYTES, f"{ASSET}: trigram"):
         model.train(text.encode() for text in sampled_texts(ctx.store, sampled))

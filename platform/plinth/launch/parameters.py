@@ -205,11 +205,11 @@ def problems(launch: Launch) -> Iterator[Refusal]:
         yield "ray.resources", f"{found}; expected one for each, or 0"
 
 
-#: Variables by which a program loads code or finds its programs. A run's configuration lies in the workspace, which
+#: Variables by which a program loads code or finds its programs. A run's configuration is in the workspace, which
 #: others may write: these come from the environment of whoever starts the job.
 _LOADS_CODE = (
     *("LD_*", "DYLD_*", "GCONV_PATH", "PATH", "PYTHON*", "BASH*", "ENV", "IFS", "SHELL", "HOME", "XDG_*", "GIT_*"),
-    *("NUMBA_*", "TRITON_*", "TORCHINDUCTOR_*", "TORCH_EXTENSIONS_DIR", "*_PLUGIN*", "*PRELOAD*", "*_CACHE_DIR"),
+    *("TRITON_*", "TORCHINDUCTOR_*", "TORCH_EXTENSIONS_DIR", "*_PLUGIN*", "*PRELOAD*", "*_CACHE_DIR"),
     *("CC", "CXX", "*FLAGS", "CUDA_HOME", "CUDA_PATH", "CUDA_INJECTION*", "NVIDIA_*PATH*", "OPENSSL_*", "DEEPSPEED_*"),
 )
 

@@ -7,22 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.compiled import njit
+from plinth.kernels import compiled
 
 
 def edits(a: Sequence[int], b: Sequence[int]) -> int:
-    """The fewest that make one of the other."""
-    return int(_distance(np.array(a, np.int64), np.array(b, np.int64)))
+    """Return the Levenshtein distance."""
+    return distance(np.array(a, np.int64), np.array(b, np.int64), np.empty(len(b) + 1, np.int64))
 
 
-@njit(cache=True, nogil=True)
-def _distance(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
-    row = np.arange(len(b) + 1)
-    for i in range(len(a)):
-        before = row[0]
-        row[0] = i + 1
-        for j in range(len(b)):
-            kept = before + (a[i] != b[j])
-            before = row[j + 1]
-            row[j + 1] = min(kept, before + 1, row[j] + 1)
-    return int(row[-1])
+@compiled
+def distance(a: NDArray[np.int64], b: NDArray[np.int64], row: NDArray[np.int64]) -> int:
+    """Return the Levenshtein distance; `row` is scratch memory of `b.size + 1` numbers."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from plinth.evaluation.baselines import Trigram, gzip_bits
 from plinth.evaluation.engine.records import Scores, TokenBits
 from plinth.evaluation.parameters import BUILT_IN
 from plinth.evaluation.slices.documents import Document
@@ -17,9 +18,6 @@ from plinth.evaluation.slices.items import ScoredItem
 from plinth.records import Part
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
-
-if TYPE_CHECKING:
-    from plinth.evaluation.baselines import Trigram
 
 #: Bits are multiples of this: sums below 2^33 bits, a gigabyte at eight bits a byte, are exact in any order.
 GRID = 2.0**-20
@@ -126,8 +124,6 @@ def _scored(
     names: pa.Table, texts: Sequence[Document | ScoredItem], tokens: Sequence[TokenBits], trigram: Trigram
 ) -> pa.Table:
     """The names of texts, with their sizes and the bits of the model and the baselines."""
-    from plinth.evaluation.baselines import gzip_bits  # numba is slow to import
-
     columns: list[Any] = [[len(each.data) for each in texts], [len(each.bits) for each in tokens]]
     columns.append([float(on_grid(each.bits).sum()) for each in tokens])
     columns.append([float(gzip_bits(each.data)) for each in texts])

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numba import uint64
 from numpy.typing import NDArray
 
-from plinth.compiled import njit
-from plinth.text.words.word_hashes import mix
+from plinth.kernels import compiled
 
+#: As in `byte_model.c`.
 ORDER = 5
 TABLE_BITS = 22
 
@@ -33,7 +32,7 @@ class ByteModel:
     def __init__(self) -> None:
         size = 1 << TABLE_BITS
         self.counts = np.zeros((ORDER, size), dtype=np.uint32)  # of context and byte
-        self.contexts = np.zeros((ORDER, size, 2), dtype=np.uint32)  # total, kinds
+        self.contexts = np.zeros((ORDER, 2 * size), dtype=np.uint32)  # total and kinds by turns
         self.trained_bytes = 0
 
     def copy(self) -> ByteModel:
@@ -46,51 +45,20 @@ class ByteModel:
     def train(self, texts: Iterable[bytes]) -> ByteModel:
         """Count texts; each begins without context."""
         for text in texts:
-            _train(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
+            count_text(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
             self.trained_bytes += len(text)
         return self
 
     def bits(self, text: bytes) -> float:
         """Total -log2 p of a text's bytes."""
-        return float(_bits(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts))
+        return total_bits(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
 
 
-@njit(inline="always")
-def _slot(state, order):  # type: ignore[no-untyped-def]
-    """Place of a context, or of a context with its byte, in the table of an order."""
-    return mix(state + uint64(order) * uint64(0x9E3779B97F4A7C15)) >> uint64(64 - TABLE_BITS)
+@compiled
+def count_text(text: U8, counts: U32, contexts: U32) -> None:
+    """Count the n-grams of a text, which begins without context."""
 
 
-@njit(nogil=True, cache=True)
-def _train(text: U8, counts: U32, contexts: U32) -> None:
-    history = uint64(0)
-    for at in range(text.size):
-        byte = uint64(text[at])
-        for order in range(min(ORDER, at + 1)):
-            context = history & ((uint64(1) << uint64(8 * order)) - uint64(1))
-            whole = _slot((context << uint64(8)) | byte | (uint64(1) << uint64(62)), order)
-            place = _slot(context, order)
-            contexts[order, place, 0] += 1
-            contexts[order, place, 1] += counts[order, whole] == 0
-            counts[order, whole] += 1
-        history = (history << uint64(8)) | byte
-
-
-@njit(nogil=True, cache=True)
-def _bits(text: U8, counts: U32, contexts: U32) -> float:
-    history, bits = uint64(0), 0.0
-    for at in range(text.size):
-        byte = uint64(text[at])
-        p = 1.0 / 256.0
-        for order in range(min(ORDER, at + 1)):
-            context = history & ((uint64(1) << uint64(8 * order)) - uint64(1))
-            place = _slot(context, order)
-            total = contexts[order, place, 0]
-            if total > 0:
-                # A collision can hide that a byte was new; every context was followed by one kind at least.
-                kinds = max(contexts[order, place, 1], np.uint32(1))
-                whole = _slot((context << uint64(8)) | byte | (uint64(1) << uint64(62)), order)
-                p = (counts[order, whole] + kinds * p) / (total + kinds)
-        bits -= np.log2(p)
-        history = (history << uint64(8)) | byte
-    return bits
+@compiled
+def total_bits(text: U8, counts: U32, contexts: U32) -> float:
+    """Return the total -log2 p of a text's bytes."""
