@@ -69,7 +69,7 @@ def _column_words(data: U8, offsets: I64) -> ColumnWords:
         raise ValueError(f"a text of {longest} bytes")
     first = np.zeros(offsets.size, dtype=np.int64)
     edges = np.empty(2 * int(offsets[-1] - offsets[0]) + 2, dtype=np.int32)  # untouched pages cost nothing
-    split_all(data, offsets, *splitter(longest).arguments(), first, edges)
+    split_all(data, offsets, *splitter(longest).arguments(), first, edges)  # type: ignore[call-arg]
     return ColumnWords(first, edges)
 
 

@@ -24,4 +24,4 @@ def sentences(
 def sentence_count(text: str) -> int:
     """Sentences of one text, for people and tests."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
-    return sentences(data, 0, data.size, *splitter(data.size).arguments(), edge_buffer(data.size))
+    return sentences(data, 0, data.size, *splitter(data.size).arguments(), edge_buffer(data.size))  # type: ignore[call-arg]

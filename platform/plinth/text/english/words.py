@@ -69,7 +69,7 @@ def _merges() -> Merges:
     for spaced in source()["exceptions"]:
         text = np.frombuffer(spaced.replace(" ", "").encode(), dtype=np.uint8)
         edges = edge_buffer(text.size)
-        count = split(text, 0, text.size, *bare.arguments(), edges)
+        count = split(text, 0, text.size, *bare.arguments(), edges)  # type: ignore[call-arg]
         if count > 1:
             found.append([text[edges[2 * i] : edges[2 * i + 1]].copy() for i in range(count)])
     return merges_of(found)
@@ -90,5 +90,5 @@ def words(text: str) -> list[str]:
     """The words of one text, for people and tests."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     edges = edge_buffer(data.size)
-    count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)
+    count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
     return [bytes(data[edges[2 * i] : edges[2 * i + 1]]).decode() for i in range(count)]

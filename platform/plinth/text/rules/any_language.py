@@ -84,7 +84,7 @@ def language_counts(texts: pa.Array, lists: npt.NDArray[np.int64], stops: StopWo
     out = np.zeros((len(texts), _COLUMNS), dtype=np.int64)
     longest = int(np.diff(offsets).max(initial=0))
     edges, buffers = edge_buffer(longest), copies.copy_buffers(longest, longest)
-    count_language(data, offsets, lists, *stops, flags(), *splitter(longest).arguments(), edges, *buffers, out)
+    count_language(data, offsets, lists, *stops, flags(), *splitter(longest).arguments(), edges, *buffers, out)  # type: ignore[call-arg]
     return out
 
 

@@ -81,7 +81,7 @@ def _counted(data: U8, offsets: I64, lines: Lines, pages: bool) -> tuple[I64, Ke
     counted = np.zeros(rows if pages and lines.english else 0, dtype=np.int64)
     kept = KeptLines(np.empty(size, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int64), counted)
     words, out = column_words(data, offsets) if lines.english else NO_WORDS, np.zeros((rows, 10), dtype=np.int64)
-    count_pages(data, offsets, flags(), *lines, *words, *memory, *kept, out)
+    count_pages(data, offsets, flags(), *lines, *words, *memory, *kept, out)  # type: ignore[call-arg]
     return out, kept
 
 

@@ -41,7 +41,7 @@ def repetition_shares(texts: pa.Array, english: bool = False) -> F64:
     longest = int(np.diff(offsets).max(initial=0))
     buffers = copies.copy_buffers(longest, longest if english else longest // 2)
     words, edges = column_words(data, offsets) if english else NO_WORDS, edge_buffer(offsets, np.int32)
-    repetition(data, offsets, flags(), *words, edges, *buffers, out)
+    repetition(data, offsets, flags(), *words, edges, *buffers, out)  # type: ignore[arg-type]
     return out
 
 

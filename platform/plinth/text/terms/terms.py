@@ -96,7 +96,7 @@ class TermTable:
         words = scratch(offsets)
         ends = np.empty((words.size, 2), dtype=np.int64)
         starts = np.zeros(offsets.size, dtype=np.int64)
-        tables = [part for one in self._tables for part in (one.hashes, one.terms, one.bits)]
+        tables: Any = [part for one in self._tables for part in (one.hashes, one.terms, one.bits)]
         capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
         while True:
             found = np.empty((capacity, 4), dtype=np.int64)

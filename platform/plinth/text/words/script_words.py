@@ -49,8 +49,8 @@ class ScriptSplitter(NamedTuple):
 
     def arguments(self) -> tuple[npt.NDArray[Any], ...]:
         """The arrays in the order in which kernels take them (`SPLITTER` in `script_words.h`)."""
-        kinds, variants, models, *buffers = self
-        return kinds, variants, *models.flat(), *buffers
+        kinds, variants, models = self[:3]
+        return kinds, variants, *models.flat(), *self[3:]
 
 
 def splitter(longest: int) -> ScriptSplitter:
@@ -84,5 +84,5 @@ def words(text: str) -> list[str]:
     """The words of one text, for people and tests."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     edges = edge_buffer(data.size)
-    count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)
+    count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
     return [bytes(data[edges[2 * i] : edges[2 * i + 1]]).decode() for i in range(count)]

@@ -29,7 +29,8 @@ def split(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.integ
         table: `characters.flags()`.
         edges: at least (end - start) + 2 positions.
     """
-    return (split_i32 if edges.dtype == np.int32 else split_i64)(data, start, end, table, edges)
+    chosen: Any = split_i32 if edges.dtype == np.int32 else split_i64
+    return int(chosen(data, start, end, table, edges))
 
 
 @compiled

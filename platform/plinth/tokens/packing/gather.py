@@ -10,6 +10,7 @@ before, and its others while the piece before it is copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,4 +140,4 @@ def fill_u32(
     """As `fill_u16`."""
 
 
-_FILL = {2: fill_u16, 4: fill_u32}
+_FILL: dict[int, Any] = {2: fill_u16, 4: fill_u32}

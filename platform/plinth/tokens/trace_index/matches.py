@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,4 +167,4 @@ def compare_u32(
     """As `compare_u16`."""
 
 
-_COMPARE = {2: compare_u16, 4: compare_u32}
+_COMPARE: dict[int, Any] = {2: compare_u16, 4: compare_u32}
