@@ -40,7 +40,9 @@ class Forest:
         out = np.full(len(features), self.base)
         if len(features):
             feature, left, right, threshold, value = (np.ascontiguousarray(self.nodes[name]) for name in _FIELDS)
-            add_margins(features.astype(np.float64), feature, left, right, threshold, value, self.starts, out)
+            add_margins(
+                features.astype(np.float64, order="C"), feature, left, right, threshold, value, self.starts, out
+            )
         return out
 
 

@@ -33,6 +33,11 @@ def test_margins_are_scikit_learns(data, forest: Forest) -> None:
     assert ((forest.margins(features) > 0) == truth).mean() > 0.85
 
 
+def test_margins_do_not_depend_on_the_memory_layout(data, forest: Forest) -> None:
+    features = data[0]
+    assert forest.margins(np.asfortranarray(features)).tobytes() == forest.margins(features).tobytes()
+
+
 def test_the_same_trees_every_time(data, forest: Forest) -> None:
     again = trees.fit(*data, np.ones(600))
     assert again.nodes.tobytes() == forest.nodes.tobytes()
