@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +101,7 @@ class TermTable:
         capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
         while True:
             found = np.empty((capacity, 4), dtype=np.int64)
-            size = find_terms(data, offsets, words, ends, starts, obfuscated, FOLD, *tables, found)
+            size = find_terms(data, offsets, words, ends, starts, obfuscated, FOLD, *tables, found)  # type: ignore[call-arg]
             if size <= capacity:
                 break
             capacity = size
