@@ -58,11 +58,13 @@ stopped = { echo "set-up stopped; the reason is above. Expected: a package index
 # because uv does not read pip's own folders of wheels; uv then keeps the torch that is installed.
 $(VENV)/.setup: $(INPUTS)
 	$(environment)
-	@echo "set-up 1 of 2: torch, build tools and uv"
+	@echo "set-up 1 of 3: torch, build tools and uv"
 	@$(PIP) torch setuptools wheel ninja packaging hatchling editables $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) || $(stopped)
 	@$(PIP) --no-deps uv || :
-	@echo "set-up 2 of 2: Plinth and what it needs, some 220 packages"
+	@echo "set-up 2 of 3: Plinth and what it needs, some 220 packages"
 	$(call install,--editable '.[tasks]')
+	@echo "set-up 3 of 3: kernels, with gcc"
+	@$(BIN)/python -m plinth.kernels
 
 $(VENV)/.setup-dev: $(VENV)/.setup
 	@echo "installing what the tests need"

@@ -67,8 +67,9 @@ def test_uv_takes_the_index_and_the_certificates_of_pip(checkout: Checkout) -> N
 def test_pip_installs_where_uv_cannot_be_had(checkout: Checkout) -> None:
     status, _, calls = checkout.make(FAKE_UV="1")
     assert status == 0
-    assert calls[-1].startswith("-m pip install ")
-    assert calls[-1].endswith("--no-build-isolation --editable .[tasks]")
+    assert calls[-2].startswith("-m pip install ")
+    assert calls[-2].endswith("--no-build-isolation --editable .[tasks]")
+    assert calls[-1] == "-m plinth.kernels"
 
 
 @pytest.mark.parametrize("python", ["no-such-python", None])

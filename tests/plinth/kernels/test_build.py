@@ -174,8 +174,9 @@ def test_every_kernel_is_declared_as_its_c_file_has_it() -> None:
     """Names and order of parameters; a kernel that no module declares is dead."""
     missing = []
     for module, file in build.sources():
-        namespace = vars(importlib.import_module(module))
-        for each in prototypes(file, module):
+        kernels = list(prototypes(file, module))
+        namespace = vars(importlib.import_module(module)) if kernels else {}
+        for each in kernels:
             declared = getattr(namespace.get(each.name), "__wrapped__", None)
             names = declared.__code__.co_varnames[: declared.__code__.co_argcount] if declared else ()
             if declared is None or names != tuple(one.name for one in each.parameters if not one.result):
