@@ -40,11 +40,12 @@ GRACE_S = 10.0
 NAMED = 10
 #: Variable that names the test process in the environment of everything that it starts.
 MARK = "PLINTH_TEST_PROCESS"
-#: Variables that pytest changes, or that Plinth sets once for a library, by their first characters.
+#: Variables that pytest changes, or that a library or Plinth sets once and for all, by their first characters.
 LIBRARY_VARIABLES = (
     *("PYTEST_", "PYTHONSAFEPATH", "TOKENIZERS_PARALLELISM", "NUMBA_NUM_THREADS", "GX_ANALYTICS_ENABLED"),
     *("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_SUPPRESS_PRINTING_URL", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"),
     *("DS_ACCELERATOR", "CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_"),
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
 )
 #: Threads and processes that a library or Plinth starts once and keeps for the next use, until the process ends.
 KEPT_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor", "plinth-heartbeat", "plinth-time-exchange")
