@@ -26,5 +26,5 @@ def test_divisions_from_the_command_line() -> None:
 def test_a_fleet_that_the_run_cannot_use_is_refused_with_one_that_it_can() -> None:
     refused = CliRunner().invoke(cli, ["plan", "-r", "jobs/recipes/demo.yaml", "--devices", "512xH200"])
     assert isinstance(refused.exception, RequestError)
-    assert "batches of 4 sequences of 512 tokens, 4 layers, 4 heads" in str(refused.exception)
-    assert "64 devices can be used" in str(refused.exception)
+    assert "batches of 4 sequences of 512 tokens, 2 layers, 4 heads" in str(refused.exception)
+    assert "32 devices can be used" in str(refused.exception)

@@ -1,0 +1,103 @@
+"""The demo's gates on what its run measured: each passes, and refuses evidence that is spoilt to just past its bound.
+
+`demo_evidence.json` is the evidence of a whole `plinth run -r jobs/recipes/demo.yaml`, as `registry.evidence.gather` gave
+it; the policy is the demo's own. A second candidate is judged by the same evidence beside a champion as good as it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry import policy as policies
+from registry.gates import Evidence, GateResult, evaluate, is_open
+from registry.gates.facts import ComparisonFacts
+from tests.registry.gate_evidence import OURS, THEIRS, line, set_fact
+
+RECORDED = json.loads(Path(__file__).with_name("demo_evidence.json").read_text())
+POLICY = policies.load(Path(__file__).parents[2] / "jobs/policies/demo.yaml")
+BUCKETS = ("code", "manuals", "prose", "web")
+LINES = (
+    line("slices", "bits per byte"),
+    *(line("slices", "bits per byte", slice=f"bucket {bucket}") for bucket in BUCKETS),
+    line("probes", "code: bits per byte"),
+    *(line("tasks", f"{task}: exact_match", fewer_is_better=False) for task in ("last_word", "next_code")),
+    line("fairness", "bits between groups"),
+)
+LINE = {one.kind: index for index, one in reversed(list(enumerate(LINES)))}
+#: Of the first release: a gate, and the facts that spoil it.
+SPOILT: dict[str, list[tuple[str, object]]] = {
+    "signature": [("signature/holds", False)],
+    "lineage": [("lineage/holds", False)],
+    "beats_trigram": [(f"evaluation/slices/{bucket}/model", 3.5) for bucket in BUCKETS],
+    "max_bits_per_byte": [("evaluation/slices/prose", {"bytes": 9, "model": 4.51, "gzip": 5.0, "trigram": 5.0})],
+    "contamination": [("contamination/contaminated", 1)],
+    "extraction": [("memorisation/extraction/slices/all/at_most", 0.101), ("memorisation/extraction", None)],
+    # A canary that was planted once, remembered as those are that were planted 64 times.
+    "canaries": [
+        ("memorisation/canaries/p_values/1", RECORDED["memorisation"]["canaries"]["p_values"]["64"]),
+        ("memorisation/canaries/epsilon", 2.91),
+    ],
+    "pii_data": [("pii/data/at_most", 0.0201), ("pii/data/slices/prose/at_most", 0.0201)],
+    "pii_outputs": [("pii/outputs/unprompted/at_most", 0.0501), ("pii/outputs/memorised/at_most", 0.0201)],
+    "licence": [("licences/documents/GPL-3.0-only", 1)],
+    "terms": [("licences/sources/site-packages demo/train", False)],
+    "resume": [("resume/bit_exact", False), ("resume/compared_steps", 0)],
+    "stability": [("stability/events/restarts", 21)],
+    "bias": [("bias/attributes/age/high", 1.01), ("bias/attributes/religion/low", -1.01)],
+    "cost": [("cost/amounts/tokens", 0.0)],
+    "error_budget": [("error_budgets/0/good_s", 0.0)],
+    "taint": [("taints", ["web/curated is marked by ada: poisoned"])],
+    "approvals": [("approvals", [])],
+}
+#: Of the second: the comparison with its champion.
+WORSE: dict[str, list[tuple[str, object]]] = {
+    "slices": [("comparison/lines/0/high", 0.021), ("comparison/lines/1/high", 0.201)],
+    "probes": [(f"comparison/lines/{LINE['probes']}/high", 0.251), ("probes/probes", {})],
+    "tasks": [(f"comparison/lines/{LINE['tasks']}/low", -0.501), ("tasks/tasks/last_word/damaged", 16)],
+    "bias": [(f"comparison/lines/{LINE['fairness']}/high", 0.501)],
+}
+
+
+def second() -> dict[str, Any]:
+    """The same measurements beside a champion."""
+    compared = ComparisonFacts(candidate=OURS, champion=THEIRS, lines=LINES).model_dump(mode="json")
+    return RECORDED | {"champion": THEIRS, "comparison": compared}
+
+
+def results(data: dict[str, Any], *spoils: tuple[str, object]) -> tuple[GateResult, ...]:
+    copied = json.loads(json.dumps(data))
+    for path, value in spoils:
+        set_fact(copied, path, value)
+    return evaluate(POLICY, Evidence.model_validate(copied))
+
+
+def refused(judged: tuple[GateResult, ...]) -> list[str]:
+    return [one.name for one in judged if one.blocks]
+
+
+def test_every_gate_of_the_demo_passes_on_measurements_of_its_own() -> None:
+    first, later = results(RECORDED), results(second())
+    assert is_open(first)
+    assert {one.name for one in first if one.state != "passed"} == WORSE.keys() - {"bias"}  # the comparisons
+    assert {one.name: one.state for one in later if one.state != "passed"} == {}
+    assert {one.name for one in first} == SPOILT.keys() | WORSE.keys()
+
+
+@pytest.mark.parametrize(("name", "spoil"), [(name, one) for name, own in SPOILT.items() for one in own])
+def test_spoilt_evidence_of_the_demo_closes_its_gate_alone(name: str, spoil: tuple[str, object]) -> None:
+    assert refused(results(RECORDED, spoil)) == [name]
+
+
+@pytest.mark.parametrize(("name", "spoil"), [(name, one) for name, own in WORSE.items() for one in own])
+def test_a_candidate_worse_than_the_demos_champion_is_refused(name: str, spoil: tuple[str, object]) -> None:
+    assert refused(results(second(), spoil)) == [name]
+
+
+def test_the_demo_remembers_what_it_saw_often() -> None:
+    """Its measure of memorization has the power to refuse: copies by the dozen are found beyond doubt."""
+    remembered = RECORDED["memorisation"]["canaries"]["p_values"]
+    assert max(remembered["16"], remembered["64"]) < POLICY.canaries.min_p[1] < remembered["1"]
