@@ -10,9 +10,10 @@ static const struct {
     {"privacy policy", FOUND_NOTICE}, {"cookie policy", FOUND_NOTICE}, {"uses cookies", FOUND_NOTICE},
     {"use of cookies", FOUND_NOTICE}, {"use cookies", FOUND_NOTICE},
 };
-static const bool FIRST_LETTER[256] = {
-    ['l'] = 1, ['j'] = 1, ['t'] = 1, ['p'] = 1, ['c'] = 1, ['u'] = 1,
-    ['L'] = 1, ['J'] = 1, ['T'] = 1, ['P'] = 1, ['C'] = 1, ['U'] = 1,
+/* By byte: a bit for each phrase that starts with this letter. */
+static const uint8_t STARTS[256] = {
+    ['l'] = 1, ['j'] = 2, ['t'] = 4, ['p'] = 8, ['c'] = 16, ['u'] = 224,
+    ['L'] = 1, ['J'] = 2, ['T'] = 4, ['P'] = 8, ['C'] = 16, ['U'] = 224,
 };
 /* A line that ends with this byte may end a sentence: behind a bracket a citation may be taken out. */
 static const bool MAY_END[256] = {['.'] = 1, ['?'] = 1, ['!'] = 1, ['"'] = 1, ['\''] = 1, [']'] = 1};
@@ -66,9 +67,10 @@ static bool ends_sentence(const uint8_t *line, int64_t n) {
 static int64_t find_phrases(const uint8_t *line, int64_t size) {
     int64_t found = 0;
     for (int64_t at = 0; at < size; at++) {
-        if (!FIRST_LETTER[line[at]]) continue;
-        for (size_t k = 0; k < sizeof PHRASES / sizeof *PHRASES; k++)
+        for (unsigned left = STARTS[line[at]]; left; left &= left - 1) {
+            int k = __builtin_ctz(left);
             if (phrase_at(line, at, size, PHRASES[k].text)) found |= PHRASES[k].what;
+        }
     }
     return found;
 }
@@ -108,26 +110,29 @@ int64_t judge_line(
     return found ? -1 : size;
 }
 
-INLINE bool is_end(uint8_t byte) { return (byte == '.') | (byte == '!') | (byte == '?'); }
+/* Classes of bytes: the end of a sentence, and text. */
+enum { IS_END = 1, IS_TEXT = 2 };
+static const uint8_t SENTENCE[256] = {
+    ['!'] = IS_END, [34 ... 45] = IS_TEXT, ['.'] = IS_END, [47 ... 62] = IS_TEXT, ['?'] = IS_END, [64 ... 255] = IS_TEXT,
+};
 
 int64_t sentences_at_white_space(const uint8_t *line, int64_t size) {
-    bool ends = false;
-    for (int64_t i = 0; i < size; i++) ends |= is_end(line[i]);
+    uint8_t ends = 0;
+    for (int64_t i = 0; i < size; i++) ends |= (line[i] == '.') | (line[i] == '!') | (line[i] == '?');
     if (!ends) return 1;
     int64_t sentences = 0;
-    bool text = false; /* something but ends and spaces since the last sentence */
-    for (int64_t at = 0; at < size;) {
-        uint8_t byte = line[at++];
-        if (!is_end(byte)) {
-            text |= byte > 32;
-            continue;
-        }
-        while (at < size && is_end(line[at])) at++;
-        while (at < size && (line[at] == '"' || line[at] == '\'' || line[at] == ')')) at++;
-        if (at == size || line[at] == ' ' || line[at] == '\t') {
-            sentences += text;
-            text = false;
+    uint8_t text = 0; /* IS_TEXT: something but ends and spaces since the last sentence */
+    const uint8_t *stop = line + size;
+    while (line < stop) {
+        uint8_t what = SENTENCE[*line++];
+        text |= what;
+        if (__builtin_expect(what != IS_END, 1)) continue;
+        while (line < stop && SENTENCE[*line] == IS_END) line++;
+        while (line < stop && (*line == '"' || *line == '\'' || *line == ')')) line++;
+        if (line == stop || *line == ' ' || *line == '\t') {
+            sentences += text >= IS_TEXT;
+            text = 0;
         }
     }
-    return sentences + (text || sentences == 0);
+    return sentences + (text >= IS_TEXT || sentences == 0);
 }

@@ -31,6 +31,8 @@ INLINE int64_t decode(u8_in data, int64_t at, int64_t end, int64_t *size) {
 
 /* White space of Unicode beyond ASCII, for folding. */
 INLINE bool wide_space(int64_t point) {
-    return point == 0x85 || point == 0xA0 || point == 0x1680 || (point >= 0x2000 && point <= 0x200A) ||
-           point == 0x2028 || point == 0x2029 || point == 0x202F || point == 0x205F || point == 0x3000;
+    if (point < 0x1680) return point == 0x85 || point == 0xA0;
+    if (point > 0x205F) return point == 0x3000;
+    return point == 0x1680 || (point >= 0x2000 && point <= 0x200A) || point == 0x2028 || point == 0x2029 ||
+           point == 0x202F || point == 0x205F;
 }

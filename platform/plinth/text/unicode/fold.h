@@ -4,10 +4,15 @@
 
 static const uint8_t FOLD_SPACE[256] = {[9 ... 13] = 1, [28 ... 31] = 1, [32] = 1};
 
-INLINE uint8_t folded_ascii(uint8_t byte) {
-    if (FOLD_SPACE[byte]) return 32;
-    return byte >= 'A' && byte <= 'Z' ? byte + 32 : byte;
-}
+/* By ASCII byte: itself in lower case; a space for white space. */
+static const uint8_t FOLDED_ASCII[128] = {
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 32, 32, 32, 32, 32, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23,
+    24, 25, 26, 27, 32, 32, 32, 32, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+    48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 97, 98, 99, 100, 101, 102, 103,
+    104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 91, 92, 93, 94, 95,
+    96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119,
+    120, 121, 122, 123, 124, 125, 126, 127,
+};
 
 INLINE int64_t copy_folded(u8_in data, int64_t at, int64_t point, int64_t length, u8_out out, int64_t size) {
     int64_t lower = point < LOWER_SIZE ? LOWER[point] : point;
@@ -15,7 +20,10 @@ INLINE int64_t copy_folded(u8_in data, int64_t at, int64_t point, int64_t length
         out.at[size] = 0xC0 | (lower >> 6);
         out.at[size + 1] = 0x80 | (lower & 0x3F);
     } else {
-        for (int64_t i = 0; i < length; i++) out.at[size + i] = data.at[at + i];
+        out.at[size] = data.at[at]; /* written out: a loop would become a call of memcpy */
+        if (length > 1) out.at[size + 1] = data.at[at + 1];
+        if (length > 2) out.at[size + 2] = data.at[at + 2];
+        if (length > 3) out.at[size + 3] = data.at[at + 3];
     }
     return size + length;
 }
@@ -26,13 +34,18 @@ INLINE int64_t copy_folded(u8_in data, int64_t at, int64_t point, int64_t length
 static inline int64_t fold_text(u8_in data, int64_t start, int64_t end, u8_out out) {
     int64_t size = 0, at = start, space = 1;
     while (at < end) {
-        for (; at < end && data.at[at] < 128; at++) {
-            uint8_t byte = data.at[at];
-            int64_t here = FOLD_SPACE[byte];
-            out.at[size] = folded_ascii(byte);
-            size += 1 - (here & space);
-            space = here;
+        const uint8_t *text = data.at + at, *stop = data.at + end;
+        uint8_t *to = out.at + size;
+        uint64_t within = space;
+        for (; text < stop && *text < 128; text++) {
+            uint64_t here = FOLD_SPACE[*text];
+            *to = FOLDED_ASCII[*text];
+            to += 1 - (here & within);
+            within = here;
         }
+        at = text - data.at;
+        size = to - out.at;
+        space = within;
         while (at < end && data.at[at] >= 128) {
             int64_t length, point = decode(data, at, end, &length);
             if (wide_space(point)) {
