@@ -42,7 +42,7 @@ NAMED = 10
 MARK = "PLINTH_TEST_PROCESS"
 #: Variables that pytest changes, or that a library or Plinth sets once and for all, by their first characters.
 LIBRARY_VARIABLES = (
-    *("PYTEST_", "PYTHONSAFEPATH", "TOKENIZERS_PARALLELISM", "NUMBA_NUM_THREADS", "GX_ANALYTICS_ENABLED"),
+    *("PYTEST_", "PYTHONSAFEPATH", "TOKENIZERS_PARALLELISM", "GX_ANALYTICS_ENABLED", "RAY_"),
     *("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_SUPPRESS_PRINTING_URL", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"),
     *("DS_ACCELERATOR", "CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_"),
     "PYTORCH_NVML_BASED_CUDA_CHECK",
@@ -51,6 +51,7 @@ LIBRARY_VARIABLES = (
 KEPT_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor", "plinth-heartbeat", "plinth-time-exchange")
 KEPT_PROCESSES = re.compile(
     r"multiprocessing\.(resource_tracker|forkserver)|plinth\.evaluation\.engine |worker_process --owned \d+ \d+ [\d.]+ "
+    r"|^ray::|/ray/"  # agents of a node end with it; killed, they take the node with them
 )
 
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
