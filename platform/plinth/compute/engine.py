@@ -17,6 +17,7 @@ from plinth import processes
 from plinth.compute.retries import died, drive, outcome, over_limit
 from plinth.compute.worker import Program, Worker, wait
 from plinth.compute.worker_process import Handler, ItemWatch
+from plinth.kernels.build import library
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -117,6 +118,8 @@ class LocalEngine:
             self.end(worker)  # it died while it had nothing to do: no attempt at a task was made
         if len(self._pool) == self.workers:
             return None
+        if not self._pool:
+            library()  # compiled here, with progress, and not within the time limit of a worker's first task
         self._pool.append(Worker(PROGRAM))
         return self._pool[-1]
 

@@ -133,3 +133,12 @@ def test_workers_that_die_while_idle_are_replaced() -> None:
             os.kill(worker.pid, signal.SIGKILL)
             worker._process.wait()
         assert list(pool.map(slow_square, range(4), retries=0)) == [0, 1, 4, 9]
+
+
+def test_kernels_are_compiled_before_the_first_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every worker would compile, or wait for another, within the time limit of its first task."""
+    calls: list[int] = []
+    with LocalEngine(2) as engine:
+        monkeypatch.setattr("plinth.compute.engine.library", lambda: calls.append(len(engine._pool)))
+        assert list(engine.map(abs, [-1, 2, -3])) == [1, 2, 3]
+    assert calls == [0]
