@@ -22,7 +22,7 @@ from plinth.storage.workspace import Workspace
 from registry import artifact_places
 from registry.login import accounts
 from registry.mlflow_process import DATABASE, DATABASE_VARIABLE
-from registry.model_registry import Refused, Server, Stored
+from registry.model_registry import ModelDatabase, Refused, Server
 from registry.server import ensure_server, find_server, is_own, use
 
 SCHEME = "plinth://"
@@ -53,7 +53,7 @@ def reading(workspace: Workspace) -> Any:
         return connect(workspace)
     running = find_server(workspace)
     if running is None:
-        return Stored(workspace.mlflow / DATABASE)
+        return ModelDatabase(workspace.mlflow / DATABASE)
     use(workspace)
     return _client(workspace, running.uri)
 

@@ -1,7 +1,7 @@
 """MLflow's model registry without MLflow's library, whose import takes longer than a command.
 
-    Server   the workspace's own server, over its REST interface
-    Stored   the workspace's database, read where no server runs
+    Server         the workspace's own server, over its REST interface
+    ModelDatabase  the workspace's database, read where no server runs
 
 Both answer as `MlflowClient` does, as far as they go: names, arguments, errors with `error_code`. `mlflow_client`
 chooses between them and the library, which does everything else.
@@ -60,7 +60,7 @@ class ModelVersion:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-class Page(list[Any]):
+class ModelPage(list[Any]):
     """Part of a list; `token` asks for the next part."""
 
     def __init__(self, items: list[Any], token: str | None = None) -> None:
@@ -85,14 +85,16 @@ class Server:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._library(), name)
 
-    def search_registered_models(self, max_results: int = 100, page_token: str | None = None) -> Page:
+    def search_registered_models(self, max_results: int = 100, page_token: str | None = None) -> ModelPage:
         found = self._get("registered-models/search", max_results=max_results, page_token=page_token)
-        return Page([_model(one) for one in found.get("registered_models", ())], found.get("next_page_token"))
+        return ModelPage([_model(one) for one in found.get("registered_models", ())], found.get("next_page_token"))
 
-    def search_model_versions(self, filter_string: str, max_results: int = 200, page_token: str | None = None) -> Page:
+    def search_model_versions(
+        self, filter_string: str, max_results: int = 200, page_token: str | None = None
+    ) -> ModelPage:
         asked = {"filter": filter_string, "max_results": max_results, "page_token": page_token}
         found = self._get("model-versions/search", **asked)
-        return Page([_version(one) for one in found.get("model_versions", ())], found.get("next_page_token"))
+        return ModelPage([_version(one) for one in found.get("model_versions", ())], found.get("next_page_token"))
 
     def get_registered_model(self, name: str) -> RegisteredModel:
         return _model(self._get("registered-models/get", name=name)["registered_model"])
@@ -193,7 +195,7 @@ def _version(found: Mapping[str, Any]) -> ModelVersion:
     )
 
 
-class Stored:
+class ModelDatabase:
     """What MLflow's SQLite database has of models, for who reads; nothing where there is none.
 
     Raises:
@@ -203,12 +205,14 @@ class Stored:
     def __init__(self, database: Path) -> None:
         self._database = database
 
-    def search_registered_models(self, **_: Any) -> Page:
-        return Page([self.get_registered_model(name) for (name,) in self._rows("SELECT name FROM registered_models")])
+    def search_registered_models(self, **_: Any) -> ModelPage:
+        return ModelPage(
+            [self.get_registered_model(name) for (name,) in self._rows("SELECT name FROM registered_models")]
+        )
 
-    def search_model_versions(self, filter_string: str, **_: Any) -> Page:
+    def search_model_versions(self, filter_string: str, **_: Any) -> ModelPage:
         name = filter_string.removeprefix("name = '").removesuffix("'")
-        return Page(self._versions("name = ? AND current_stage != 'Deleted_Internal'", name))
+        return ModelPage(self._versions("name = ? AND current_stage != 'Deleted_Internal'", name))
 
     def get_registered_model(self, name: str) -> RegisteredModel:
         found = self._rows("SELECT description FROM registered_models WHERE name = ?", name)

@@ -51,7 +51,7 @@ LIBRARY_VARIABLES = (
 KEPT_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor", "plinth-heartbeat", "plinth-time-exchange")
 KEPT_PROCESSES = re.compile(
     r"multiprocessing\.(resource_tracker|forkserver)|plinth\.evaluation\.engine |worker_process --owned \d+ \d+ [\d.]+ "
-    r"|^ray::|/ray/"  # agents of a node end with it; killed, they take the node with them
+    r"|assets\.framework\.data_docs|^ray::|/ray/"  # agents of a node end with it; killed, they take the node with them
 )
 
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})

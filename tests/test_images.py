@@ -88,7 +88,8 @@ def test_a_bill_of_materials_is_its_lock_and_valid(kind: str) -> None:
 def test_an_image_has_a_base_that_somebody_named_and_no_root(name: str) -> None:
     lines = [line for line in (IMAGES / name).read_text().splitlines() if not line.startswith("#")]
     assert "ARG BASE" in lines  # without a default
-    assert {line.split()[1] for line in lines if line.startswith("FROM ")} == {"${BASE}"}
+    assert {line.split()[1] for line in lines if line.startswith("FROM ")} - {"${COMPILER}"} == {"${BASE}"}
+    assert [line for line in lines if line.startswith("ARG COMPILER")] in ([], ["ARG COMPILER=${BASE}"])
     last = [line for line in lines if line.startswith(("USER", "ENTRYPOINT"))]
     assert last[0] == "USER 10001:10001"
     assert last[1].startswith("ENTRYPOINT")

@@ -13,7 +13,10 @@ from plinth.storage.workspace import Workspace
 def test_plinth_up_is_listed_and_stopped(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "workspace").ensure()
     assert running.started(workspace) == running.down(workspace) == []
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+    command = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"1\n"  # it is more than a fork now
         record = UpRecord(**RunningProcess.of(process.pid).model_dump())
         supervised.record_path(workspace).write_text(record.model_dump_json())
         (found,) = running.started(workspace)

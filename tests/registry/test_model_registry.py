@@ -10,7 +10,7 @@ import pytest
 from plinth.storage.workspace import Workspace
 from registry import mlflow_client
 from registry.mlflow_process import DATABASE
-from registry.model_registry import Stored
+from registry.model_registry import ModelDatabase
 
 SHOWN = ("name", "version", "source", "run_id", "description", "tags", "creation_timestamp")
 
@@ -34,7 +34,7 @@ def test_server_and_database_give_what_the_library_gives(
     mlflow_workspace: Workspace, mlflow_uri: str, tmp_path: Any
 ) -> None:
     own, library = mlflow_client.connect(mlflow_workspace), mlflow_client._library(mlflow_workspace, mlflow_uri)
-    stored = Stored(mlflow_workspace.mlflow / DATABASE)
+    stored = ModelDatabase(mlflow_workspace.mlflow / DATABASE)
     experiment = library.create_experiment("words")
     run = library.create_run(experiment).info.run_id
     mlflow_client.ensure_model(own, "words-candidate", "made here")

@@ -25,12 +25,19 @@ def compared(entries: list[Entry], ids: list[int]) -> tuple[set[frozenset[int]],
     payload = Payload(np.arange(low.size), np.ones(low.size, np.int64), np.arange(1, low.size + 1, dtype=np.uint64))
     pairs, values = links.walk(SETS, payload=payload)
     ends = similarity_cache.ends(np.zeros_like(low), low)
-    key = similarity_cache.pair_key.py_func
-    by_key = {int(key(ends[a], ends[b])): frozenset((a, b)) for a, b in all_pairs(range(low.size))}
+    by_key = {_mixed(int(ends[a]) + int(ends[b])): frozenset((a, b)) for a, b in all_pairs(range(low.size))}
     assert len(set(pairs.tolist())) == pairs.size  # no pair twice
     assert not (values & np.uint64(0xFFFFFFFF)).any()  # similarity 0
     assert links.roots().tolist() == list(range(low.size))
     return {by_key[int(pair)] for pair in pairs}, links
+
+
+def _mixed(value: int) -> int:
+    """The key of a pair: the 64-bit finaliser of MurmurHash3."""
+    value &= 2**64 - 1
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        value = ((value ^ (value >> 33)) * factor) & (2**64 - 1)
+    return value ^ (value >> 33)
 
 
 def all_pairs(items: Any) -> set[tuple[int, int]]:
