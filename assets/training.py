@@ -144,6 +144,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     api.describe_run(ctx, recipe, prepared.run_id, run_params(prepared), _run_tags(ctx, recipe, prepared))
     with ctx.progress.meter("run", prepared.total_steps) as meter:
         seen = 0
+        meter.tell(f"job {handle.id} submitted; ranks start, load the data and build the model before the first step")
         for line in told:
             say(line)
             meter.tell(line)

@@ -23,6 +23,7 @@ from jobs.asset_states import elsewhere
 from jobs.last_recipe import remember
 from jobs.recipes import load
 from plinth.compute.context import Context
+from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.corpus.documents.account import Account, published
 from plinth.errors import PlinthError, RecipeError
@@ -89,6 +90,8 @@ def run(
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
         warned = _execute(space, recipe, making, compute) if making else ()
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
+        if making and released:
+            say("deciding on the release, then writing the pages")
         release = _release(space, recipe, compute) if released else {}
         page = _page(ctx, recipe) if released or len(chosen) == len(catalog) else None
         if not compute.share:
@@ -190,7 +193,7 @@ def take_harvest(space: Workspace, recipe: Recipe, *, again: bool = False) -> No
                 expected="a workspace that is a folder",
                 remedy="run it with --workspace DIR; a shared workspace takes recipes whose sources all machines see",
             )
-        harvest(space.input, again=again)
+        harvest(space.input, again=again, progress=for_terminal())
     elif again:
         raise RecipeError(
             f"recipe {recipe.name} takes no harvest",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +14,14 @@ from plinth.storage.atomic import named_failures
 
 @dataclass
 class Output:
-    """Files of one bucket under `root`, relative names, and counts by licence."""
+    """Files of one bucket under `root`, relative names, and counts by licence.
+
+    Args:
+        counted: called with the number of documents after each.
+    """
 
     root: Path
+    counted: Callable[[int], None] = lambda documents: None
     note: str = ""
     files: dict[str, int] = field(default_factory=dict)
     counts: dict[str, list[int]] = field(default_factory=dict)
@@ -26,6 +31,7 @@ class Output:
         pair = self.counts.setdefault(licence, [0, 0])
         pair[0] += 1
         pair[1] += size
+        self.counted(sum(documents for documents, _ in self.counts.values()))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file unless it is there with these bytes already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,19 @@ from jobs.harvest.summary import Caps, HarvestSummary
 from jobs.harvest.tasks import write_tasks
 from jobs.harvest.web import write_web
 from plinth import fingerprint
+from plinth.compute.progress import Meter, Progress, Silent
 from plinth.storage.atomic import named_failures, write_bytes
 
 RECORD = ".harvest.json"
 
 
-def harvest(target: Path, caps: Caps | None = None, *, again: bool = False) -> HarvestSummary:
+#: The buckets in the order in which they are taken: web pages list manual pages only where there are none.
+BUCKETS = ("manuals", "web", "code", "prose", "tasks")
+
+
+def harvest(
+    target: Path, caps: Caps | None = None, *, again: bool = False, progress: Progress | None = None
+) -> HarvestSummary:
     """Write `web/`, `code/`, `prose/`, `manuals/` and `tasks/` under `target`, unless an earlier harvest is there.
 
     An earlier harvest is kept while all its files are present, whatever was installed since: otherwise every package
@@ -39,12 +47,19 @@ def harvest(target: Path, caps: Caps | None = None, *, again: bool = False) -> H
     if last and not again and _present(target, last["files"]):
         return HarvestSummary.model_validate(last["summary"]).model_copy(update={"fresh": False})
     installed = packages()
-    outputs = {name: Output(target / name) for name in ("web", "code", "prose", "manuals", "tasks")}
-    write_manuals(outputs["manuals"], caps)
-    write_web(outputs["web"], caps, topics=not outputs["manuals"].note)
-    write_code(outputs["code"], caps, installed)
-    write_prose(outputs["prose"], caps, installed)
-    write_tasks(outputs["tasks"])
+    with (progress or Silent()).meter("harvest", len(BUCKETS)) as meter:
+        outputs = {name: Output(target / name, _told(meter, name)) for name in BUCKETS}
+        writers: dict[str, Callable[[Output], None]] = {
+            "manuals": lambda output: write_manuals(output, caps),
+            "web": lambda output: write_web(output, caps, topics=not outputs["manuals"].note),
+            "code": lambda output: write_code(output, caps, installed),
+            "prose": lambda output: write_prose(output, caps, installed),
+            "tasks": write_tasks,
+        }
+        for name in BUCKETS:
+            meter.tell(name)
+            writers[name](outputs[name])
+            meter.advance()
     files = {f"{bucket}/{name}": size for bucket, output in outputs.items() for name, size in output.files.items()}
     for name in set(last.get("files", {})) - set(files):
         with named_failures(target / name):
@@ -54,6 +69,10 @@ def harvest(target: Path, caps: Caps | None = None, *, again: bool = False) -> H
     record = {"files": files, "summary": summary.model_dump(mode="json")}
     write_bytes(target / RECORD, fingerprint.canonical(record))
     return summary
+
+
+def _told(meter: Meter, bucket: str) -> Callable[[int], None]:
+    return lambda documents: meter.advance(0, f"{bucket}: {documents} documents")
 
 
 def _recorded(target: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from jobs.harvest import Caps, harvest, manuals, pages, run, spdx, web
 from jobs.harvest.output import Output, level, take
 from jobs.harvest.web import render, warc_record
+from plinth.compute.progress import ProgressLines
 from tests.services import demand
 
 SMALL = Caps(web=300_000, code=600_000, prose=200_000, manuals=200_000)
@@ -218,3 +219,16 @@ def test_manuals_in_their_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "de/x.1.txt": "unknown",
         "en/x.1.txt": "unknown",
     }
+
+
+def test_every_bucket_is_announced_and_its_documents_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A harvest takes half a minute, and a person must see what it does."""
+    for name in ("manuals", "web", "code", "prose", "tasks"):
+        monkeypatch.setattr(run, f"write_{name}", lambda output, *_, **__: [output.count("MIT", 1) for _ in range(3)])
+    monkeypatch.setattr("plinth.compute.progress.LOG_INTERVAL_S", 0)
+    harvest(tmp_path, progress=ProgressLines())
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:5] == ["harvest: manuals", *(f"harvest: 0/5 manuals: {n} documents" for n in (1, 2, 3)), "harvest: 1/5"]
+    assert [line for line in lines if line.split()[1] in run.BUCKETS] == [f"harvest: {name}" for name in run.BUCKETS]
