@@ -230,5 +230,6 @@ def test_every_bucket_is_announced_and_its_documents_are_counted(
     monkeypatch.setattr("plinth.compute.progress.LOG_INTERVAL_S", 0)
     harvest(tmp_path, progress=ProgressLines())
     lines = capsys.readouterr().err.splitlines()
-    assert lines[:5] == ["harvest: manuals", *(f"harvest: 0/5 manuals: {n} documents" for n in (1, 2, 3)), "harvest: 1/5"]
+    counts = [f"harvest: 0/5 manuals: {n} documents" for n in (1, 2, 3)]
+    assert lines[:5] == ["harvest: manuals", *counts, "harvest: 1/5"]
     assert [line for line in lines if line.split()[1] in run.BUCKETS] == [f"harvest: {name}" for name in run.BUCKETS]
