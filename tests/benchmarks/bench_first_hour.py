@@ -120,9 +120,10 @@ def fresh_clone(bench: Bench) -> None:
     """Clone this commit, with caches of its own: nothing is downloaded or compiled before."""
     if not bench.clone.joinpath("Makefile").is_file():
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(bench.clone)], check=True)
-    bench.environment |= {
-        name: str(bench.clone / ".caches") for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR", "PIP_CACHE_DIR")
-    }
+    folders = {"XDG_CACHE_HOME": "", "UV_CACHE_DIR": "uv", "PIP_CACHE_DIR": "pip", "PLINTH_PRIVATE": "private"}
+    bench.environment |= {name: str(bench.clone / ".caches" / folder) for name, folder in folders.items()}
+    bench.environment["PLINTH_TRUST"] = str(bench.clone / ".caches" / "trust")
+    (bench.clone / ".caches").mkdir(mode=0o700, exist_ok=True)
 
 
 def setup(bench: Bench) -> Iterator[dict[str, Any]]:
@@ -132,7 +133,8 @@ def setup(bench: Bench) -> Iterator[dict[str, Any]]:
 
 def kernels(bench: Bench) -> Iterator[dict[str, Any]]:
     fresh_clone(bench)
-    command = [str(bench.clone / ".venv" / "bin" / "python"), "-m", "plinth.compiled"]
+    shutil.rmtree(bench.clone / ".caches" / "private" / "kernels", ignore_errors=True)
+    command = [str(bench.clone / ".venv" / "bin" / "python"), "-m", "plinth.kernels"]
     return bench.rows("kernels, cold", command, {"cpu_s": 40}, True, bench.clone)
 
 
@@ -197,6 +199,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    if "decides" in arguments.sections and not arguments.trust:
+        parser.error("decides changes a workspace: name the trust folder of the demo that is copied (--trust)")
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ)
         if arguments.trust and not {"fixed", "reads", "decides"}.isdisjoint(arguments.sections):
