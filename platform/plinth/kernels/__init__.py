@@ -21,8 +21,6 @@ from collections.abc import Callable
 from functools import lru_cache, update_wrapper
 from typing import Any, TypeVar
 
-import numpy as np
-
 from plinth.kernels.prototypes import ELEMENTS, Parameter, Prototype, prototypes
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,6 +75,8 @@ def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
             f"{function.__module__}.{function.__name__}({', '.join(names)}): its C file has "
             f"{prototype.declaration() if prototype else 'no such kernel'}"
         )
+    import numpy as np  # not before a kernel is called: commands that start workers need none
+
     ffi, library = _library()
     results = [each for each in prototype.parameters if each.result]
     scope: dict[str, Any] = {
