@@ -1,5 +1,6 @@
 #include "text/unicode/classes.h"
 #include "text/unicode/codepoints.h"
+#include "text/words/hash_lookup.h"
 #include "text/words/repeated_ngrams.h"
 
 enum {
@@ -34,23 +35,11 @@ typedef struct {
 
 static const OpenLine NO_LINE = {0, 0, -1, -1, 0};
 
-static bool is_stop_word(u64_in stops, uint64_t value) {
-    int64_t low = 0, high = stops.size;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (stops.at[middle] < value)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < stops.size && stops.at[low] == value;
-}
-
 INLINE void end_token(double *row, const Token *token, u64_in stops) {
     row[RAW] += 1;
     row[NO_LETTER] += token->letter; /* words with one; turned round at the end */
     row[CAPITALS_ONLY] += token->upper && !token->other;
-    if (stops.size && token->kind == 1) row[STOPS] += is_stop_word(stops, token->value);
+    if (stops.size && token->kind == 1) row[STOPS] += position_of(stops, token->value) >= 0;
 }
 
 INLINE void end_line(double *row, const OpenLine *line) {

@@ -1,8 +1,7 @@
 /* Fold texts: lower case, runs of white space as one space and none at the ends; the rest stays. */
 #pragma once
+#include "text/unicode/characters.h"
 #include "text/unicode/codepoints.h"
-
-static const uint8_t FOLD_SPACE[256] = {[9 ... 13] = 1, [28 ... 31] = 1, [32] = 1};
 
 /* By ASCII byte: itself in lower case; a space for white space. */
 static const uint8_t FOLDED_ASCII[128] = {
@@ -38,7 +37,7 @@ static inline int64_t fold_text(u8_in data, int64_t start, int64_t end, u8_out o
         uint8_t *to = out.at + size;
         uint64_t within = space;
         for (; text < stop && *text < 128; text++) {
-            uint64_t here = FOLD_SPACE[*text];
+            uint64_t here = ASCII_SPACE[*text];
             *to = FOLDED_ASCII[*text];
             to += 1 - (here & within);
             within = here;

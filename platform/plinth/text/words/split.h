@@ -3,8 +3,7 @@
 #include "text/unicode/characters.h"
 #include "text/unicode/codepoints.h"
 
-/* White space, and what ends lines, by ASCII byte. */
-static const uint8_t ASCII_SPACE[256] = {[9 ... 13] = 1, [28 ... 31] = 1, [32] = 1};
+/* What ends lines, by ASCII byte. */
 static const uint8_t ASCII_BREAK[256] = {[10 ... 13] = 1, [28 ... 30] = 1};
 
 /* words_T(data, start, end, table, edges): word i is data[edges[2 * i] : edges[2 * i + 1]]; returns how many.

@@ -1,5 +1,6 @@
 /* The keys of pairs in the similarity cache. */
 #pragma once
+#include "text/words/hash_lookup.h"
 #include "text/words/word_hashes.h"
 
 /* 64 bits of a pair, the same in either order. */
@@ -10,14 +11,7 @@ INLINE uint64_t pair_check(uint64_t a, uint64_t b) { return mix((a ^ b) * 0x9E37
 
 /* Position of a pair in the cache, or -1. */
 static inline int64_t look_up_pair(u64_in pairs, const uint64_t *values, uint64_t key, uint64_t check) {
-    int64_t low = 0, high = pairs.size;
-    while (low < high) {
-        int64_t middle = (low + high) >> 1;
-        if (pairs.at[middle] < key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    int64_t low = lower_bound(pairs, key);
     for (; low < pairs.size && pairs.at[low] == key; low++)
         if (values[low] >> 32 == check) return low;
     return -1;
