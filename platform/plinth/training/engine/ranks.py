@@ -6,6 +6,7 @@ memory in /dev/shm when a rank is killed, and gives the same sums.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import random
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,7 @@ def join(config: RunConfig) -> Rank:
     """
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     cuda = torch.cuda.is_available()
+    compiles = cuda or config.parallel.compile
     os.environ["DS_ACCELERATOR"] = "cuda" if cuda else "cpu"
     deepspeed = import_deepspeed(cuda)
     device = torch.device("cuda", local) if cuda else torch.device("cpu")
@@ -59,13 +62,15 @@ def join(config: RunConfig) -> Rank:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.launch.ranks_per_node))
-    _set_determinism(config.deterministic, compiles=cuda or config.parallel.compile)
+    _set_determinism(config.deterministic, compiles=compiles)
     _set_matmul(config.fp32_matmul, device)
     seed(config.seed + rank)
     communication.install()
     deepspeed.init_distributed(
         dist_backend="nccl" if cuda else "gloo", auto_mpi_discovery=False, timeout=COLLECTIVE_TIMEOUT, verbose=False
     )
+    if not compiles:
+        defer_dynamo()  # joining clears a cache of it where it is loaded
     return Rank(rank, config.ranks, device)
 
 
@@ -142,6 +147,33 @@ def _nothing_compiled() -> Iterator[None]:
         yield
     finally:
         compiler.compile = kept
+
+
+class _DeferredDynamo(ModuleType):
+    """Stands for `torch._dynamo` in a process that compiles nothing; any other attribute loads the real module."""
+
+    @staticmethod
+    def disable(fn: Any, *args: Any, **options: Any) -> Any:
+        """Nothing traces `fn`, so that it is what is called."""
+        return fn
+
+    @staticmethod
+    def graph_break() -> None:
+        """There is no graph."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":  # what looks through all modules needs no compiler
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__], torch._dynamo
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def defer_dynamo() -> None:
+    """Load TorchDynamo only when something compiles. An optimizer imports it to leave its graph, which is a quarter of
+    the CPU time that a rank needs to start."""
+    if "torch._dynamo" not in sys.modules:
+        torch._dynamo = sys.modules["torch._dynamo"] = _DeferredDynamo("torch._dynamo")
 
 
 def import_deepspeed(cuda: bool) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from plinth import processes
 
 SCRIPT = """
@@ -23,3 +25,34 @@ def test_a_rank_on_cpus_loads_no_compiler_and_no_mlflow() -> None:
     done = processes.run(command, own={"DS_ACCELERATOR": "cpu"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == ""
+
+
+STEP = """
+import sys
+import torch
+from plinth.training.engine import ranks
+ranks.defer_dynamo()
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.AdamW([weight], fused=True)
+weight.sum().backward()
+optimizer.step()
+optimizer.zero_grad()
+kept = optimizer.state_dict()
+optimizer.load_state_dict(kept)
+print(weight.tolist())
+print("torch._dynamo.eval_frame" in sys.modules, hasattr(sys.modules["torch._dynamo"], "__file__"))
+compiled = torch.compile(lambda x: x + 1, backend="eager", fullgraph=True)
+assert compiled(weight).tolist() == (weight + 1).tolist()
+assert "torch._dynamo.eval_frame" in sys.modules and torch._dynamo is sys.modules["torch._dynamo"]
+import torch._dynamo.external_utils
+assert torch._dynamo.disable(max) is not max
+"""
+
+
+def test_an_optimizer_steps_without_dynamo_which_is_loaded_when_something_compiles() -> None:
+    done = processes.run([*processes.python("timeit")[:2], "-c", STEP], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first = 1 - 1e-3 * 1e-2 - 1e-3  # decay, and a step whose size is the learning rate
+    weight, loaded = done.stdout.splitlines()
+    assert [round(value, 6) for value in json.loads(weight)] == [round(first, 6)] * 4
+    assert loaded == "False False"
