@@ -1,12 +1,13 @@
 #include "kernels/kernel.h"
 
-/* Count bytes [before, last, byte], 256 each. */
-KERNEL void count_bytes(u32_out counts, u8_in text) {
-    uint32_t context = 0;
-    for (int64_t i = 0; i < text.size; i++) {
-        uint32_t slot = context << 8 | text.at[i];
-        counts.at[slot]++;
-        context = slot & 0xFFFF;
+/* Count bytes [before, last, byte], 256 each, of data[offsets[d] : offsets[d + 1]] for each document d. */
+KERNEL void count_bytes(u32_out counts, u8_in data, i64_in offsets) {
+    for (int64_t doc = 0; doc < offsets.size - 1; doc++) {
+        uint32_t history = 0;
+        for (int64_t i = offsets.at[doc]; i < offsets.at[doc + 1]; i++) {
+            history = history << 8 | data.at[i];
+            counts.at[history & 0xFFFFFF]++;
+        }
     }
 }
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.evaluation.baselines import Trigram, gzip_bits
+from plinth.evaluation.baselines import BLOCK, Trigram, gzip_bits
 
 
 def slow_probability(documents: list[bytes], context: tuple[int, int], byte: int) -> float:
@@ -61,6 +61,14 @@ def test_learns_and_counts_bytes() -> None:
     assert model.bits(b"the mat sat") < model.bits(b"xqz jkv wpf") / 2
     before = model.bits(b"xqz")
     assert model.train([b"xqz"]).bits(b"xqz") < before
+
+
+def test_documents_beyond_one_block_are_counted_each_from_its_start() -> None:
+    documents = [b"ab", b"", b"bc\0"] * BLOCK
+    expected = sum(-math.log2(slow_probability(documents, *gram)) for gram in [((0, 0), 98), ((0, 98), 99)])
+    model = Trigram().train(iter(documents))
+    assert model.bits(b"bc") == pytest.approx(expected, rel=1e-9)
+    assert model.trained_bytes == 5 * BLOCK
 
 
 def test_gzip_counts_the_whole_file() -> None:

@@ -19,11 +19,13 @@ INLINE void add_classes(int64_t *row, uint16_t flags, int64_t times) {
 KERNEL void tally_all(u8_in data, i64_in offsets, u16_in table, i64_rows_out out) {
     for (int64_t doc = 0; doc < offsets.size - 1; doc++) {
         int64_t *row = out.at + doc * COLUMNS, end = offsets.at[doc + 1], size = 0, previous = -1;
-        int64_t ascii[128] = {0}; /* of ASCII only how often each occurs: classes are added up once */
+        /* Of ASCII only how often each byte occurs: classes are added up once. Two tables, so that a byte that repeats
+           does not wait for its own count. */
+        int64_t ascii[2][128] = {0};
         for (int64_t at = offsets.at[doc]; at < end;) {
             int64_t step = 1, point = data.at[at];
             if (point < 128) {
-                ascii[point]++;
+                ascii[at & 1][point]++;
             } else {
                 point = decode(data, at, end, &step);
                 row[CHARACTERS]++;
@@ -41,8 +43,9 @@ KERNEL void tally_all(u8_in data, i64_in offsets, u16_in table, i64_rows_out out
         }
         if (size) end_line(row, size);
         for (int byte = 0; byte < 128; byte++) {
-            row[CHARACTERS] += ascii[byte];
-            add_classes(row, table.at[byte], ascii[byte]);
+            int64_t times = ascii[0][byte] + ascii[1][byte];
+            row[CHARACTERS] += times;
+            add_classes(row, table.at[byte], times);
         }
     }
 }

@@ -76,8 +76,9 @@ static inline int64_t words_of(u8_in data, int64_t start, int64_t end, bool plai
 LINE_ENDS(i32)
 LINE_ENDS(i64)
 
-/* Positions of the characters that end lines for `str.splitlines`; returns how many. `\\r\\n` are two. */
-static inline int64_t line_breaks(u8_in data, int64_t start, int64_t end, u8_in table, i64_out out) {
+/* Positions of the characters that end lines for `str.splitlines`; returns how many. `\\r\\n` are two. Not inlined:
+   in a large caller the loop would keep its counters in memory. */
+static __attribute__((noinline)) int64_t line_breaks(u8_in data, int64_t start, int64_t end, u8_in table, i64_out out) {
     int64_t count = 0;
     for (int64_t at = start; at < end;) {
         for (; at < end && data.at[at] < 128; at++) {
