@@ -16,7 +16,7 @@ from plinth.launch.files import tail
 from plinth.launch.local import LocalLauncher
 from plinth.operation.backup.snapshot import BackupArchive
 from plinth.operation.backup.taking import take
-from plinth.storage import atomic, leases, locks
+from plinth.storage import atomic, leases, locks, plain_file
 from plinth.storage.objects import Folder
 from plinth.storage.state import State
 from plinth.storage.store import Store
@@ -61,7 +61,7 @@ def test_no_log_that_is_a_planted_link_is_quoted(plant: Callable[[Path, Path], N
     secret.write_text("-----BEGIN PRIVATE KEY-----\nMC4CAQAw\n")
     plant(secret, log)
     with pytest.raises(WorkspaceError, match="cannot read"):
-        atomic.open_to_read(log)
+        plain_file.opened(log, one_name=True)
     assert tail(log, 5).startswith(f"cannot read {log}: ")
     assert "MC4CAQAw" not in tail(log, 5)
     log.unlink()

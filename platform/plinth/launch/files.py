@@ -10,8 +10,8 @@ from pathlib import Path
 from plinth import fingerprint
 from plinth.errors import LaunchError, WorkspaceError
 from plinth.launch.base import Handle, JobStatus
-from plinth.storage import locks
-from plinth.storage.atomic import open_to_read, write_bytes
+from plinth.storage import locks, plain_file
+from plinth.storage.atomic import write_bytes
 
 HANDLE = "handle.json"
 #: Written last by a job that has ended.
@@ -89,7 +89,7 @@ def submit_once(
 def tail(log: Path, lines: int) -> str:
     """The last lines of `log`; empty when there is none. Of a link or the like, that it is not read."""
     try:
-        with open_to_read(log) as stream:
+        with plain_file.opened(log, one_name=True, remedy=plain_file.DELETE) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL_BYTES))
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:

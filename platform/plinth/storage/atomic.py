@@ -13,6 +13,7 @@ from typing import IO
 
 from plinth import private
 from plinth.errors import DiskFullError, StorageError, WorkspaceError
+from plinth.storage.plain_file import refused
 
 
 @contextmanager
@@ -36,7 +37,8 @@ def named_failures(path: Path) -> Iterator[None]:
                 remedy="fix its permissions or choose another --workspace",
             ) from error
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _no_plain_file(path, "a link" if error.errno == errno.ELOOP else "a pipe or a device") from error
+            found = "a link" if error.errno == errno.ELOOP else "a pipe or a device"
+            raise refused(f"cannot write {path}", found) from error
         raise StorageError(f"cannot write {path}", found=error) from error
 
 
@@ -86,7 +88,7 @@ def open_plain(path: Path, flags: int) -> int:
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise _no_plain_file(path, "a pipe or a device")
+    raise refused(f"cannot write {path}", "a pipe or a device")
 
 
 def append_to(path: Path) -> IO[bytes]:
@@ -108,36 +110,6 @@ def require_no_link(*folders: Path) -> None:
                 expected="a folder",
                 remedy="find out who put it there; delete the link, and run the same command again",
             )
-
-
-def open_to_read(path: Path) -> IO[bytes]:
-    """A file that others can put there, opened to be shown or quoted: a link would lead to a secret of this user.
-
-    Raises:
-        FileNotFoundError: there is none.
-        WorkspaceError: it is a link, has a second name, or is no file.
-        OSError: as the operating system refuses.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _no_plain_file(path, "a link or a device", "read") from error
-        raise
-    status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-        return os.fdopen(fd, "rb")
-    os.close(fd)
-    raise _no_plain_file(path, "a file with a second name, a pipe or a device", "read")
-
-
-def _no_plain_file(path: Path, found: str, purpose: str = "write") -> WorkspaceError:
-    return WorkspaceError(
-        f"cannot {purpose} {path}",
-        found=found,
-        expected="a plain file",
-        remedy="find out who put it there; delete it, and run the same command again",
-    )
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:

@@ -10,13 +10,20 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from plinth.errors import WorkspaceError
 
+#: For a file that Plinth writes itself; one that is verified comes from a backup.
+DELETE: Final = "find out who put it there; delete it, and run the same command again"
+RESTORE: Final = "find out who put it there, and restore the file from a backup"
 
-def opened(path: Path) -> IO[bytes]:
+
+def opened(path: Path, *, one_name: bool = False, remedy: str = RESTORE) -> IO[bytes]:
     """A plain file, open for reading. Folders above it may be links.
+
+    Args:
+        one_name: refuse a file with a second name, which may be a secret of this user.
 
     Raises:
         FileNotFoundError: absent.
@@ -27,11 +34,15 @@ def opened(path: Path) -> IO[bytes]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _refused(path, "a link" if error.errno == errno.ELOOP else str(error.strerror)) from error
-    if stat.S_ISREG(os.fstat(fd).st_mode):
+        found = "a link" if error.errno == errno.ELOOP else str(error.strerror)
+        raise refused(f"cannot read {path}", found, remedy) from error
+    status = os.fstat(fd)
+    plain = stat.S_ISREG(status.st_mode)
+    if plain and not (one_name and status.st_nlink != 1):
         return os.fdopen(fd, "rb")
     os.close(fd)
-    raise _refused(path, "a pipe, a device or a folder")
+    found = "a file with a second name" if plain else "a pipe, a device or a folder"
+    raise refused(f"cannot read {path}", found, remedy)
 
 
 def read(path: Path, max_bytes: int) -> bytes:
@@ -45,14 +56,10 @@ def read(path: Path, max_bytes: int) -> bytes:
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(min(size, max_bytes) + 1)  # a reader allocates what it is asked for
     if len(data) > max_bytes:
-        raise _refused(path, f"more than {max_bytes:,} bytes")
+        raise refused(f"cannot read {path}", f"more than {max_bytes:,} bytes", RESTORE)
     return data
 
 
-def _refused(path: Path, found: str) -> WorkspaceError:
-    return WorkspaceError(
-        f"cannot read {path}",
-        found=found,
-        expected="a plain file",
-        remedy="find out who put it there, and restore the file from a backup",
-    )
+def refused(what: str, found: str, remedy: str = DELETE) -> WorkspaceError:
+    """The error for something else in the place of a plain file."""
+    return WorkspaceError(what, found=found, expected="a plain file", remedy=remedy)

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from plinth.errors import WorkspaceError
 from plinth.storage.destination import sizes
+from plinth.storage.plain_file import refused
 from plinth.storage.workspace import Workspace
 
 #: Folders that lie in the bucket of a shared workspace.
@@ -79,12 +80,7 @@ def own(workspace: Workspace, path: str) -> Path:
 
 def not_carried(path: str, found: str) -> WorkspaceError:
     """The error for what lies in the workspace's folder and is no file of the workspace."""
-    return WorkspaceError(
-        f"{path} is not taken into a backup",
-        found=found,
-        expected="a plain file of the workspace",
-        remedy="find out who put it there; delete it, and run the same command again",
-    )
+    return refused(f"{path} is not taken into a backup", found)
 
 
 def files(workspace: Workspace, group: InventoryGroup) -> Iterator[str]:
