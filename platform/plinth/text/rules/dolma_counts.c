@@ -1,6 +1,7 @@
 #include "text/unicode/characters.h"
 #include "text/unicode/codepoints.h"
 #include "text/words/repeated_ngrams.h"
+#include "text/words/word_run.h"
 
 enum { DOLMA_COLUMNS = 18 };
 enum { LENGTHS = 64 }; /* word lengths below this are counted; a median above is sorted for */
@@ -26,40 +27,30 @@ static int64_t scan_words(
     double *row
 ) {
     memset(lengths, 0, LENGTHS * sizeof *lengths);
-    int64_t n = 0, size = 0, head = start;
-    uint64_t value = FNV;
+    WordRun run = no_words(words, characters);
+    int64_t head = start, step;
     bool symbol = false, letter = false;
-    characters[0] = 0;
-    for (int64_t at = start; at <= end;) {
-        int64_t point = '\n', step = 1;
-        if (at < end) {
-            point = data.at[at];
-            if (point >= 128) point = decode(data, at, end, &step);
-        }
+    for (int64_t at = start; at <= end; at += step) {
+        int64_t point = point_or_end(data, at, end, &step);
         uint8_t flag = table.at[point];
         if (flag & SPACE) {
-            if (size) {
-                words[n] = value;
-                characters[n + 1] = characters[n] + size;
-                lengths[min_i64(size, LENGTHS - 1)]++;
+            if (run.size) {
+                lengths[min_i64(run.size, LENGTHS - 1)]++;
                 row[2] += symbol;
                 row[3] += letter;
-                if (at - head >= 2 && at - head <= 4) row[4] += is_stop(value);
-                n++;
-                size = 0;
-                value = FNV;
+                if (at - head >= 2 && at - head <= 4) row[4] += is_stop(run.value);
+                close_word(&run);
                 symbol = letter = false;
             }
             head = at + step;
         } else {
-            size++;
+            run.size++;
             symbol |= (point == '#') | (point == 0x2026);
             letter |= (flag & ALPHA) != 0;
-            for (int64_t k = at; k < at + step; k++) value = (value ^ data.at[k]) * PRIME;
+            for (int64_t k = at; k < at + step; k++) hash_unit(&run, data.at[k]);
         }
-        at += step;
     }
-    return n;
+    return run.count;
 }
 
 static int by_size(const void *a, const void *b) {

@@ -2,6 +2,7 @@
 #include "text/unicode/codepoints.h"
 #include "text/words/hash_lookup.h"
 #include "text/words/repeated_ngrams.h"
+#include "text/words/word_run.h"
 
 enum {
     WORDS, MEAN, UNIQUE, ENTROPY, TOP_2, REPEATED_5 = 7, LOREM = 13, JAVASCRIPT, LINE_WORDS, LINE_NUMERICAL, RAW,
@@ -155,31 +156,23 @@ static int64_t normal_words(
     int64_t *characters, double *row
 ) {
     const uint64_t javascript = javascript_hash();
-    int64_t n = 0, size = 0, line_size = 0, line_words = 0, lines = 0, in_line = 0, line_numeric = 0;
-    uint64_t value = FNV, head = 0, tail = 0; /* first and last five letters */
+    WordRun run = no_words(words, characters);
+    int64_t line_size = 0, line_words = 0, lines = 0, in_line = 0, line_numeric = 0, step;
+    uint64_t head = 0, tail = 0; /* first and last five letters */
     bool marked = false, lorem = false;
     double shares = 0;
-    characters[0] = 0;
-    for (int64_t at = start; at <= end;) {
-        int64_t point = '\n', step = 1;
-        if (at < end) {
-            point = data.at[at];
-            if (point >= 128) point = decode(data, at, end, &step);
-        }
+    for (int64_t at = start; at <= end; at += step) {
+        int64_t point = point_or_end(data, at, end, &step);
         uint16_t flag = table.at[point];
         in_line++;
         if (flag & C_SPACE) {
-            if (size) {
-                words[n] = value;
-                characters[n + 1] = characters[n] + size;
+            if (run.size) {
                 row[LOREM] += lorem && head == IPSUM_WORD;
-                row[JAVASCRIPT] += size == 10 && value == javascript;
+                row[JAVASCRIPT] += run.size == 10 && run.value == javascript;
                 lorem = tail == LOREM_WORD;
-                n++;
                 line_words++;
-                line_size += size;
-                size = 0;
-                value = FNV;
+                line_size += run.size;
+                close_word(&run);
                 marked = false;
                 head = tail = 0;
             }
@@ -191,19 +184,17 @@ static int64_t normal_words(
         } else if (point < 128) {
             if (plain || !ascii_punctuation(point)) {
                 uint64_t letter = point >= 'A' && point <= 'Z' ? point + 32 : point;
-                value = (value ^ letter) * PRIME;
-                size++;
+                hash_character(&run, letter);
                 line_numeric += point >= '0' && point <= '9';
-                if (size <= 5) head = head << 8 | letter;
+                if (run.size <= 5) head = head << 8 | letter;
                 tail = (tail << 8 | letter) & FIVE_LETTERS;
                 marked = false;
             }
         } else {
-            if (size < 5) head <<= 8;
+            if (run.size < 5) head <<= 8;
             tail = 0;
             if (point >= forms->numeric.size) {
-                value = (value ^ (uint64_t)point) * PRIME;
-                size++;
+                hash_character(&run, point);
                 line_numeric += (flag & C_NUMERIC) != 0;
                 marked = false;
             } else {
@@ -211,19 +202,17 @@ static int64_t normal_words(
                 marked = (forms->combines.at[point] & 2) != 0;
                 line_numeric += forms->numeric.at[point];
                 if (plain) {
-                    value = (value ^ (uint64_t)point) * PRIME;
-                    size++;
+                    hash_character(&run, point);
                 } else {
-                    for (int64_t k = forms->starts.at[point]; k < forms->starts.at[point + 1]; k++, size++)
-                        value = (value ^ forms->points.at[k]) * PRIME;
+                    for (int64_t k = forms->starts.at[point]; k < forms->starts.at[point + 1]; k++)
+                        hash_character(&run, forms->points.at[k]);
                 }
             }
         }
-        at += step;
     }
-    row[LINE_WORDS] = (double)n / (double)max_i64(lines, 1);
+    row[LINE_WORDS] = (double)run.count / (double)max_i64(lines, 1);
     row[LINE_NUMERICAL] = shares / (double)max_i64(lines, 1);
-    return n;
+    return run.count;
 }
 
 KERNEL void normal(

@@ -1,8 +1,9 @@
+#include "corpus/dedup/crowds.h"
 #include "corpus/dedup/near/similarity_cache.h"
 #include "text/words/bags.h"
 #include "text/words/ngrams.h"
 
-enum { ALL_PAIRS = 32, NEIGHBOURS = 8 };                     /* as in linking.py */
+enum { ALL_PAIRS = 32, NEIGHBOURS = 8 }; /* as in linking.py */
 enum { LOOK_UP, MARK, SETS, SIGNATURES, COSINES };
 
 KERNEL void flatten(i64_out parent) {
@@ -68,28 +69,6 @@ static float similarity(int64_t what, int64_t a, int64_t b, const Payload *by) {
     return (float)((double)equal / (double)by->minima);
 }
 
-/* A document of a crowd and its place in the order. */
-typedef struct {
-    uint64_t key;
-    int64_t node;
-} Member;
-
-static int by_key(const void *a, const void *b) {
-    uint64_t left = ((const Member *)a)->key, right = ((const Member *)b)->key;
-    return (left > right) - (left < right);
-}
-
-/* The order of a crowd: by a hash of band key and id. */
-static bool order_crowd(int64_t *order, int64_t count, uint64_t key, const uint64_t *low) {
-    Member *members = malloc(count * sizeof *members);
-    if (members == NULL) return false;
-    for (int64_t i = 0; i < count; i++) members[i] = (Member){mix(low[order[i]] ^ key), order[i]};
-    qsort(members, count, sizeof *members, by_key);
-    for (int64_t i = 0; i < count; i++) order[i] = members[i].node;
-    free(members);
-    return true;
-}
-
 INLINE float as_float(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -119,7 +98,12 @@ KERNEL int64_t walk(
         int64_t most = crowd ? count * (NEIGHBOURS + 1) : count * (count - 1) / 2;
         if (refused.size < 2 * (held + most) || found + most > found_pairs.size) break;
         memcpy(order.at, node.at + first, count * sizeof *order.at);
-        if (crowd && !order_crowd(order.at, count, key.at[first], low.at)) return NO_MEMORY;
+        if (crowd) {
+            Member *members = order_crowd(node.at + first, count, key.at[first], low.at);
+            if (members == NULL) return NO_MEMORY;
+            for (int64_t i = 0; i < count; i++) order.at[i] = members[i].document;
+            free(members);
+        }
         for (int64_t i = 0; i < count; i++) {
             int64_t a = order.at[i], reach = crowd ? min_i64(count, i + 1 + NEIGHBOURS) : count;
             int64_t star = crowd && a != least.at[group]; /* the pair with the smallest id comes first */

@@ -1,4 +1,4 @@
-#include "text/words/word_hashes.h"
+#include "corpus/dedup/crowds.h"
 
 enum { ALL_PAIRS = 64, NEIGHBOURS = 16 }; /* as in pairs.py */
 
@@ -21,30 +21,18 @@ KERNEL void pack_sides(bool_rows_in sides, int64_t bits, u64_rows_out out) {
         }
 }
 
-/* A document of a crowd and its place in the order. */
-typedef struct {
-    uint64_t key, number;
-} Member;
-
-static int by_key(const void *a, const void *b) {
-    uint64_t left = ((const Member *)a)->key, right = ((const Member *)b)->key;
-    return (left > right) - (left < right);
-}
-
 /* Pairs of a crowd: each with the first, then with the next ones in an order of its own. */
 static int64_t pair_crowd(const uint64_t *members, int64_t size, uint64_t key, uint64_t *left, uint64_t *right) {
     int64_t count = 0;
-    Member *order = malloc(size * sizeof *order);
+    Member *order = order_crowd((const int64_t *)members, size, key, NULL);
     if (order == NULL) return NO_MEMORY;
-    for (int64_t i = 0; i < size; i++) order[i] = (Member){mix(members[i] ^ key), members[i]};
     for (int64_t i = 1; i < size; i++) {
         left[count] = members[0];
         right[count++] = members[i];
     }
-    qsort(order, size, sizeof *order, by_key);
     for (int64_t i = 0; i < size; i++)
         for (int64_t j = i + 1; j < min_i64(size, i + 1 + NEIGHBOURS); j++) {
-            uint64_t one = order[i].number, other = order[j].number;
+            uint64_t one = order[i].document, other = order[j].document;
             left[count] = one < other ? one : other;
             right[count++] = one < other ? other : one;
         }
