@@ -67,11 +67,8 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
 
 def signed(payload: bytes, trust: Trust) -> dict[str, Any]:
     """Any bytes in an envelope, under a genuine signature."""
-    from securesystemslib.dsse import Envelope
-
-    envelope = Envelope(payload, dsse.PAYLOAD_TYPE, {})
-    envelope.sign(trust.signer(PROMOTER).for_dsse())
-    return dict(envelope.to_dict())
+    bare = {"payload": base64.b64encode(payload).decode(), "payloadType": dsse.PAYLOAD_TYPE, "signatures": []}
+    return dsse.signed_also(bare, trust.signer(PROMOTER))
 
 
 @pytest.fixture(scope="module")

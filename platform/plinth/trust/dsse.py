@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -49,12 +48,8 @@ def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
     Raises:
         SignatureError: a private key cannot be used.
     """
-    from securesystemslib.dsse import Envelope
-
-    envelope = Envelope(fingerprint.canonical(content), PAYLOAD_TYPE, {})
-    for signer in signers:
-        envelope.sign(signer.for_dsse())
-    return dict(envelope.to_dict())
+    payload = base64.b64encode(fingerprint.canonical(content)).decode()
+    return signed_also({"payload": payload, "payloadType": PAYLOAD_TYPE, "signatures": []}, *signers)
 
 
 def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
@@ -63,10 +58,13 @@ def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]
     Raises:
         SignatureError: not an envelope, or a private key cannot be used.
     """
-    found = _envelope(envelope, "the envelope")
+    signed, _ = _signed(envelope, "the envelope")
+    signatures = {one["keyid"]: one for one in envelope["signatures"]}
     for signer in signers:
-        found.sign(signer.for_dsse())
-    return dict(found.to_dict())
+        key_id, made = signer.key_id, signer.sign(signed)
+        signatures[key_id] = {"keyid": key_id, "sig": base64.b64encode(made).decode()}
+    kept = {name: envelope[name] for name in ("payload", "payloadType")}
+    return {**kept, "signatures": list(signatures.values())}
 
 
 def opened(
@@ -214,31 +212,29 @@ def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
 
 def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str]:
     """Identities of those of these public keys whose signature over the envelope holds."""
-    from securesystemslib.exceptions import UnverifiedSignatureError
-
-    found = _envelope(envelope, where)
-    pae, valid = found.pae(), set()
-    for key_id, signature in found.signatures.items():
-        if key_id not in keys:
-            continue
-        try:
-            public_key(keys[key_id], key_id).verify_signature(signature, pae)
-        except UnverifiedSignatureError:
-            continue
-        valid.add(key_id)
-    return frozenset(valid)
+    signed, signatures = _signed(envelope, where)
+    return frozenset(
+        key_id
+        for key_id, signature in signatures.items()
+        if key_id in keys and public_key(keys[key_id], key_id).verifies(signature, signed)
+    )
 
 
-def _envelope(envelope: Any, where: str) -> Any:
-    from securesystemslib.dsse import Envelope
-    from securesystemslib.exceptions import Error
+def _signed(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
+    """The bytes that are signed (DSSE's pre-authentication encoding), and the signatures by identity of the key.
 
+    Raises:
+        SignatureError: not an envelope, or two signatures of one key.
+    """
     try:
-        found = Envelope.from_dict(copy.deepcopy(dict(envelope)))
-        found.pae()
-    except (ValueError, KeyError, TypeError, AttributeError, Error) as error:
+        kind, payload = envelope["payloadType"].encode(), base64.b64decode(envelope["payload"], validate=True)
+        found = [(one["keyid"], base64.b64decode(one["sig"], validate=True)) for one in envelope["signatures"]]
+        signatures = dict(found)
+        if len(signatures) != len(found):
+            raise ValueError("two signatures of one key")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
-    return found
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload), signatures
 
 
 def _revoked(authority: Authority, key_id: str, at: Any, where: str) -> bool:

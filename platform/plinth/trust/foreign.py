@@ -29,27 +29,29 @@ PIN_VARIABLE, PIN_FILE_VARIABLE = "PLINTH_PIN", "PLINTH_PIN_FILE"
 _REFUSED: set[tuple[str, str]] = set()
 
 
-def signer(source: str, key: Any) -> Any:
-    """securesystemslib's signer of a source that is no PEM.
+def sign(source: str, public: str, data: bytes) -> bytes:
+    """A signature (DER) over the SHA-256 of bytes, by a key that is no PEM.
 
     Args:
         source: `command:…`, or a URI that securesystemslib knows.
-        key: its public half, as securesystemslib has it.
+        public: PEM of the key's public half.
 
     Raises:
-        SignatureError: securesystemslib knows no such service, or its library is missing. Its `sign` raises it too:
-            the module or the program refuses, is absent, or has no such key.
+        SignatureError: securesystemslib knows no such service, its library is missing, or the module or the program
+            refuses, is absent, or has no such key.
     """
     scheme, _, rest = source.partition(":")
     if scheme == "command":
-        return _signer(key, lambda payload: _run(rest, payload).hex())
-    from securesystemslib.signer import Signer as Base  # type: ignore[attr-defined]
+        return _run(rest, data)
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer import Signer, SSlibKey  # type: ignore[attr-defined]
 
     try:
-        found = Base.from_priv_key_uri(source, key, lambda _: _usable_pin(source))
+        key = SSlibKey.from_crypto(load_pem_public_key(public.encode()))
+        found = Signer.from_priv_key_uri(source, key, lambda _: _usable_pin(source))
     except Exception as error:  # each service's library has errors of its own
         raise _no_signer(source, error) from error
-    return _signer(key, lambda payload: _signed(source, found, payload))
+    return bytes.fromhex(_signed(source, found, data))
 
 
 def public_of(source: str) -> str:
@@ -147,27 +149,6 @@ def _refusal(source: str, error: Exception) -> SignatureError:
 def _no_signer(source: str, error: Exception) -> SignatureError:
     known = "file:, env:, command:, hsm:, awskms:"
     return SignatureError(f"no signer for {source.partition(':')[0]}:", found=error, expected=known)
-
-
-def _signer(key: Any, sign: Any) -> Any:
-    from securesystemslib.signer import Signature  # type: ignore[attr-defined]
-    from securesystemslib.signer import Signer as Base  # type: ignore[attr-defined]
-
-    class ForeignSigner(Base):
-        """Signs elsewhere."""
-
-        @classmethod
-        def from_priv_key_uri(cls, priv_key_uri: str, public_key: Any, secrets_handler: Any = None) -> Any:
-            return signer(priv_key_uri, public_key)
-
-        @property
-        def public_key(self) -> Any:
-            return key
-
-        def sign(self, payload: bytes) -> Signature:
-            return Signature(key.keyid, sign(payload))
-
-    return ForeignSigner()
 
 
 def _run(command: str, payload: bytes) -> bytes:

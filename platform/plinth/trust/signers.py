@@ -12,6 +12,7 @@ The last three kinds are `foreign`'s.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,18 +24,40 @@ from plinth.errors import SignatureError
 from plinth.storage.atomic import write_bytes
 from plinth.trust import foreign
 
+#: Canonical JSON of a public key; its PEM has nothing to escape.
+_CANONICAL = '{{"keytype":"ecdsa","keyval":{{"public":"{}"}},"scheme":"ecdsa-sha2-nistp256"}}'
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A public key (ECDSA on P-256), and its identity: SHA-256 of its canonical form, as securesystemslib gives it."""
+
+    key_id: str
+    key: Any = field(repr=False)
+
+    def verifies(self, signature: bytes, data: bytes) -> bool:
+        """True if the signature (DER) over the SHA-256 of the data holds."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        try:
+            self.key.verify(signature, data, ECDSA(SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
 
 @lru_cache(maxsize=256)
-def public_key(pem: str, key_id: str | None = None) -> Any:
-    """securesystemslib's key of a PEM.
+def public_key(pem: str, key_id: str | None = None) -> PublicKey:
+    """The public key of a PEM.
 
     Raises:
         SignatureError: not a public key, or not the one with that identity.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
     try:
         loaded = load_pem_public_key(pem.encode())
@@ -42,15 +65,16 @@ def public_key(pem: str, key_id: str | None = None) -> Any:
         raise SignatureError("this is not a public key", found=error, expected="PEM, ECDSA on P-256") from error
     if not isinstance(loaded, EllipticCurvePublicKey) or not isinstance(loaded.curve, SECP256R1):
         raise SignatureError("a public key is of another kind", found=type(loaded).__name__, expected="ECDSA on P-256")
-    key = SSlibKey.from_crypto(loaded)
-    if key_id not in (None, key.keyid):
-        raise SignatureError("a key is listed under another key's identity", found=key.keyid, expected=key_id)
-    return key
+    written = loaded.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    found = hashlib.sha256(_CANONICAL.format(written).encode()).hexdigest()
+    if key_id not in (None, found):
+        raise SignatureError("a key is listed under another key's identity", found=found, expected=key_id)
+    return PublicKey(found, loaded)
 
 
 def key_id_of(pem: str) -> str:
-    """Identity of a public key: SHA-256 of its canonical form, as securesystemslib gives it."""
-    return str(public_key(pem).keyid)
+    """Identity of a public key."""
+    return public_key(pem).key_id
 
 
 @dataclass(frozen=True)
@@ -73,26 +97,18 @@ class Signer:
     def key_id(self) -> str:
         return key_id_of(self.public)
 
-    def for_dsse(self) -> Any:
-        """securesystemslib's signer.
-
-        Raises:
-            SignatureError: the private key is absent, readable by others, of another kind, or not this one.
-        """
-        scheme = self.source.partition(":")[0]
-        if scheme not in ("file", "env"):
-            return foreign.signer(self.source, public_key(self.public))
-        from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
-
-        return CryptoSigner(private_key(self.source), public_key(self.public))
-
     def sign(self, data: bytes) -> bytes:
         """A signature (DER) over the SHA-256 of bytes.
 
         Raises:
-            SignatureError: as `for_dsse`.
+            SignatureError: the private key is absent, readable by others, of another kind, or not this one.
         """
-        return bytes.fromhex(self.for_dsse().sign(data).signature)
+        if self.source.partition(":")[0] not in ("file", "env"):
+            return foreign.sign(self.source, self.public, data)
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        return bytes(private_key(self.source).sign(data, ECDSA(SHA256())))
 
 
 def private_key(source: str) -> Any:
@@ -176,15 +192,8 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
 
 def _signs_for(source: str, pem: str) -> bool:
     """Whether a key that is kept elsewhere is the private half of this one: it signs a fixed text."""
-    from securesystemslib.exceptions import UnverifiedSignatureError
-
-    key, text = public_key(pem), b"plinth: which key is this?"
-    try:
-        signature = Signer("", "", source, pem).for_dsse().sign(text)
-        key.verify_signature(signature, text)
-    except UnverifiedSignatureError:
-        return False
-    return True
+    text = b"plinth: which key is this?"
+    return public_key(pem).verifies(Signer("", "", source, pem).sign(text), text)
 
 
 def _pem(source: str) -> bytes:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import copy
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -143,3 +146,56 @@ def test_an_envelope_is_verified_once_and_what_differs_from_it_anew(
         with pytest.raises(SignatureError, match="does not hold"):
             dsse.opened(envelope, promoter, KIND, "it")
     assert len(verified) == 2  # the promoter's keys are not named in the envelope
+
+
+def test_envelopes_and_identities_are_those_of_securesystemslib(trust: Trust) -> None:
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import SSlibKey
+
+    signer = trust.signer(TRAINER)
+    key = SSlibKey.from_crypto(load_pem_public_key(signer.public.encode()))
+    assert key.keyid == signer.key_id
+    envelope = dsse.seal(dsse.statement(KIND, {"a": "0" * 64}, {"of": "é"}), signer)
+    theirs = Envelope.from_dict(copy.deepcopy(envelope))
+    assert list(theirs.verify([key], 1)) == [signer.key_id]
+    assert theirs.to_dict() == envelope
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"payload": "?"},
+        {"payload": None},
+        {"payloadType": 1},
+        {"signatures": None},
+        {"signatures": [{"keyid": "a"}]},
+        {"signatures": [{"keyid": [], "sig": ""}]},
+        {"signatures": [{"keyid": "a", "sig": "?"}]},
+        {"signatures": [{"keyid": "a", "sig": ""}, {"keyid": "a", "sig": ""}]},
+    ],
+)
+def test_what_is_not_an_envelope_is_refused(change: dict[str, Any], trust: Trust) -> None:
+    envelope = dsse.seal(dsse.statement(KIND, {"a": "0" * 64}, {}), trust.signer(TRAINER)) | change
+    with pytest.raises(SignatureError, match="is not a DSSE envelope"):
+        dsse.holding(envelope, trust.authority(TRAINER), "it")
+
+
+def test_a_signature_that_is_not_one_does_not_hold(trust: Trust) -> None:
+    envelope = dsse.seal(dsse.statement(KIND, {"a": "0" * 64}, {}), trust.signer(TRAINER))
+    for signature in ("", base64.b64encode(b"nonsense").decode()):
+        envelope["signatures"][0]["sig"] = signature
+        assert dsse.holding(envelope, trust.authority(TRAINER), "it") == set()
+
+
+def test_a_local_key_signs_and_verifies_without_the_clients_of_key_services(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from plinth.trust import signers
+source = "file:{tmp_path / "own.key"}"
+signer = signers.Signer("trainer", "own", source, signers.make_private_key(Path({str(tmp_path / "own.key")!r})))
+assert signers.public_key(signer.public).verifies(signer.sign(b"text"), b"text")
+assert not {{"securesystemslib", "boto3", "pkcs11"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,7 +5,7 @@ import os
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rehearsals train on CPUs, whatever the machine has
 
-import securesystemslib.dsse  # noqa: F401
+import cryptography.hazmat.primitives.serialization  # noqa: F401
 
 from plinth import extensions
 from plinth.training import data, loop  # noqa: F401
