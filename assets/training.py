@@ -25,12 +25,8 @@ from plinth.corpus.protected import protected
 from plinth.errors import PlinthError
 from plinth.evaluation.probes import probe_sets
 from plinth.model import flops
-from plinth.operation.spending import admission, parameters, settlement, summary
-from plinth.operation.spending.energy import Energy
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.run import build
-from plinth.report.run.metrics import words
 from plinth.text.markdown import plain
 from plinth.training import config, job, manifests, preparation
 from plinth.training.attempts import statement
@@ -136,6 +132,9 @@ def _probes(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    from plinth.operation.spending import admission, settlement
+    from plinth.report.run.metrics import words
+
     prepared = _prepared(recipe, ctx, inputs)
     told = notices(ctx, prepared)
     handle = admission.submit(ctx, prepared)
@@ -294,6 +293,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
     import dagster as dg
 
     from plinth.report import figures as report_figures
+    from plinth.report.run.metrics import words
 
     prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
     events = timeline(prepared.directory.events)
@@ -317,12 +317,18 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 
 def _page(ctx: Context, prepared: RunConfig) -> Path:
     """The page of the run, at the price of the ledger."""
+    from plinth.operation.spending import parameters
+    from plinth.report.run import build
+
     price = parameters.load(ctx.workspace).price(prepared.stopping.price_per_rank_hour)
     return build.write(ctx, prepared, price_per_rank_hour=price or None)
 
 
 def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
     """What the run's jobs cost, on what, and the energy of its devices; nothing where the ledger is away."""
+    from plinth.operation.spending import summary
+    from plinth.operation.spending.energy import Energy
+
     try:
         row = summary.of_run(ctx, prepared.run_id)
     except PlinthError:

@@ -14,9 +14,7 @@ import pyarrow as pa
 from assets.framework.stage import Inputs, Stage
 from plinth.compute import costs
 from plinth.compute.context import Context
-from plinth.operation.spending import corpus_admission, parameters
 from plinth.records import Manifest
-from plinth.storage import addresses
 from plinth.text.markdown import code, plain
 
 if TYPE_CHECKING:
@@ -68,6 +66,8 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
     """
     import dagster as dg
 
+    from plinth.operation.spending import corpus_admission, parameters
+
     last = costs.load(ctx.workspace, asset)
     if cached:
         made_by = {"made_by": dg.MetadataValue.dagster_run(last.run)} if last and last.run else {}
@@ -89,6 +89,8 @@ def money(amount: float) -> str:
 def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
     """A page of the workspace: a link where it is served, else its path, which no browser follows from Dagster."""
     import dagster as dg
+
+    from plinth.storage import addresses
 
     url = addresses.page_url(ctx.workspace, path)
     return dg.MetadataValue.url(url) if url else dg.MetadataValue.path(path)

@@ -35,7 +35,7 @@ SPELLING = "spelling"
 class Frozen(BaseModel):
     """Base of all records and parameters: immutable, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 def internal(default: Any, *, description: str, **constraints: Any) -> Any:

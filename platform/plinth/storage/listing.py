@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.errors import SourceError
-from plinth.storage import http, hub, off_limits
+from plinth.storage import hub, off_limits
 from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDigests, digests, range_digest
 from plinth.storage.files import PRIVATE_FILE, SPECIAL_FILE, SYMLINK, SourceFile
 from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable, source_filesystem
@@ -234,7 +234,7 @@ def _find(
                 found |= fs.find(match, detail=True) if info["type"] == "directory" else {match: info}
         else:
             found = fs.find(path, detail=True)
-    if http.serves(uri):
+    if "https" in fs.protocol:
         root = folder = anchor = next(iter(found))  # the final address, which a redirect may have changed
     listed = [(_relative(one, root, folder), one, info) for one, info in sorted(found.items()) if one[-1:] != "/"]
     # A file or a pattern that the location itself spells out is meant, whatever its name.
@@ -304,14 +304,19 @@ def _guarded(found: Iterable[_Found], uri: str) -> list[_Found]:
 def _sized(found: Sequence[_Found]) -> list[_Found]:
     """The same with the sizes and marks that their list does not have."""
 
+    def unknown(info: Mapping[str, Any]) -> bool:
+        return info["size"] is None and "uri" in info
+
     def sized(one: _Found) -> _Found:
         name, path, info = one
-        if info["size"] is not None or "uri" not in info:
+        if not unknown(info):
             return one
         fs, own = filesystem(info["uri"])
         with readable(info["uri"], "open"):
             return name, path, {**fs.info(own), **{key: value for key, value in info.items() if value is not None}}
 
+    if not any(unknown(info) for _, _, info in found):
+        return list(found)
     with ThreadPoolExecutor(LOOKING_THREADS) as pool:
         return list(pool.map(sized, found))
 

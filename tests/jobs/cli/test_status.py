@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -161,3 +162,20 @@ def test_a_workspace_that_is_not_there_is_named(tmp_path: Path, plinth: Plinth, 
 
 def test_a_workspace_without_a_recipe_says_so(ctx: Context, plinth: Plinth) -> None:
     assert "has no recipe of an earlier run" in plinth("status", "-w", ctx.workspace.root).err
+
+
+#: Packages that neither the keys of stages nor the checks of a recipe need.
+HEAVY = ("torch", "dagster", "mlflow", "pandas", "duckdb", "matplotlib", "requests", "chardet", "boto3",
+         "securesystemslib", "plinth.report.run")  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [("status",), ("recipe", "check", str(RECIPE))])
+def test_it_imports_nothing_that_keys_and_checks_do_not_need(words: tuple[str, ...], ctx: Context) -> None:
+    _publish(ctx, 3)
+    options = ["-w", str(ctx.workspace.root), "-r", str(RECIPE)]
+    code = (
+        f"import sys; from jobs.cli.root import call; assert call({[*options, *words]}) == 0\n"
+        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"

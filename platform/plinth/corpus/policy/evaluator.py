@@ -98,13 +98,43 @@ def evaluate_value(node: ast.expr, columns: Columns, rows: int) -> Any:
         column = columns[column_name(node)]
         return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     if isinstance(node, ast.Constant):
-        return pa.scalar(node.value)
+        return literals([node.value])[0]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return pc.negate(_float(evaluate_value(node.operand, columns, rows)))
     if isinstance(node, ast.BinOp):
         left, right = evaluate_value(node.left, columns, rows), evaluate_value(node.right, columns, rows)
         return ARITHMETIC[type(node.op)](_float(left), _float(right))
-    return pa.array(evaluate_condition(node, columns, rows))
+    return _booleans(evaluate_condition(node, columns, rows))
+
+
+def literals(values: Sequence[Any], kind: pa.DataType | None = None) -> Any:
+    """Literals as an Arrow array, from their bytes: pyarrow's conversion of Python values imports pandas.
+
+    Args:
+        kind: type of the array; by default that of the literals.
+
+    Raises:
+        TypeError, pa.ArrowException: values of several kinds, or of another kind than the array.
+    """
+    kinds = {type(value) for value in values}
+    if kinds == {str} and (kind is None or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        texts = [value.encode() for value in values]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        made = pa.Array.from_buffers(pa.string(), len(texts), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
+    elif kinds == {bool} and (kind is None or pa.types.is_boolean(kind)):
+        made = _booleans(np.array(values))
+    elif kinds == {int} and (kind is None or pa.types.is_integer(kind)):
+        made = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.array(values, np.int64))])
+    elif kinds == {float} and (kind is None or pa.types.is_floating(kind)):
+        made = pa.Array.from_buffers(pa.float64(), len(values), [None, pa.py_buffer(np.array(values))])
+    else:
+        return pa.array(values, kind)  # missing values, mixtures, and what pyarrow refuses by name
+    return made if kind is None else made.cast(kind)
+
+
+def _booleans(mask: Bools) -> Any:
+    """A mask as an Arrow array."""
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))])
 
 
 def _comparison(node: ast.Compare, columns: Columns, rows: int) -> Bools:
@@ -150,11 +180,11 @@ def _chain(node: ast.Compare, columns: Columns, rows: int) -> Bools:
     found, left = None, evaluate_value(node.left, columns, rows)
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         if isinstance(op, ast.In | ast.NotIn):
-            values = pa.array([ast.literal_eval(item) for item in comparator.elts], left.type)  # type: ignore[attr-defined]
+            values = literals([ast.literal_eval(item) for item in comparator.elts], left.type)  # type: ignore[attr-defined]
             one, right = _mask(pc.is_in(left, value_set=values), rows), left
         elif isinstance(op, ast.Is | ast.IsNot):
             literal, right = comparator.value, left  # type: ignore[attr-defined]
-            one = _mask(pc.is_null(left) if literal is None else pc.equal(left, pa.scalar(literal)), rows)
+            one = _mask(pc.is_null(left) if literal is None else pc.equal(left, literals([literal])[0]), rows)
         else:
             right = evaluate_value(comparator, columns, rows)
             one = _mask(COMPARISONS[type(op)][0](left, right), rows)

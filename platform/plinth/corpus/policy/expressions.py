@@ -115,7 +115,7 @@ def _tree(text: str, where: str) -> ast.expr:
 
 def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) -> None:
     """Evaluate on no rows, so that types that do not fit are found before any document is read."""
-    empty = {name: pa.array([], schema[name]) for name in expression.columns}
+    empty = {name: pa.nulls(0, schema[name]) for name in expression.columns}
     try:
         kind = evaluate_value(expression.tree, empty, 0).type
     except (pa.ArrowException, TypeError) as error:
