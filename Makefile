@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 VENV        := .venv
 comma       := ,
 BIN         := $(VENV)/bin
-PIP         := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --retries 1 --constraint constraints.txt
+PIP         := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --retries 1 $(if $(PIP_DEFAULT_TIMEOUT),,--timeout 10) --constraint constraints.txt
 UV          := $(BIN)/python -m uv pip install --python $(BIN)/python --no-config --no-build-isolation --constraint constraints.txt
 INPUTS      := pyproject.toml constraints.txt
 SLURM       := slurmctld slurmd slurm-client munge
@@ -29,7 +29,7 @@ help: ## list these targets
 
 # ---- set-up ---------------------------------------------------------------------------------------
 
-setup: $(VENV)/.setup ## make .venv and install Plinth into it (once; again when pins change)
+setup: $(VENV)/.kernels ## make .venv and install Plinth into it (once; again when pins change)
 
 setup-dev: $(VENV)/.setup-dev
 
@@ -37,7 +37,18 @@ setup-dev: $(VENV)/.setup-dev
 define environment
 	@"$(PYTHON)" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null || \
 	  { echo "PYTHON is '$(PYTHON)': expected Python 3.11 or 3.12 with venv (Debian: apt-get install python3.11-venv), or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@[ -e $(VENV)/.setup ] || { echo "creating $(VENV)"; "$(PYTHON)" -m venv --clear $(VENV); } || $(stopped)
+	@[ -e $(VENV)/.setup ] || { echo "creating $(VENV)"; $(call alive,"$(PYTHON)" -m venv --clear $(VENV)); } || $(stopped)
+endef
+
+# Run a command, with a line every five seconds: pip prints nothing while it unpacks torch, and uv nothing into a log. On
+# a terminal, bars show the rest, so the line comes while the environment grows. Ctrl-C ends the command, not the advice.
+define alive
+trap : INT; \
+	(trap 'kill $$!; exit' TERM; while kill -0 $$$$; do sleep 5 >/dev/null 2>&1 & wait $$!; \
+	  now=$$(du -sm $(VENV) 2>/dev/null | cut -f1); \
+	  [ -t 1 ] && [ "$$now" = "$$was" ] || echo "  $${now:-0} MB in $(VENV), in the end some 2,000 (with CUDA 7,000)"; was=$$now; \
+	done 2>/dev/null) & alive=$$!; \
+	{ $(1); }; status=$$?; kill $$alive; wait $$alive 2>/dev/null; (exit $$status)
 endef
 
 # pip's index and certificates serve uv, too. Without uv, pip does the same in minutes.
@@ -46,27 +57,30 @@ define install
 	@index=$${PIP_INDEX_URL:-$$($(BIN)/python -m pip config get global.index-url 2>/dev/null)}; \
 	[ -z "$$index" ] || export UV_DEFAULT_INDEX="$$index"; \
 	[ -z "$$PIP_CERT" ] || export SSL_CERT_FILE="$${SSL_CERT_FILE:-$$PIP_CERT}"; \
-	if $(BIN)/python -m uv --version >/dev/null 2>&1; then $(UV) $(1); \
-	else echo "uv is not available here: pip takes some minutes"; $(PIP) --no-build-isolation $(1); fi || $(stopped)
+	if $(BIN)/python -m uv --version >/dev/null 2>&1; then $(call alive,$(UV) $(1)); \
+	else echo "uv is not available here: pip takes some minutes"; $(call alive,$(PIP) --no-build-isolation $(1)); fi || $(stopped)
 	@[ ! -e $(VENV)/.unfinished ] || mv $(VENV)/.unfinished $(VENV)/.setup
 	@touch $@
 endef
 
-stopped = { echo "set-up stopped; the reason is above. Expected: a package index that answers (HTTPS_PROXY or pip's index-url where one is needed), and 4 GB free in this folder and in ~/.cache (free here: $$(df -Ph . | awk 'END { print $$4 }')). Then run the same command again: it goes on with what is downloaded." >&2; exit 1; }
+stopped = { echo "set-up stopped; the reason is above. Expected: a package index that answers (HTTPS_PROXY or pip's index-url where one is needed), and 4 GB free in this folder (here: $$(df -Ph . | awk 'END { print $$4 }')) and in ~/.cache, which this user may write (UV_CACHE_DIR names another). Then run the same command again: it goes on with what is downloaded." >&2; exit 1; }
 
 # DeepSpeed's build looks for torch, so torch and the build tools come first and builds are not isolated. pip takes torch,
 # because uv does not read pip's own folders of wheels; uv then keeps the torch that is installed.
 $(VENV)/.setup: $(INPUTS)
 	$(environment)
 	@echo "set-up 1 of 3: torch, build tools and uv"
-	@$(PIP) torch setuptools wheel ninja packaging hatchling editables $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) || $(stopped)
+	@{ $(call alive,$(PIP) torch setuptools wheel ninja packaging hatchling editables $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))); } || $(stopped)
 	@$(PIP) --no-deps uv || :
 	@echo "set-up 2 of 3: Plinth and what it needs, some 220 packages"
 	$(call install,--editable '.[tasks]')
+
+$(VENV)/.kernels: $(VENV)/.setup
 	@echo "set-up 3 of 3: kernels, with gcc"
 	@$(BIN)/python -m plinth.kernels
+	@touch $@
 
-$(VENV)/.setup-dev: $(VENV)/.setup
+$(VENV)/.setup-dev: $(VENV)/.kernels
 	@echo "installing what the tests need"
 	$(call install,--editable '.[dev]')
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = """#!/bin/sh
 [ "$1" != -c ] || exit ${FAKE_VERSION:-0}
 echo "$*" >> "$FAKE_LOG"
+[ "$3 $4" != "$FAKE_INTERRUPTED" ] || { kill -INT 0; exit 130; }
 case "$2 $3" in
   "venv --clear") rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python;;
   "pip config") [ -z "$FAKE_INDEX" ] && exit 1; echo "$FAKE_INDEX";;
+  "plinth.kernels ") exit ${FAKE_KERNELS:-0};;
+  "pip install") [ -z "$FAKE_SLOW" ] || while [ "$(wc -l < "$FAKE_SLOW")" -lt 2 ]; do :; done;;
   "uv --version") exit ${FAKE_UV:-0};;
   "uv pip") echo "index $UV_DEFAULT_INDEX cert $SSL_CERT_FILE" >> "$FAKE_LOG"; exit ${FAKE_INSTALL:-0};;
 esac
@@ -40,7 +44,9 @@ class Checkout:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "MAKE", "SSL_"))}
         command = ["make", target, f"PYTHON={variables.pop('PYTHON', self.python)}"]
         environment = clean | {"FAKE_LOG": str(self.log)} | variables
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
+        own: dict[str, Any] = {"cwd": self.folder, "env": environment, "start_new_session": True}
+        done = subprocess.run(command, **own, capture_output=True, text=True, timeout=60)
+        self.stdout = done.stdout
         return done.returncode, done.stderr, self.log.read_text().splitlines()
 
 
@@ -86,7 +92,7 @@ def test_a_setup_that_stopped_says_what_to_do_and_the_same_command_goes_on(check
     status, stderr, _ = checkout.make(FAKE_INSTALL="1")
     assert status == 2
     assert "run the same command again" in stderr
-    assert "free here: " in stderr
+    assert "4 GB free in this folder (here: " in stderr
     (checkout.folder / ".venv" / "half").touch()
     status, _, calls = checkout.make()
     assert (status, calls[0]) == (0, "-m venv --clear .venv")
@@ -102,3 +108,28 @@ def test_a_second_installation_that_stopped_leaves_no_environment_that_counts_as
 def test_a_further_installation_makes_no_earlier_one_stale(checkout: Checkout) -> None:
     checkout.make(".venv/.setup-bench")
     assert checkout.make(".venv/.setup-dev")[2] == []
+
+
+@pytest.mark.parametrize("interrupted", ["--clear .venv", "install --disable-pip-version-check", "pip install"])
+def test_ctrl_c_ends_with_what_to_do_and_the_same_command_goes_on(checkout: Checkout, interrupted: str) -> None:
+    status, stderr, _ = checkout.make(FAKE_INTERRUPTED=interrupted)
+    assert status != 0
+    assert "run the same command again" in stderr
+    assert checkout.make()[0] == 0
+
+
+def test_kernels_that_did_not_compile_are_all_that_is_left_to_do(checkout: Checkout) -> None:
+    assert checkout.make(FAKE_KERNELS="1")[0] == 2
+    assert checkout.make()[2] == ["-m plinth.kernels"]
+    assert checkout.make()[2] == []
+
+
+def test_an_installation_that_prints_nothing_is_shown_by_its_size(checkout: Checkout) -> None:
+    programs, measured = checkout.folder / "programs", checkout.folder / "measured"
+    programs.mkdir()
+    measured.touch()
+    for name, does in (("sleep", "exit"), ("du", 'echo >> "$FAKE_SLOW"; printf "17\\t.venv"')):
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    assert checkout.make(FAKE_SLOW=str(measured), PATH=f"{programs}:{os.environ['PATH']}")[0] == 0
+    assert "  17 MB in .venv, in the end some 2,000" in checkout.stdout

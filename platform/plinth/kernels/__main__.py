@@ -5,10 +5,23 @@
 
 import sys
 
+from plinth.errors import PlinthError
 from plinth.kernels.build import CARRIED, LEVELS, compile_into, library
 
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--carry"]:
+
+def main(arguments: list[str]) -> str | None:
+    """Compile; returns what to tell the user where that stopped."""
+    try:
+        _compile(carry=arguments == ["--carry"])
+    except PlinthError as error:
+        return f"{error}\nThen run the same command again: compiled files are kept."
+    except KeyboardInterrupt:
+        return "interrupted; run the same command again: compiled files are kept"
+    return None
+
+
+def _compile(*, carry: bool) -> None:
+    if carry:
         CARRIED.mkdir(exist_ok=True)
         for level in LEVELS:
             compile_into(CARRIED, level)
@@ -16,3 +29,7 @@ if __name__ == "__main__":
             file.unlink()
     else:
         library()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -132,12 +132,16 @@ def _compiled(folder: Path, target: str) -> list[Path]:
     begun, shown = time.monotonic(), 0.0
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         running = [pool.submit(_compile, *each, target) for each in todo]
-        for count, each in enumerate(as_completed(running), start=1):
-            each.result()
-            now = time.monotonic()
-            if now - shown > 1 or count == len(todo):
-                shown = now
-                _say(f"compiling kernels: {count}/{len(todo)} files in {now - begun:.1f} s")
+        try:
+            for count, each in enumerate(as_completed(running), start=1):
+                each.result()
+                now = time.monotonic()
+                if now - shown > 1 or count == len(todo):
+                    shown = now
+                    _say(f"compiling kernels: {count}/{len(todo)} files in {now - begun:.1f} s")
+        except BaseException:  # Ctrl-C, too: files that wait are not compiled first
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return [made for _, made in objects]
 
 
@@ -185,7 +189,8 @@ def _run(arguments: list[str], target: str, what: str) -> None:
     done = processes.run(command, capture_output=True, text=True)
     if done.returncode:
         found = done.stderr[-2000:]
-        raise StageError(f"{what} does not compile", found=found, remedy="report it, with the version of the compiler")
+        remedy = "make room or repair gcc, if it names one of them; else report it, with the version of gcc"
+        raise StageError(f"{what} does not compile", found=found, remedy=remedy)
     if done.stderr:
         _say(done.stderr)
 

@@ -7,6 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,8 @@ import pytest
 
 import plinth
 from plinth import private
+from plinth.errors import MissingError
+from plinth.kernels import __main__ as kernels_main
 from plinth.kernels import build, compiled
 from plinth.kernels.prototypes import prototypes
 
@@ -152,6 +157,44 @@ def test_without_a_compiler_or_with_a_file_that_does_not_compile(package: Path, 
     assert f"{package / 'room' / 'second.c'} does not compile" in done.stderr
     (package / "room" / "second.c").write_text('#include "kernels/kernel.h"\n')
     assert _run(package, "print(answer(40))").stdout == "41\n"
+
+
+def test_after_a_failure_or_ctrl_c_files_that_wait_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Compilers that run hold the pool until it is told to stop."""
+    files, begun, stopped = [(f"m{n}", tmp_path / f"{n}.c") for n in range(100)], list[str](), threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            stopped.set()
+            super().shutdown(wait)
+
+    def compile_one(module: str, *_: object) -> None:
+        begun.append(module)
+        if module == "m0":
+            raise KeyboardInterrupt
+        stopped.wait()
+
+    monkeypatch.setattr(build, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(build, "sources", lambda: files)
+    monkeypatch.setattr(build, "_digest", lambda *_: "0")
+    monkeypatch.setattr(build, "_compile", compile_one)
+    with pytest.raises(KeyboardInterrupt):
+        build._compiled(tmp_path, build.NATIVE)
+    assert len(begun) <= len(os.sched_getaffinity(0)) + 1
+
+
+def test_a_build_that_stops_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(error: BaseException) -> None:
+        raise error
+
+    for error, words in ((KeyboardInterrupt(), "interrupted"), (MissingError("none", remedy="install gcc"), "install")):
+        monkeypatch.setattr(kernels_main, "library", partial(stop, error))
+        told = kernels_main.main([]) or ""
+        assert words in told
+        assert "the same command again" in told
 
 
 def test_a_carried_library_is_used_where_the_processor_has_its_level(
