@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from plinth.compute.context import Context
+from plinth.compute.progress import Progress
 from plinth.errors import MissingError, PlinthError
 from plinth.operation.backup import databases, inventory
 from plinth.operation.backup.restoring import restore
@@ -67,7 +68,7 @@ def remember(workspace: Workspace, name: str) -> None:
         write_bytes(path, "".join(f"{one}\n" for one in (*_known(workspace), name)).encode(), mode=0o600)
 
 
-def drill(workspace: Workspace, archive: BackupArchive, name: str, say: Callable[[str], object]) -> list[DrillFinding]:
+def drill(workspace: Workspace, archive: BackupArchive, name: str, progress: Progress) -> list[DrillFinding]:
     """Restore a backup into a scratch place and prove it.
 
     Args:
@@ -87,8 +88,8 @@ def drill(workspace: Workspace, archive: BackupArchive, name: str, say: Callable
         _pin(workspace, folder / "trust")
         with _trusting(folder / "trust"):
             restored = Workspace(folder / "workspace")
-            restore(archive, snapshot, restored, urls, say)
-            ctx = Context(restored)
+            restore(archive, snapshot, restored, urls, progress)
+            ctx = Context(restored, progress=progress)
             content = f"{counted(len(snapshot.entries), 'file')}, {counted(len(snapshot.blobs), 'blob')}"
             findings += [DrillFinding("content", True, content)]
             findings += [_log(ctx, log) for log in (RELEASES, *beside_releases(ctx))]

@@ -14,7 +14,7 @@ from jobs import definitions, queueing
 from jobs.instance import interruptible, of_code_location, open_instance
 from jobs.run_launcher import HOST, host
 from jobs.sensors.alarms import record_failure
-from plinth.compute.progress import for_terminal
+from plinth.compute.progress import Progress
 from plinth.compute.select_engine import Compute
 from plinth.errors import StageError
 from plinth.recipe.recipe import Recipe
@@ -30,7 +30,7 @@ def requested_by() -> str:
 
 @interruptible()
 def execute(
-    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str
+    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str, progress: Progress
 ) -> tuple[str, ...]:
     """One Dagster run of these assets, in this process, recorded in the workspace's instance.
 
@@ -39,9 +39,13 @@ def execute(
     """
     warnings.filterwarnings("ignore", category=dg.BetaWarning)
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
-    session = Session(for_terminal())
-    defs = definitions.build(recipe, space.root, compute=compute, resources={"session": session})
-    with dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance:
+    session = Session(progress)
+    with (
+        progress.meter("assets", len(assets)) as session.assets,
+        dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance,
+    ):
+        session.assets.advance(0, "starting Dagster")
+        defs = definitions.build(recipe, space.root, compute=compute, resources={"session": session})
         result = defs.resolve_job_def(job).execute_in_process(
             instance=of_code_location(instance, job),
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],

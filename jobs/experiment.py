@@ -94,24 +94,25 @@ def run(
     Trust.of(space)  # checkpoints are signed: without a root of trust no run would keep one
     with space.locked(f"plinth experiment run {path}"):
         experiments.remember(space.root, experiment, path)
+        progress = for_terminal()
         for recipe in {one.recipe.harvest: one.recipe for one in arms}.values():
             if recipe.harvest:
-                take_harvest(space, recipe)
-        ctx = Context(space)
+                take_harvest(space, recipe, progress)
+        ctx = Context(space, progress=progress)
         if again:
             record.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
         todo = decide(ctx, wiring.of(experiment, arms, for_one_decision=True))
         waiting = [one for one in arms if one.asset in todo.stale]
         if experiment.source and wiring.sample_of(experiment) in todo.stale:
-            _materialise(space, wiring.of(experiment, arms), [wiring.sample_of(experiment)], compute)
+            _materialise(ctx, wiring.of(experiment, arms), [wiring.sample_of(experiment)], compute)
         say(f"{len(waiting)} of {len(arms)} runs to make")
         for due, foretold in _in_turn(experiment, waiting):
-            played = _at_once(space, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
+            played = _at_once(ctx, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
             ends = {one.asset for one in due} | ({wiring.forecast_of(experiment)} if foretold else set())
             chosen = [one for one in todo.stale if one in ends]
-            _materialise(space, wiring.of(experiment, arms, played), chosen, compute)
+            _materialise(ctx, wiring.of(experiment, arms, played), chosen, compute)
         if todo.stale:
-            _materialise(space, wiring.of(experiment, arms), [todo.stale[-1]], compute)
+            _materialise(ctx, wiring.of(experiment, arms), [todo.stale[-1]], compute)
         made = ctx.refs.current(wiring.effects_of(experiment))
         page = wiring.show(ctx, experiment, arms, made)
         if experiment.confirms is not None:
@@ -163,7 +164,7 @@ def _status(ctx: Context, arm: Arm) -> str:
 
 
 def _at_once(
-    space: Workspace,
+    ctx: Context,
     experiment: Experiment,
     every: Sequence[Arm],
     arms: Sequence[Arm],
@@ -187,7 +188,7 @@ def _at_once(
     engine, over = compute.open(), threading.Event()
 
     def play(arm: Arm) -> None:
-        own = Context(space, engine, requested_by=requested_by())
+        own = Context(ctx.workspace, engine, requested_by=requested_by())
         if over.is_set() or wiring.is_stopped(own, experiment, arm, every):
             return
         try:
@@ -202,22 +203,25 @@ def _at_once(
             raise
 
     try:
-        for one in arms[:1]:
-            play(one)  # what all have in common is made once, before they share it
-        with ThreadPoolExecutor(side_by_side) as pool:
-            list(pool.map(play, arms[1:]))
+        with ctx.progress.meter("runs", len(arms)) as meter:
+            for one in arms[:1]:
+                play(one)  # what all have in common is made once, before they share it
+                meter.advance()
+            with ThreadPoolExecutor(side_by_side) as pool:
+                for _ in pool.map(play, arms[1:]):
+                    meter.advance()
     finally:
         engine.close()
     return failed
 
 
 @interruptible()
-def _materialise(space: Workspace, stages: Sequence[Stage], chosen: Sequence[str], compute: Compute) -> None:
+def _materialise(ctx: Context, stages: Sequence[Stage], chosen: Sequence[str], compute: Compute) -> None:
     if not chosen:
         return
-    session = Session(for_terminal())
-    defs = definitions(stages, space.root, compute, session=session)
-    with open_instance(space) as instance:
+    space, session = ctx.workspace, Session(ctx.progress)
+    with ctx.progress.meter("assets", len(chosen)) as session.assets, open_instance(space) as instance:
+        defs = definitions(stages, space.root, compute, session=session)
         result = defs.resolve_job_def(JOB).execute_in_process(
             instance=of_code_location(instance, JOB),
             asset_selection=[dg.AssetKey(one.split("/")) for one in chosen],

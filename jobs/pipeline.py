@@ -23,7 +23,7 @@ from jobs.asset_states import elsewhere
 from jobs.last_recipe import remember
 from jobs.recipes import load
 from plinth.compute.context import Context
-from plinth.compute.progress import for_terminal
+from plinth.compute.progress import Progress, for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.corpus.documents.account import Account, published
 from plinth.errors import PlinthError, RecipeError
@@ -78,35 +78,38 @@ def run(
     space = Workspace(workspace).ensure()
     with nullcontext() if compute.share else space.locked(f"plinth run -r {recipe_path}"):
         remember(space.root, recipe_path)
-        take_harvest(space, recipe, again=harvest)
+        progress = for_terminal()
+        take_harvest(space, recipe, progress, again=harvest)
         if compute.share:
             chosen = tuple(stage for stage in chosen if stage.pool == CORPUS_POOL)
-        ctx = Context(space)
+        ctx = Context(space, progress=progress)
         for sentence in _policy(ctx, recipe, chosen):
             say(sentence)
         todo = decide(ctx, chosen)
         if others := [ref for asset in todo.stale if (ref := ctx.refs.seen(asset)) and not ctx.refs.own(ref)]:
             say(elsewhere(len(others)))
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
-        warned = _execute(space, recipe, making, compute) if making else ()
+        warned = _execute(ctx, recipe, making, compute) if making else ()
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
-        if making and released:
-            say("deciding on the release, then writing the pages")
-        release = _release(space, recipe, compute) if released else {}
-        page = _page(ctx, recipe) if released or len(chosen) == len(catalog) else None
-        if not compute.share:
-            workspace_index.refresh(space, say)
+        with progress.meter("release and pages", 3) as meter:
+            meter.advance(0, "deciding on the release")
+            release = _release(ctx, recipe, compute) if released else {}
+            meter.advance(1, "results")
+            page = _page(ctx, recipe) if released or len(chosen) == len(catalog) else None
+            meter.advance(1, "index")
+            if not compute.share:
+                workspace_index.refresh(space, say)
+            meter.advance()
     accounts = dict(_accounts(ctx, recipe, chosen))
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release, warned, accounts)
 
 
-def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, Any]:
+def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
     """Run what the approval sensor would request now."""
     from jobs.release_requests import requests
     from registry import api
     from registry.gates import summary
 
-    ctx = Context(space)
     if person := recipe.required_release().auto_approve_as:
         for status in api.pending(ctx, recipe):
             if status.waits_for_approval:
@@ -117,7 +120,7 @@ def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, An
     except PlinthError:  # as the sensor skips; `describe_release` reports it
         wanted = ()
     for _ in wanted:
-        _execute(space, recipe, ["release"], compute, job=RELEASE)
+        _execute(ctx, recipe, ["release"], compute, job=RELEASE)
     return describe_release(ctx, recipe)
 
 
@@ -177,7 +180,7 @@ def _group(chosen: tuple[Stage, ...], asset: str) -> str:
     return next(stage.group for stage in chosen if stage.asset == asset)
 
 
-def take_harvest(space: Workspace, recipe: Recipe, *, again: bool = False) -> None:
+def take_harvest(space: Workspace, recipe: Recipe, progress: Progress, *, again: bool = False) -> None:
     """Harvest this machine's text, for a recipe that asks for it.
 
     Raises:
@@ -193,7 +196,7 @@ def take_harvest(space: Workspace, recipe: Recipe, *, again: bool = False) -> No
                 expected="a workspace that is a folder",
                 remedy="run it with --workspace DIR; a shared workspace takes recipes whose sources all machines see",
             )
-        harvest(space.input, again=again, progress=for_terminal())
+        harvest(space.input, again=again, progress=progress)
     elif again:
         raise RecipeError(
             f"recipe {recipe.name} takes no harvest",
@@ -203,8 +206,8 @@ def take_harvest(space: Workspace, recipe: Recipe, *, again: bool = False) -> No
 
 
 def _execute(
-    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = CANDIDATE
+    ctx: Context, recipe: Recipe, assets: list[str], compute: Compute, job: str = CANDIDATE
 ) -> tuple[str, ...]:
     from jobs import dagster_run
 
-    return dagster_run.execute(space, recipe, assets, compute, job)
+    return dagster_run.execute(ctx.workspace, recipe, assets, compute, job, ctx.progress)

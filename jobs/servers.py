@@ -24,6 +24,7 @@ from jobs.recipes import load
 from jobs.supervised import PartSupervisor, ServerPart, SharedProcess
 from plinth import processes
 from plinth.compute.context import Context
+from plinth.compute.progress import Progress, for_command
 from plinth.errors import PlinthError, RegistryError, TrustError
 from plinth.storage import addresses, started
 from plinth.storage.atomic import append_to
@@ -76,17 +77,20 @@ def up(
     metrics_port = _free_from(METRICS_PORT)
     with suppress(TrustError):  # without a root of trust the pages can be looked at
         policies.ensure(Context(space), load(recipe_path))
-    mlflow_uri = ensure_server(space)
+    progress = for_command()
+    with progress.meter("starting MLflow", 0):
+        mlflow_uri = ensure_server(space)
     pages = f"http://{HOST}:{pages_port}/"
     own, log = environment(space, recipe_path, mlflow_uri, pages), started.folder(space) / "up.log"
     log.write_bytes(b"")
-    server = _serve_pages(space, recipe_path, pages_port, pages)
+    with progress.meter("writing pages", 0):
+        server = _serve_pages(space, recipe_path, pages_port, pages)
     try:
         with tempfile.TemporaryDirectory(prefix="plinth-up-") as folder:
             dagster = _dagster_parts(Path(folder), log, own, dagster_port, origins)
             exporter = ServerPart("exporter", lambda: _export(log, space, recipe_path, metrics_port))
             mlflow = ServerPart("MLflow server", lambda: _mlflow(space), shared=True)
-            with _supervised(space, [mlflow, *dagster, exporter]) as supervisor:
+            with _supervised(space, [mlflow, *dagster, exporter], progress) as supervisor:
                 print(
                     f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri.rstrip('/')}{MODELS}\n"
                     f"Pages    {pages}\n"
@@ -102,16 +106,18 @@ def up(
 
 
 @contextmanager
-def _supervised(space: Workspace, parts: Sequence[ServerPart]) -> Iterator[PartSupervisor]:
+def _supervised(space: Workspace, parts: Sequence[ServerPart], progress: Progress) -> Iterator[PartSupervisor]:
     """Started parts, which are stopped when the block ends; a signal ends its `run`."""
     supervisor = PartSupervisor(parts, supervised.record_path(space), _say)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.request_stop())
     try:
-        supervisor.start()
+        with progress.meter("starting servers", len(parts)) as meter:
+            supervisor.start(meter)
         yield supervisor
     finally:
-        supervisor.stop()
+        with progress.meter("stopping servers", 0):
+            supervisor.stop()
 
 
 def _say(sentence: str) -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 import psutil
 
+from plinth.compute.progress import Meter
 from plinth.errors import PlinthError
 from plinth.records import Frozen
 from plinth.storage import started
@@ -101,9 +102,11 @@ class PartSupervisor:
         self._parts, self._record, self._say, self._clock = [_Watched(part) for part in parts], record, say, clock
         self._stopping = False
 
-    def start(self) -> None:
+    def start(self, meter: Meter | None = None) -> None:
         """Start every part, and wait for each until it is ready, has ended or `READY_S` are over."""
         for each in self._parts:
+            if meter:
+                meter.advance(1, each.part.name)
             self._start(each)
             until = self._clock() + READY_S
             while not each.part.is_ready() and self._clock() < until and not self._stopping:

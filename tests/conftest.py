@@ -16,6 +16,7 @@ fuzz/targets.py has a target for each parser; its seeds are part of the suite, a
 from __future__ import annotations
 
 import gc
+import math
 import os
 import shutil
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from plinth.compute import progress
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
 from tests import isolation, services, shared
@@ -33,6 +35,7 @@ from tests import isolation, services, shared
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("plinth")
+progress.PATIENCE_S = math.inf  # a command on a slow machine prints what it prints on a fast one
 
 #: Variables by which tests plan faults in child processes, which see no others (plinth.processes).
 os.environ.setdefault("PLINTH_PASS_ENVIRONMENT", "FAULTS CRASH PLANTED HELD")

@@ -89,7 +89,9 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
         try:
             ctx = plinth.context(session)
             ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run.run_id
+            session.assets.advance(0, stage.asset)
             yield from execute(stage, ctx, context.log.info, session.warnings.append)
+            session.assets.advance()
             for evaluation in marks.of_new(ctx, stage.asset):
                 context.instance.report_runless_asset_event(evaluation)
         except PlinthError as error:

@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 from assets.framework import data_docs
 from plinth.compute.context import Context
 from plinth.compute.engine import Engine
-from plinth.compute.progress import Progress, ProgressLines
+from plinth.compute.progress import Meter, Progress, ProgressLines, SilentMeter
 from plinth.compute.select_engine import Compute
 from plinth.compute.share import TaskShare
 from plinth.errors import PlinthError
@@ -27,11 +27,13 @@ class Session:
 
     Args:
         progress: where progress is shown; lines end up in the logs that Dagster captures.
+        assets: counts the assets of the run.
         failures: errors of the assets that failed, in order.
         warnings: lines of the checks that failed without blocking, in order.
     """
 
     progress: Progress = field(default_factory=ProgressLines)
+    assets: Meter = field(default_factory=SilentMeter)
     failures: list[PlinthError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 

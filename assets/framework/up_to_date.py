@@ -57,10 +57,14 @@ def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
     digests: dict[str, str] = {}
     manifests: dict[str, Manifest] = {}
     stale = []
-    for stage in stages:
-        manifest = up_to_date(stage, ctx, digests)
-        if manifest is None:
-            stale.append(stage.asset)
-        else:
-            digests[stage.asset], manifests[stage.asset] = manifest.digest, manifest
+    catalog = tuple(stages)
+    with ctx.progress.meter("checking assets", len(catalog)) as meter:
+        for stage in catalog:
+            meter.advance(0, stage.asset)
+            manifest = up_to_date(stage, ctx, digests)
+            if manifest is None:
+                stale.append(stage.asset)
+            else:
+                digests[stage.asset], manifests[stage.asset] = manifest.digest, manifest
+            meter.advance()
     return Decision(tuple(digests), tuple(stale), manifests)

@@ -94,17 +94,17 @@ class Settings:
         path = self.recipe_path()
         return load(path, "" if self.recipe else checked(self.workspace))
 
-    def context(self, *, progress: bool = False) -> Context:
-        """A context over the workspace, for reading.
+    def context(self, *, waits: bool = False) -> Context:
+        """A context over the workspace, for reading; a command that takes long shows so on standard error.
 
         Args:
-            progress: of what takes long, on standard error.
+            waits: the command waits for a person or serves, so that time that passes says nothing.
 
         Raises:
             MissingError: there is no workspace.
         """
         from plinth.compute.context import Context
-        from plinth.compute.progress import Silent, for_terminal
+        from plinth.compute.progress import for_command
         from plinth.errors import MissingError
         from plinth.storage.workspace import Workspace
 
@@ -114,7 +114,10 @@ class Settings:
                 f"no workspace at {self.workspace}",
                 remedy="`plinth run -r jobs/recipes/demo.yaml` makes one; --workspace DIR names another",
             )
-        return Context(workspace, progress=for_terminal() if progress else Silent())
+        progress = for_command()
+        if waits is False and (call := click.get_current_context(silent=True)):
+            call.with_resource(progress.meter(call.command_path, 0))  # whatever it does, until it ends
+        return Context(workspace, progress=progress)
 
     def run_config(self, run: str) -> RunConfig:
         """The configuration of a run of the workspace: `latest`, its id, or a unique prefix of it.

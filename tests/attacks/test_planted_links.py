@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.sensors.alarms import record_failure
+from plinth.compute.progress import SILENT
 from plinth.corpus.slices import review_labels
 from plinth.errors import RegistryError, WorkspaceError
 from plinth.launch.files import tail
@@ -193,7 +194,7 @@ def test_a_backup_carries_nothing_from_outside(how: str, place: str, tmp_path: P
     (workspace.root / place).parent.mkdir(parents=True, exist_ok=True)
     PLANTED[how](workspace.root / place, own_trust / "seal")
     with pytest.raises(WorkspaceError, match=f"{place} is not taken into a backup"):
-        take(State(workspace), BackupArchive(str(tmp_path / "backups")), (), "needed", lambda _: None)
+        take(State(workspace), BackupArchive(str(tmp_path / "backups")), (), "needed", SILENT)
     secret = (own_trust / "seal").read_bytes()
     assert [path for path in (tmp_path / "backups").rglob("*") if path.is_file() and path.read_bytes() == secret] == []
 
@@ -206,5 +207,5 @@ def test_a_backup_of_a_workspace_behind_links_and_with_links_inside(tmp_path: Pa
     (tmp_path / "real/runs").symlink_to(tmp_path / "disk")
     (tmp_path / "workspace").symlink_to(tmp_path / "real")
     state = State(Workspace(tmp_path / "workspace").ensure())
-    _, snapshot = take(state, BackupArchive(str(tmp_path / "backups")), (), "needed", lambda _: None)
+    _, snapshot = take(state, BackupArchive(str(tmp_path / "backups")), (), "needed", SILENT)
     assert [each.path for each in snapshot.entries if each.group == "runs"] == ["runs/r/wandb/run-1/log"]

@@ -59,7 +59,7 @@ def sample(
     from plinth.corpus.slices import removed_samples
     from plinth.storage.atomic import write_bytes
 
-    ctx = settings.context()
+    ctx = settings.context(waits=not (out or as_json))
     rows = removed_samples.sample(ctx, reason, _buckets(ctx, bucket), count, seed, fired=fired)
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
@@ -88,7 +88,7 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
     from jobs.cli import output
     from plinth.corpus.slices import review_labels
 
-    ctx = settings.context()
+    ctx = settings.context(waits=True)
     if what == "summary":
         return _show_summary(ctx, as_json)
     rows = list(_rows(Path(what)))

@@ -43,7 +43,7 @@ def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bo
     from assets import comparison
     from jobs.cli import output
 
-    ctx = settings.context(progress=True)
+    ctx = settings.context()
     made = _compared(settings, ctx, a, b, as_json)
     path = target or ctx.workspace.reports / f"comparison-{made.digest[:12]}.html"
     comparison.show(ctx, made, a, b, path)

@@ -57,7 +57,7 @@ def _made(settings: Settings, score: bool) -> Manifest:
     from jobs.cli import output
     from plinth.errors import MissingError, RecipeError
 
-    ctx, recipe = settings.context(progress=score), settings.load_recipe()
+    ctx, recipe = settings.context(), settings.load_recipe()
     stages = drift.stages(recipe)
     if not stages:
         raise RecipeError(f"recipe {recipe.name} releases nothing", expected="sections `mixture` and `release`")

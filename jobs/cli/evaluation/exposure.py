@@ -34,7 +34,7 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
     """
     from jobs.cli import output
 
-    found = measured(settings.context(progress=True), target)
+    found = measured(settings.context(), target)
     if as_json:
         output.emit_json(found)
         return

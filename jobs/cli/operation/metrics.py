@@ -87,4 +87,4 @@ def _exporter(settings: Settings) -> Exporter:
     """Of a workspace; without a recipe no canary is watched."""
     from jobs.exporter import exporter
 
-    return exporter(settings.context(), settings.recipe)
+    return exporter(settings.context(waits=True), settings.recipe)

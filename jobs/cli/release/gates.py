@@ -76,7 +76,7 @@ def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: 
     from registry import policy
     from registry.policy_changes import changes
 
-    ctx, found = settings.context(), policy.load(file)
+    ctx, found = settings.context(waits=True), policy.load(file)
     earlier = policy.history(ctx, found.release)
     made = changes(earlier[-1].policy, found) if earlier else ()
     if not as_json and made:

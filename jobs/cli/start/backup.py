@@ -55,7 +55,7 @@ def to(settings: Settings, place: str, blobs: str, as_json: bool) -> None:
     ctx = settings.context()
     sources = tuple(backup_drill.databases_of(ctx.workspace))
     kept = "all" if blobs == "all" else "needed"
-    name, snapshot = take(ctx, BackupArchive(place), sources, kept, lambda line: output.line(line, err=True))  # type: ignore[arg-type]
+    name, snapshot = take(ctx, BackupArchive(place), sources, kept, ctx.progress)  # type: ignore[arg-type]
     backup_drill.remember(ctx.workspace, name)
     if as_json:
         return output.emit_json({"name": name, **_facts(snapshot)})
@@ -88,6 +88,7 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
     Keys come from where they are kept: pin the root (`plinth keys pin`), then `plinth log --verify` proves the logs.
     """
     from jobs.cli import output
+    from plinth.compute.progress import for_command
     from plinth.operation.backup import restoring
     from plinth.operation.backup.snapshot import BackupArchive
     from plinth.storage.workspace import Workspace
@@ -97,7 +98,7 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
     urls = {database: url for database, _, url in (each.partition("=") for each in given)}
     archive, target = BackupArchive(place), Workspace(settings.workspace)
     snapshot = archive.read(name)
-    restoring.restore(archive, snapshot, target, urls, lambda line: output.line(line, err=True))
+    restoring.restore(archive, snapshot, target, urls, for_command())
     output.facts({"restored": target.uri or str(target.root), "taken": snapshot.at, **_facts(snapshot)})
     if snapshot.missing:
         output.say(f"{counted(len(snapshot.missing), 'blob', 'be')} made again by `plinth run`.")
@@ -119,7 +120,7 @@ def drill(settings: Settings, place: str, name: str, as_json: bool) -> int:
     from plinth.operation.backup.snapshot import BackupArchive
 
     ctx, archive = settings.context(), BackupArchive(place)
-    findings = backup_drill.drill(ctx.workspace, archive, name, lambda line: output.line(line, err=True))
+    findings = backup_drill.drill(ctx.workspace, archive, name, ctx.progress)
     if as_json:
         output.emit_json([each._asdict() for each in findings])
     else:

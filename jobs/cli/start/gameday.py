@@ -87,6 +87,7 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
         _state(day)
 
     def shown(instant: Instant) -> None:
+        meter.advance()
         if not as_json:
             verdict = "passed" if instant.passed else "FAILED"
             output.line(f"  {instant.number:>3}  {verdict}  {instant.seconds:>6.1f} s  {instant.struck}")
@@ -94,7 +95,8 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
                 output.line(f"       {failure}")
 
     outside = signed_record.untouched(ctx)
-    record = play(day, seed=seed, instants=instants, first=first, outside=outside, on_instant=shown)
+    with ctx.progress.meter("instants", instants) as meter:
+        record = play(day, seed=seed, instants=instants, first=first, outside=outside, on_instant=shown)
     signed = "not signed: --unsigned" if unsigned else _signed(ctx, record)
     written = page.write(ctx, record, signed)
     if as_json:

@@ -68,7 +68,7 @@ def gc(
     price = parameters.load(ctx.workspace).prices.gigabyte_month
     if really:
         _prove(ctx)
-    looked = survey(ctx, time.time(), keep_days)
+    looked = survey(ctx, time.time(), keep_days, ctx.progress)
     try:
         roots.hold(ctx)
         since = unneeded.note(ctx, looked)
@@ -87,7 +87,7 @@ def gc(
         "due": _counted(one for one in looked.unneeded if one.place in ready),
     }
     if really:
-        deleted = delete(ctx, looked, ready)
+        deleted = delete(ctx, looked, ready, progress=ctx.progress)
         unneeded.write(ctx, {place: at for place, at in since.items() if place not in {d.place for d in deleted.gone}})
         made |= {"deleted": _counted(deleted.gone), "needed again": _counted(deleted.needed)}
     if as_json:

@@ -81,8 +81,11 @@ def run(
     Assets that are up to date are left alone; interrupted work continues where it stopped. The number of
     workers and the engine change the time and not one byte of the result.
     """
-    from jobs import pipeline
     from jobs.cli import output
+    from plinth.compute.progress import for_command
+
+    with for_command().meter("loading", 0):  # the first time, Python compiles what it imports
+        from jobs import pipeline
 
     TaskShare.parse(part)
     compute = Compute(engine, workers or cores(), ray_address, part)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import IO, Protocol
+from functools import cached_property
+from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
 from plinth.text.terminal import visible
 
-LOG_INTERVAL_S = 5.0
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+T = TypeVar("T")
+
+#: Longest silence in a log, and how often work is looked at that does not advance.
+LOG_INTERVAL_S, TICK_S = 5.0, 1.0
+#: Commands that usually answer at once show progress of what takes longer.
+PATIENCE_S = 3.0
 
 
 class Meter(Protocol):
@@ -23,7 +36,7 @@ class Meter(Protocol):
 
 
 class Progress(Protocol):
-    """Makes a meter for one piece of work."""
+    """Makes a meter for one piece of work; a total of 0 is unknown, and such work is shown without a count."""
 
     def meter(self, label: str, total: int) -> AbstractContextManager[Meter]: ...
 
@@ -33,10 +46,12 @@ class Silent:
 
     @contextmanager
     def meter(self, label: str, total: int) -> Iterator[Meter]:
-        yield _SilentMeter()
+        yield SilentMeter()
 
 
-class _SilentMeter:
+class SilentMeter:
+    """Shows nothing."""
+
     def advance(self, n: int = 1, note: str = "") -> None:
         return
 
@@ -44,58 +59,123 @@ class _SilentMeter:
         return
 
 
-class ProgressLines:
-    """At most one line every few seconds while work goes on, and one at the end.
+class _Shown:
+    """Open meters, outermost first. A thread shows those that advance too rarely by themselves."""
+
+    def __init__(self, stream: IO[str] | None, patience_s: float) -> None:
+        self.stream, self.patience_s, self.spoke = stream, patience_s, 0.0
+        self._open = list[_Ticked]()
+        self._closed = threading.Event()
+
+    def say(self, line: str) -> None:
+        self.spoke = time.monotonic()
+        print(visible(line), file=self.stream or sys.stderr, flush=True)
+
+    @contextmanager
+    def _lines(self, label: str, total: int) -> Iterator[Meter]:
+        if not self._open:
+            self.spoke = time.monotonic()
+        meter = _LineMeter(label, total, self)
+        with self._opened(meter):
+            yield meter
+        meter.finish()
+
+    @contextmanager
+    def _opened(self, meter: _Ticked) -> Iterator[None]:
+        self._open.append(meter)
+        ticker = threading.Thread(target=self._tick, daemon=True) if len(self._open) == 1 else None
+        if ticker:
+            self._closed.clear()
+            ticker.start()
+        try:
+            yield
+        finally:
+            self._open.remove(meter)
+            if ticker:
+                self._closed.set()
+                ticker.join()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(TICK_S):
+            for meter in self._open[:]:
+                meter.tick(innermost=meter is self._open[-1])
+
+
+class _Ticked(Protocol):
+    def tick(self, *, innermost: bool) -> None: ...
+
+
+SILENT: Progress = Silent()
+
+
+class ProgressLines(_Shown):
+    """One line every few seconds while work goes on, whether it advances or not, and one at the end.
 
     Args:
         stream: where to; standard error, as it is when a line is written, unless given.
+        patience_s: work that takes less time shows nothing.
     """
 
-    def __init__(self, stream: IO[str] | None = None) -> None:
-        self.stream = stream
+    def __init__(self, stream: IO[str] | None = None, patience_s: float = 0.0) -> None:
+        super().__init__(stream, patience_s)
 
-    @contextmanager
-    def meter(self, label: str, total: int) -> Iterator[Meter]:
-        meter = _LineMeter(label, total, self.stream)
-        yield meter
-        meter.finish()
+    def meter(self, label: str, total: int) -> AbstractContextManager[Meter]:
+        return self._lines(label, total)
 
 
 class _LineMeter:
-    def __init__(self, label: str, total: int, stream: IO[str] | None) -> None:
-        self.label, self.total, self.done, self.stream = label, total, 0, stream
-        self.started = self.spoke = time.monotonic()
+    def __init__(self, label: str, total: int, lines: _Shown) -> None:
+        self.label, self.total, self.done, self.note, self.lines = label, total, 0, "", lines
+        self.started = time.monotonic()
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        self.done += n
-        if time.monotonic() - self.spoke >= LOG_INTERVAL_S:
-            self.spoke = time.monotonic()
+        self.done, self.note = self.done + n, note
+        if self._due():
             self._say(note)
 
     def tell(self, text: str) -> None:
-        print(visible(f"{self.label}: {text}"), file=self.stream or sys.stderr, flush=True)
+        self.lines.say(f"{self.label}: {text}")
+
+    def tick(self, *, innermost: bool) -> None:
+        if innermost and self._due():
+            self._say(f"{self.note} ({time.monotonic() - self.started:.0f} s)".lstrip())
 
     def finish(self) -> None:
-        self._say(f"in {time.monotonic() - self.started:.1f} s")
+        if self.total and (took := time.monotonic() - self.started) >= self.lines.patience_s:
+            self._say(f"in {took:.1f} s")
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        return now - self.lines.spoke >= LOG_INTERVAL_S and now - self.started >= self.lines.patience_s
 
     def _say(self, note: str) -> None:
-        line = f"{self.label}: {self.done}/{self.total} {note}".rstrip()
-        print(visible(line), file=self.stream or sys.stderr, flush=True)
+        count = f"{self.done}/{self.total} " if self.total else f"{self.done} " if self.done else ""
+        self.lines.say(f"{self.label}: {count}{note}".rstrip())
 
 
-class ProgressBars:
+class ProgressBars(_Shown):
     """Rich bars; finished ones stay on screen.
 
     Args:
         stream: the terminal.
+        patience_s: work that takes less time shows nothing.
     """
 
-    def __init__(self, stream: IO[str]) -> None:
-        self.stream = stream
+    def __init__(self, stream: IO[str], patience_s: float = 0.0) -> None:
+        super().__init__(stream, patience_s)
+
+    @cached_property
+    def console(self) -> Console:
+        """One console for all bars, so that nested ones are drawn together."""
+        from rich.console import Console
+
+        return Console(file=self.stream)
+
+    def meter(self, label: str, total: int) -> AbstractContextManager[Meter]:
+        return self._bar(label, total) if total else self._lines(label, total)
 
     @contextmanager
-    def meter(self, label: str, total: int) -> Iterator[Meter]:
-        from rich.console import Console
+    def _bar(self, label: str, total: int) -> Iterator[Meter]:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
@@ -106,26 +186,59 @@ class ProgressBars:
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}", style="dim", markup=False),
         )
-        with RichProgress(*columns, console=Console(file=self.stream)) as bars:
-            task = bars.add_task(visible(label), total=total, note="")
-            yield _BarMeter(bars, task)
+        bars = RichProgress(*columns, console=self.console, redirect_stdout=sys.stdout.isatty())
+        meter = _BarMeter(bars, bars.add_task(visible(label), total=total, note=""), self.patience_s)
+        meter.tick(innermost=True)
+        with self._opened(meter):
+            try:
+                yield meter
+            finally:
+                meter.stop()
 
 
 class _BarMeter:
-    def __init__(self, bars: object, task: object) -> None:
-        self.bars, self.task = bars, task
+    """A bar that appears when its work has taken `patience_s`, and never after the work's end."""
+
+    def __init__(self, bars: RichProgress, task: TaskID, patience_s: float) -> None:
+        self.bars, self.task, self.due = bars, task, time.monotonic() + patience_s
+        self.lock, self.hidden = threading.Lock(), True
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        self.bars.update(self.task, advance=n, note=visible(note))  # type: ignore[attr-defined]
+        self.bars.update(self.task, advance=n, note=visible(note))
 
     def tell(self, text: str) -> None:
-        self.bars.console.print(visible(text), markup=False, highlight=False)  # type: ignore[attr-defined]
+        self.bars.console.print(visible(text), markup=False, highlight=False)
+
+    def tick(self, *, innermost: bool) -> None:
+        with self.lock:
+            if self.hidden and time.monotonic() >= self.due:
+                self.hidden = False
+                self.bars.start()
+
+    def stop(self) -> None:
+        with self.lock:
+            if not self.hidden:
+                self.bars.stop()
+            self.hidden, self.due = True, math.inf
 
 
-def for_terminal() -> Progress:
+def metered(progress: Progress, label: str, items: Iterable[T], total: int) -> Iterator[T]:
+    """The items, counted by a meter as they are worked on."""
+    with progress.meter(label, total) as meter:
+        for item in items:
+            yield item
+            meter.advance()
+
+
+def for_terminal(patience_s: float = 0.0) -> Progress:
     """Bars where a person watches, lines where a log is kept: on standard error as it is now.
 
     The stream is kept apart from `sys.stderr`, which an orchestrator may turn into a file while a step runs.
     """
     stream = os.fdopen(os.dup(2), "w", buffering=1)
-    return ProgressBars(stream) if stream.isatty() else ProgressLines(stream)
+    return ProgressBars(stream, patience_s) if stream.isatty() else ProgressLines(stream, patience_s)
+
+
+def for_command() -> Progress:
+    """As `for_terminal`, for commands that usually answer at once: work of less than `PATIENCE_S` shows nothing."""
+    return ProgressBars(sys.stderr, PATIENCE_S) if sys.stderr.isatty() else ProgressLines(None, PATIENCE_S)

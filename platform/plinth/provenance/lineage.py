@@ -62,10 +62,10 @@ def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -
     ancestry = chain(ctx.refs, manifest)
     blobs = list(_blobs(ctx, ancestry, manifest))
     check = _present if fast else _unchanged
-    with ThreadPoolExecutor(HASHING_THREADS) as threads:
+    with ctx.progress.meter("verifying blobs", len(blobs)) as meter, ThreadPoolExecutor(HASHING_THREADS) as threads:
         try:
             for _ in threads.map(lambda found: check(ctx, *found), blobs):
-                pass
+                meter.advance()
         finally:
             threads.shutdown(cancel_futures=True)
     return Verified(

@@ -10,6 +10,7 @@ import pytest
 from jobs.cli.root import call
 from jobs.installation import access, object_store
 from plinth.compute.context import Context
+from plinth.compute.progress import SILENT
 from plinth.operation.backup.snapshot import BackupArchive
 from plinth.operation.backup.taking import take
 from plinth.storage.workspace import Workspace, folder_of
@@ -59,6 +60,6 @@ def test_the_role_backup_can_back_up_and_change_nothing(
         fill(ctx)
         acting("backup")
         archive = BackupArchive("s3://plinth-backups/corpus")
-        name, snapshot = take(ctx, archive, (), "all", lambda _: None)
+        name, snapshot = take(ctx, archive, (), "all", SILENT)
         assert archive.names() == [name]
         assert {"refs/web/documents.json", "exclusions/00001.json"} <= {each.path for each in snapshot.entries}

@@ -17,6 +17,7 @@ from jobs.cli import root
 from jobs.cli.options import Settings, shared
 from jobs.cli.root import COMMANDS, SECTIONS, Lazy, cli
 from plinth import errors
+from plinth.storage.workspace import Workspace
 
 Plinth = Callable[..., Any]
 BRANCHES = {
@@ -175,6 +176,14 @@ def test_ctrl_c_of_a_real_process_is_130(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_a_command_that_takes_long_is_shown_by_its_name_until_it_ends(tmp_path: Path) -> None:
+    Workspace(tmp_path).ensure()
+    with click.Context(click.Command("status"), info_name="status"):
+        shown = [Settings(tmp_path).context(waits=waits).progress for waits in (False, True)]
+        assert [[meter.label for meter in one._open] for one in shown] == [["status"], []]  # type: ignore[attr-defined]
+    assert shown[0]._open == []  # type: ignore[attr-defined]
 
 
 def test_commands_exist_under_their_names() -> None:

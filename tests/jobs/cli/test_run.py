@@ -125,8 +125,8 @@ def test_what_the_approval_sensor_would_request_is_run(monkeypatch: pytest.Monke
     monkeypatch.setattr(release_requests, "requests", lambda *_: tuple(wanted))
     monkeypatch.setattr(pipeline, "describe_release", lambda *_: {})
     monkeypatch.setattr(dagster_run, "execute", lambda *given: executed.append((given[2], given[4])) or ())
-    pipeline._release(space, asked, DEFAULT)
+    pipeline._release(Context(space), asked, DEFAULT)
     assert executed == []
     wanted.append("key")
-    pipeline._release(space, asked, DEFAULT)
+    pipeline._release(Context(space), asked, DEFAULT)
     assert executed == [(["release"], "make_release")]

@@ -7,10 +7,11 @@ prefix references come last, so that a killed restore has published nothing; the
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from plinth.compute.progress import Progress, metered
 from plinth.errors import IntegrityError, MissingError, WorkspaceError
 from plinth.operation.backup import databases, inventory
 from plinth.operation.backup.inventory import GROUPS
@@ -29,7 +30,7 @@ def restore(
     snapshot: BackupSnapshot,
     target: Workspace,
     urls: Mapping[str, str],
-    say: Callable[[str], object],
+    progress: Progress,
 ) -> None:
     """Put a backup back.
 
@@ -51,17 +52,13 @@ def restore(
             remedy="name empty ones: " + " ".join(f"--database {name}=postgresql://{name}@/NEW" for name in lacking),
         )
     place = _unfinished(target)
-    for blob in snapshot.blobs:
+    for blob in metered(progress, "blobs", snapshot.blobs, len(snapshot.blobs)):
         _put(archive, place, _blob_path(blob), blob.sha256, blob.bytes, f"blob {blob.md5}")
-    say(f"{len(snapshot.blobs)} blobs")
-    for group in reversed(GROUPS):
-        for entry in snapshot.entries:
-            if entry.group == group.name:
-                _put(archive, place, relative(entry.path, "a backup").as_posix(), entry.sha256, entry.bytes, entry.path)
-    say(f"{len(snapshot.entries)} files")
-    for copy in snapshot.databases:
+    entries = [entry for group in reversed(GROUPS) for entry in snapshot.entries if entry.group == group.name]
+    for entry in metered(progress, "files", entries, len(entries)):
+        _put(archive, place, relative(entry.path, "a backup").as_posix(), entry.sha256, entry.bytes, entry.path)
+    for copy in metered(progress, "databases", snapshot.databases, len(snapshot.databases)):
         _database(archive, place, copy, urls)
-    say(f"{len(snapshot.databases)} databases")
     if target.uri:
         (target.root / UNFINISHED).unlink()
     else:

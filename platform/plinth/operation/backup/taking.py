@@ -9,11 +9,12 @@ import re
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from plinth.compute.progress import Progress, metered
 from plinth.errors import MissingError, SignatureError, StorageError
 from plinth.operation.backup import databases, inventory
 from plinth.operation.backup.inventory import GROUPS, HEAD, KEPT_ASSETS, InventoryGroup
@@ -45,7 +46,7 @@ class DatabaseSource(NamedTuple):
 
 
 def take(
-    state: State, archive: BackupArchive, sources: Iterable[DatabaseSource], blobs: Blobs, say: Callable[[str], object]
+    state: State, archive: BackupArchive, sources: Iterable[DatabaseSource], blobs: Blobs, progress: Progress
 ) -> tuple[str, BackupSnapshot]:
     """Back up a workspace; returns the name of the backup and its record.
 
@@ -61,13 +62,12 @@ def take(
     trust = Trust.newest(state.workspace)
     with tempfile.TemporaryDirectory(prefix="plinth-backup-") as name:
         scratch = Path(name)
-        copies = tuple(_database(archive, state.workspace, source, scratch) for source in sources)
-        say(f"{len(copies)} databases")
-        found = [entry for group in GROUPS for entry in _group(archive, state.workspace, group, scratch)]
+        wanted = tuple(sources)
+        each_source = metered(progress, "databases", wanted, len(wanted))
+        copies = tuple(_database(archive, state.workspace, source, scratch) for source in each_source)
+        found = [entry for group in GROUPS for entry in _group(archive, state.workspace, group, scratch, progress)]
         entries = list(_not_outgrown(archive, found))
-        say(f"{len(entries)} files")
-        kept, missing = _blobs(archive, state, blobs)
-        say(f"{len(kept)} blobs")
+        kept, missing = _blobs(archive, state, blobs, progress)
     snapshot = BackupSnapshot(
         at=datetime.now(UTC).isoformat(timespec="microseconds"),  # names of backups sort by it
         workspace=state.workspace.uri or str(state.workspace.root),
@@ -102,14 +102,16 @@ def _named(head: bytes) -> int:
         ) from error
 
 
-def _group(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, scratch: Path) -> Iterator[BackupEntry]:
+def _group(
+    archive: BackupArchive, workspace: Workspace, group: InventoryGroup, scratch: Path, progress: Progress
+) -> Iterator[BackupEntry]:
     """Copy the files of a group. What vanishes meanwhile takes its checkpoint with it.
 
     Raises:
         MissingError: a file has vanished that nobody deletes.
     """
     made, gone = [], set()
-    for path in inventory.files(workspace, group):
+    for path in metered(progress, group.name, inventory.files(workspace, group), 0):
         try:
             made.append(_file(archive, workspace, group, path, scratch))
         except MissingError:
@@ -176,7 +178,9 @@ def _database(archive: BackupArchive, workspace: Workspace, source: DatabaseSour
     return DatabaseCopy(name=source.name, kind=source.kind, path=path, sha256=digest, bytes=size, rows=rows)
 
 
-def _blobs(archive: BackupArchive, state: State, blobs: Blobs) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
+def _blobs(
+    archive: BackupArchive, state: State, blobs: Blobs, progress: Progress
+) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
     """Copy blobs that manifests name. Returns those that are kept, and those that are listed only."""
     kept: dict[str, Blob] = {}
     listed: dict[str, Blob] = {}
@@ -185,7 +189,7 @@ def _blobs(archive: BackupArchive, state: State, blobs: Blobs) -> tuple[tuple[Bl
         wanted = kept if blobs == "all" or KEPT_ASSETS.fullmatch(manifest.asset) else listed
         wanted.update({part.blob.md5: part.blob for part in manifest.parts})
     there = {}
-    for md5, blob in sorted(kept.items()):
+    for md5, blob in metered(progress, "blobs", sorted(kept.items()), len(kept)):
         if archive.has(blob.sha256, blob.bytes):
             there[md5] = blob
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from plinth.compute.progress import metered
 from plinth.errors import CheckFailedError, MissingError, PlinthError, SignatureError, TrustError
 from plinth.operation.checklists import waivers
 from plinth.operation.checklists.check import Check, CheckAnswer, CheckedLine, failed, undetermined
@@ -21,7 +22,8 @@ def evaluate(scope: CheckScope, lines: Iterable[Check]) -> list[CheckedLine]:
         standing = waivers.standing(scope.ctx, scope.now)
     except SignatureError:
         standing = {}
-    return [_line(scope, check, standing) for check in lines]
+    wanted = tuple(lines)
+    return [_line(scope, check, standing) for check in metered(scope.ctx.progress, "checks", wanted, len(wanted))]
 
 
 def require(lines: Sequence[CheckedLine]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from plinth.compute.progress import SILENT, Progress, metered
 from plinth.operation.retention import naming
 from plinth.operation.retention.survey import StoredObject, Survey, record_names
 from plinth.operation.retention.unneeded import GRACE_S
@@ -40,6 +41,7 @@ def delete(
     looked: Survey,
     ready: set[str],
     done: Callable[[StoredObject], object] = lambda _: None,
+    progress: Progress = SILENT,
 ) -> Deleted:
     """Delete.
 
@@ -54,7 +56,8 @@ def delete(
     found, needed = Deleted(), set[str]()
     for group in ("record", "manifest", "blob"):
         needed |= _since(state, looked)
-        for one in (each for each in looked.unneeded if each.kind == group):
+        unneeded = [one for one in looked.unneeded if one.kind == group]
+        for one in metered(progress, f"deleting {group}s", unneeded, len(unneeded)):
             if one.name in needed or one.place not in ready:
                 (found.needed if one.name in needed else found.waiting).append(one)
             elif _remove(state, one, looked.before):

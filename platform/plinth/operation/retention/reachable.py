@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
+from plinth.compute.progress import Progress, metered
 from plinth.errors import IntegrityError, MissingError
 from plinth.operation.retention import naming
 from plinth.operation.retention.roots import MANIFESTS, NAMED, RECORD, RUN
@@ -72,7 +73,9 @@ class Reachable:
     others: dict[str, ReadManifest] = field(default_factory=dict)
 
 
-def reach(state: State, saved: Set[str], young: Set[str], roots: Mapping[str, Set[str]]) -> Reachable:
+def reach(
+    state: State, saved: Set[str], young: Set[str], roots: Mapping[str, Set[str]], progress: Progress
+) -> Reachable:
     """Follow every root.
 
     Args:
@@ -89,7 +92,8 @@ def reach(state: State, saved: Set[str], young: Set[str], roots: Mapping[str, Se
         digests = roots.get(reason, frozenset())
         _take(found, reason, (one for one in digests if len(one) == naming.MD5_LENGTH))
         _follow(state, found, saved, reason, digests)
-    for digest, data in state.refs.raw(sorted(saved - found.manifests.keys())):
+    others = sorted(saved - found.manifests.keys())
+    for digest, data in metered(progress, "reading manifests", state.refs.raw(others), len(others)):
         found.others[digest] = ReadManifest.of(digest, data)
     _follow(state, found, saved, RUN, _trained(state, found.others))
     _searched(state, found, saved)

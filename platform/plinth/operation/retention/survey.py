@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from plinth.compute.progress import SILENT, Progress, metered
 from plinth.errors import RequestError
 from plinth.operation.retention import naming
 from plinth.operation.retention.reachable import YOUNG, Reachable, reach
@@ -65,7 +66,9 @@ class Survey:
     records: frozenset[str]
 
 
-def survey(state: State, now: float, keep_days: float = KEEP_DAYS) -> Survey:
+def survey(
+    state: State, now: float, keep_days: float = KEEP_DAYS, progress: Progress = SILENT
+) -> Survey:
     """Look at a workspace. Every manifest and every record is read once, no blob.
 
     Args:
@@ -81,11 +84,11 @@ def survey(state: State, now: float, keep_days: float = KEEP_DAYS) -> Survey:
     roots = named(state)
     manifests = {one.name: one for one in state.refs.facts()}
     young = {digest for digest, one in manifests.items() if one.modified >= before}
-    reachable = reach(state, manifests.keys(), young, roots)
+    reachable = reach(state, manifests.keys(), young, roots, progress)
     records = list(state.cache.records.facts())
-    kept, cache, names = _records(state, records, reachable, before)
+    kept, cache, names = _records(state, records, reachable, before, progress)
     kept += [(_found("manifest", manifests[digest]), reason) for digest, reason in reachable.manifests.items()]
-    blobs, unneeded = _blobs(state, reachable, before)
+    blobs, unneeded = _blobs(state, reachable, before, progress)
     names |= {f"manifest/{digest}": frozenset(made.names) for digest, made in reachable.others.items()}
     others = [_found("manifest", manifests[digest]) for digest in _consumers_first(reachable)]
     return Survey(
@@ -107,10 +110,11 @@ def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, froz
 
 
 def _records(
-    state: State, records: list[ObjectFacts], reachable: Reachable, before: float
+    state: State, records: list[ObjectFacts], reachable: Reachable, before: float, progress: Progress
 ) -> tuple[list[tuple[StoredObject, str]], list[StoredObject], dict[str, frozenset[str]]]:
     """Records that are kept and that are not, and what these name; blobs of young ones are kept."""
-    read = dict(record_names(state, (one.name for one in records)))
+    names = record_names(state, (one.name for one in records))
+    read = dict(metered(progress, "reading records", names, len(records)))
     for one in records:
         if one.modified >= before:
             for md5 in read[one.name]:
@@ -127,10 +131,10 @@ def _records(
 
 
 def _blobs(
-    state: State, reachable: Reachable, before: float
+    state: State, reachable: Reachable, before: float, progress: Progress
 ) -> tuple[list[tuple[StoredObject, str]], list[StoredObject]]:
     kept, unneeded = [], []
-    for one in state.store.facts():
+    for one in metered(progress, "listing blobs", state.store.facts(), 0):
         reason = reachable.blobs.get(one.name, "")
         if one.name.endswith(".dir") and one.modified < before:
             reason = reachable.blobs.get(_listed_manifest(state.store.directory(one.name)), "")

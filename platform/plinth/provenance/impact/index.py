@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from plinth.compute.context import Context
+from plinth.compute.progress import metered
 from plinth.errors import IntegrityError, StorageError
 from plinth.provenance.impact.edges import Edges, SavedLinks, decoded, encoded, grown, none
 from plinth.storage.atomic import write_bytes
@@ -81,8 +82,8 @@ def _keep(workspace: Workspace, edges: Edges) -> None:
             write_bytes(note, hashlib.sha256(data).hexdigest().encode(), mode=0o600)
 
 
-def _read(ctx: Context, digests: Iterable[str]) -> Iterator[SavedLinks]:
-    for digest, data in ctx.refs.raw(digests):
+def _read(ctx: Context, digests: Sequence[str]) -> Iterator[SavedLinks]:
+    for digest, data in metered(ctx.progress, "reading manifests", ctx.refs.raw(digests), len(digests)):
         try:
             content = json.loads(data)
             yield SavedLinks(digest, str(content["asset"]), tuple(map(str, content["inputs"].values())))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from plinth.compute.context import Context
+from plinth.compute.progress import metered
 from plinth.corpus.dedup import shuffle
 from plinth.corpus.exclusions import addresses
 from plinth.corpus.exclusions.entries import Exclusion, Kind, normal
@@ -131,7 +132,8 @@ def _rows(ctx: Context, parts: Sequence[IndexedPart], wanted: Wanted) -> dict[in
     keys = [index.key_of(kind, value) for kind, value in wanted]
     if not keys:
         return {}
-    found = {at: index.rows_of(ctx.store, part.keys, keys) for at, part in enumerate(parts)}
+    every = metered(ctx.progress, "searching ledgers", enumerate(parts), len(parts))
+    found = {at: index.rows_of(ctx.store, part.keys, keys) for at, part in every}
     return {at: rows for at, rows in found.items() if rows.size}
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from plinth.compute.context import Context
+from plinth.compute.progress import metered
 from plinth.provenance.takedown.remaining import HOLDS_TEXT, MAY_HOLD_TEXT, Remaining
 from plinth.storage.objects import files_below
 from plinth.text.plural import counted
@@ -48,7 +49,7 @@ def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
         texts: removed texts, as far as an earlier snapshot is still in the store.
     """
     wanted = [excerpt for text in texts[:SEARCHED] for excerpt in excerpts(text)]
-    found = dict(_holding(ctx.workspace.root, forms(wanted))) if wanted else {}
+    found = dict(_holding(ctx, forms(wanted))) if wanted else {}
     for path, count in sorted(found.items())[:LISTED]:
         until = _UNTIL.get(path.partition("/")[0], "until you delete it")
         yield Remaining(what=f"{path}: {counted(count, 'excerpt')} of the removed text", where="the workspace",
@@ -104,9 +105,10 @@ def _in_html(one: str) -> tuple[str, ...]:
     return bare, html.escape(one), bare.replace('"', "&#34;").replace("'", "&#39;")
 
 
-def _holding(root: Path, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]:
+def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]:
     """Path in the workspace of every regular file that holds one of the excerpts, and how many; no link is followed."""
-    for name, facts in files_below(root):
+    root = ctx.workspace.root
+    for name, facts in metered(ctx.progress, "searching files", files_below(root), 0):
         top, _, rest = name.partition("/")
         skipped = top in _CONTENT or (top in _WEIGHTY and Path(rest).suffix not in _TEXTS)
         if not skipped and stat.S_ISREG(facts.st_mode) and (count := _count(root / name, wanted)):

@@ -17,6 +17,7 @@ import pytest
 
 from jobs import backup_drill
 from plinth.compute.context import Context
+from plinth.compute.progress import SILENT
 from plinth.corpus.exclusions.exclusion_list import EXCLUSIONS
 from plinth.errors import IntegrityError, MissingError, SignatureError, WorkspaceError
 from plinth.operation.backup import databases, inventory
@@ -94,12 +95,12 @@ def ctx(tmp_path: Path, own_trust: Path) -> Context:
 
 
 def back_up(ctx: Context, place: Path | str) -> tuple[str, BackupSnapshot]:
-    return take(ctx, BackupArchive(str(place)), MLFLOW, "needed", lambda _: None)
+    return take(ctx, BackupArchive(str(place)), MLFLOW, "needed", SILENT)
 
 
 def put_back(place: Path | str, target: Path, name: str = "") -> Context:
     archive = BackupArchive(str(place))
-    restore(archive, archive.read(name), Workspace(target), {}, lambda _: None)
+    restore(archive, archive.read(name), Workspace(target), {}, SILENT)
     return Context(Workspace(target))
 
 
@@ -217,10 +218,10 @@ def test_a_path_that_leaves_the_workspace_is_refused(ctx: Context, tmp_path: Pat
 
 def test_the_drill_proves_a_sound_backup(ctx: Context, tmp_path: Path) -> None:
     archive = BackupArchive(str(tmp_path / "backups"))
-    name, _ = take(ctx, archive, tuple(backup_drill.databases_of(ctx.workspace)), "needed", lambda _: None)
+    name, _ = take(ctx, archive, tuple(backup_drill.databases_of(ctx.workspace)), "needed", SILENT)
     backup_drill.remember(ctx.workspace, name)
     before = content(ctx.workspace.root)
-    found = backup_drill.drill(ctx.workspace, archive, "", lambda _: None)
+    found = backup_drill.drill(ctx.workspace, archive, "", SILENT)
     assert {each.what for each in found} >= {"content", "log releases", "log taint", "references", "database mlflow"}
     assert [each for each in found if not each.passed] == []
     assert content(ctx.workspace.root) == before
@@ -233,10 +234,10 @@ def test_the_drill_sees_a_backup_of_somebody_else_and_what_was_removed_since(ctx
     # a whole backup with a right name, whose release history lacks its newest record
     entries = tuple(each for each in snapshot.entries if each.path != "releases/00002.json")
     archive.commit(snapshot.model_copy(update={"entries": entries, "at": "2030-01-01T00:00:00+00:00"}))
-    failed = {each.what for each in backup_drill.drill(ctx.workspace, archive, "", lambda _: None) if not each.passed}
+    failed = {each.what for each in backup_drill.drill(ctx.workspace, archive, "", SILENT) if not each.passed}
     assert failed == {"record", "head of the release history"}
     (ctx.workspace.taint / "00001.json").unlink()
-    failed = {each.what for each in backup_drill.drill(ctx.workspace, archive, name, lambda _: None) if not each.passed}
+    failed = {each.what for each in backup_drill.drill(ctx.workspace, archive, name, SILENT) if not each.passed}
     assert failed == {"counts"}
 
 
@@ -358,11 +359,11 @@ def test_a_shared_workspace_goes_to_a_bucket_and_back(
             if target == "one":
                 ctx = Context(workspace.ensure())
                 fill(ctx)
-                take(ctx, BackupArchive(bucket.uri("backups")), MLFLOW, "all", lambda _: None)
+                take(ctx, BackupArchive(bucket.uri("backups")), MLFLOW, "all", SILENT)
                 wanted = {ref.asset: ref.digest for ref in ctx.refs.all()}
             else:
                 archive = BackupArchive(bucket.uri("backups"))
-                restore(archive, archive.read(), workspace, {}, lambda _: None)
+                restore(archive, archive.read(), workspace, {}, SILENT)
         restored = Context(workspace)
         assert {ref.asset: ref.digest for ref in restored.refs.all()} == wanted
         assert len(releases.history(restored)) == 2
@@ -370,4 +371,4 @@ def test_a_shared_workspace_goes_to_a_bucket_and_back(
         with restored.store.for_task() as store:
             assert store.open_path(restored.refs.current("web/curated").parts[0].blob).read_bytes()
         with pytest.raises(WorkspaceError, match="is not empty"):
-            restore(archive, archive.read(), workspace, {}, lambda _: None)
+            restore(archive, archive.read(), workspace, {}, SILENT)
