@@ -59,6 +59,26 @@ KERNEL void count_text(u8_in text, u32_rows_out counts, u32_rows_out contexts) {
     }
 }
 
+/* From the last byte to the first, so that each count goes back to what it was, also where contexts collide. */
+KERNEL void uncount_text(u8_in text, u32_rows_out counts, u32_rows_out contexts) {
+    u32_rows_in read_counts = {counts.at, counts.rows, counts.columns};
+    u32_rows_in read_contexts = {contexts.at, contexts.rows, contexts.columns};
+    Places block[AHEAD];
+    for (int64_t first = (text.size - 1) / AHEAD * AHEAD; first >= 0; first -= AHEAD) {
+        uint64_t history = 0;
+        for (int64_t at = first < ORDER ? 0 : first - ORDER; at < first; at++) history = history << 8 | text.at[at];
+        int64_t size = find_places(text, first, &history, read_counts, read_contexts, block);
+        for (int64_t at = first + size - 1; at >= first; at--)
+            for (int64_t order = 0; order < ORDER && order <= at; order++) {
+                uint32_t *count = counts.at + block[at - first].count[order];
+                uint32_t *mass = contexts.at + block[at - first].mass[order];
+                --*count;
+                mass[0]--;
+                mass[1] -= *count == 0;
+            }
+    }
+}
+
 KERNEL double total_bits(u8_in text, u32_rows_in counts, u32_rows_in contexts) {
     uint64_t history = 0;
     double bits = 0;

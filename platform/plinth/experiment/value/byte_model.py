@@ -11,7 +11,7 @@ It is a proxy: what it learns from a text is vocabulary, spelling and phrases, n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,18 +35,18 @@ class ByteModel:
         self.contexts = np.zeros((ORDER, 2 * size), dtype=np.uint32)  # total and kinds by turns
         self.trained_bytes = 0
 
-    def copy(self) -> ByteModel:
-        """A model that learns on by itself."""
-        other = ByteModel.__new__(ByteModel)
-        other.counts, other.contexts = self.counts.copy(), self.contexts.copy()
-        other.trained_bytes = self.trained_bytes
-        return other
-
     def train(self, texts: Iterable[bytes]) -> ByteModel:
         """Count texts; each begins without context."""
         for text in texts:
             count_text(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
             self.trained_bytes += len(text)
+        return self
+
+    def forget(self, texts: Sequence[bytes]) -> ByteModel:
+        """Undo the last `train(texts)` exactly: a second model would take as much memory again."""
+        for text in reversed(texts):
+            uncount_text(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
+            self.trained_bytes -= len(text)
         return self
 
     def bits(self, text: bytes) -> float:
@@ -57,6 +57,11 @@ class ByteModel:
 @compiled
 def count_text(text: U8, counts: U32, contexts: U32) -> None:
     """Count the n-grams of a text, which begins without context."""
+
+
+@compiled
+def uncount_text(text: U8, counts: U32, contexts: U32) -> None:
+    """Undo `count_text` of the text that was counted last."""
 
 
 @compiled

@@ -20,7 +20,7 @@ import numpy as np
 from plinth.compute.context import Context
 from plinth.evaluation import statistics
 from plinth.experiment.value.byte_model import ByteModel
-from plinth.experiment.value.overlap import batches_of
+from plinth.experiment.value.overlap import Floats, batches_of
 from plinth.records import Manifest, Part
 
 #: Bytes of the base at most; the sample, or the rest of the corpus instead, adds at most `ADDED_SHARE` of it.
@@ -61,14 +61,19 @@ def deltas(
     added, more = list(_until(iter(added), least)), list(_until(iter(more), least))
     if not added or not more:
         return {}
-    base = ByteModel().train(base_texts)
-    models = {"base": base, "with": base.copy().train(added), "instead": base.copy().train(more)}
     slices = {bucket: list(_held(ctx, one)) for bucket, one in curated.items()}
     slices[OWN_SLICE] = list(_until(iter(held), SLICE_BYTES))
+    slices = {name: own for name, own in slices.items() if own}
+    model = ByteModel().train(base_texts)
+    bits = {"base": _bits(model, slices), "with": _bits(model.train(added), slices)}
+    bits["instead"] = _bits(model.forget(added).train(more), slices)
     return {
         "base_bytes": base_bytes,
         "added_bytes": sum(map(len, added)),
-        "slices": {name: _measured(models, own, seed) for name, own in slices.items() if own},
+        "slices": {
+            name: _measured({arm: found[name] for arm, found in bits.items()}, own, seed)
+            for name, own in slices.items()
+        },
     }
 
 
@@ -120,9 +125,14 @@ def _until(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
             yield text
 
 
-def _measured(models: Mapping[str, ByteModel], texts: Sequence[bytes], seed: int) -> dict[str, Any]:
+def _bits(model: ByteModel, slices: Mapping[str, Sequence[bytes]]) -> dict[str, Floats]:
+    """Bits of each text [D] of each slice."""
+    return {name: np.array([model.bits(text) for text in texts]) for name, texts in slices.items()}
+
+
+def _measured(bits: Mapping[str, Floats], texts: Sequence[bytes], seed: int) -> dict[str, Any]:
+    """Bits per byte of a slice by model, and the gains."""
     sizes = np.array([len(text) for text in texts], dtype=np.float64)
-    bits = {name: np.array([model.bits(text) for text in texts]) for name, model in models.items()}
     found: dict[str, Any] = {"documents": len(texts), "bytes": int(sizes.sum())}
     found |= {name: float(own.sum() / sizes.sum()) for name, own in bits.items()}
     for name, other in (("helps", "base"), ("beats_more_of_the_same", "instead")):
