@@ -20,7 +20,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from kubernetes.client import models
+from tests.peers import Peer
+
+models = Peer("kubernetes.client.models")
+
 
 Object = dict[str, Any]
 

@@ -159,6 +159,20 @@ def test_a_command_imports_nothing_that_it_does_not_need(names: str) -> None:
     assert {name for name in python(code).split() if "." not in name} & LIGHT[names] == set()
 
 
+def test_collection_imports_no_peer() -> None:
+    """Each test process collects all modules; peers of a few of them cost half of its CPU time and 300 MB."""
+    peers = {"deepspeed", "duckdb", "evalconfidence", "gguf", "kubernetes", "mlflow", "model_signing", "opacus"}
+    peers |= {"scipy", "securesystemslib", "sklearn", "spacy", "transformers"}
+    files = set((ROOT / "tests").rglob("*.py")) - set((ROOT / "tests/benchmarks").rglob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}: {name}: use tests.peers.Peer"
+        for path in sorted(files)
+        for name in re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+        if name in peers
+    ]
+    assert found == []
+
+
 def test_platform_is_the_standard_librarys() -> None:
     assert not (ROOT / "platform" / "__init__.py").exists()
     shown = python("import platform, plinth\nprint(platform.__file__)\nprint(platform.python_version())").splitlines()

@@ -6,10 +6,12 @@ import json
 
 import flask
 import pytest
-from mlflow.server import handlers
 
 from registry.login import server
 from registry.login.server import TagChange
+from tests.peers import Peer
+
+handlers = Peer("mlflow.server.handlers")
 
 BODY = {"name": "demo-candidate", "version": "3", "key": "approval.by", "value": "ben@example.org"}
 ONCE, TWICE = json.dumps(BODY), json.dumps(json.dumps(BODY))

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import model_signing.verifying
 import pytest
 
 from plinth.compute.context import Context
@@ -15,9 +14,12 @@ from plinth.trust.authority import EVALUATOR, TRAINER
 from plinth.trust.pin import Trust
 from registry import signing
 from tests.attacks.test_promoter_key import FORM, require_refused, seal_anew
+from tests.peers import Peer
 from tests.registry.exports.conftest import SealedFolder
 from tests.registry.exports.test_released import export as export_model
 from tests.registry.exports.test_released import released
+
+verifying = Peer("model_signing.verifying")
 
 __all__ = ["released"]
 
@@ -33,7 +35,7 @@ def test_model_signing_that_verifies_everything_lets_no_changed_weight_out(
     weights = next(released.workspace.models.glob("*/model.safetensors"))
     weights.chmod(0o644)
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x07")
-    monkeypatch.setattr(model_signing.verifying.Config, "verify", _passes)
+    monkeypatch.setattr(verifying.Config, "verify", _passes)
     signing.verify(weights.parent, Trust.of(released.workspace).authority(TRAINER))  # it turned
     assert export_model(released, "demo/2", tmp_path / "out") == 7
     assert "model.safetensors is not the file that was verified" in capfd.readouterr().err

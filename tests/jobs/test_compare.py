@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from assets import comparison
@@ -13,7 +12,10 @@ from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from tests.jobs.conftest import RECIPE, answer, plinth, variant
+from tests.peers import Peer
 from tests.shared import copied
+
+transformers = Peer("transformers")
 
 
 @pytest.mark.exhaustive

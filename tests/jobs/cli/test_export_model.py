@@ -29,8 +29,10 @@ from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
 from registry import taint
 from tests.model_folder import save_model
+from tests.peers import Peer
 
-transformers = pytest.importorskip("transformers")
+transformers = Peer("transformers")
+
 
 Plinth = Callable[..., Any]
 END, LENGTH, BOUND = "<|end|>", 48, 1e-5

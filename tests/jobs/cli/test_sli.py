@@ -7,14 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from plinth.operation.indicators import INDICATORS
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
+from tests.peers import Peer
 from tests.plinth.operation.indicators.test_indicators import healthy, restarted
 from tests.plinth.training.conftest import tiny
+
+duckdb = Peer("duckdb")
 
 DAY = ("--at", "1970-01-02")
 

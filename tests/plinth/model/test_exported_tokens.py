@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 from tokenizers import AddedToken, Tokenizer, processors
 
 from plinth.model.compressed import gguf_file
@@ -15,6 +14,9 @@ from plinth.model.decoder import build
 from plinth.model.export import export_model
 from plinth.model.parameters import Model
 from tests.model_folder import END, byte_level, save_folder
+from tests.peers import Peer
+
+transformers = Peer("transformers")
 
 MODEL, LENGTH = Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48), 64
 PAD, TEXT = "<|pad|>", "a small text,  that\nwas never merged: äöü"

@@ -15,8 +15,10 @@ from plinth.model.folder import load_model
 from plinth.model.hugging_face import hf_config, model_of
 from plinth.model.parameters import Model, MuP, RopeScaling
 from tests.model_folder import save_model
+from tests.peers import Peer
 
-transformers = pytest.importorskip("transformers")
+transformers = Peer("transformers")
+
 
 VOCABULARY, LENGTH = 97, 48
 BOUND = 1e-5

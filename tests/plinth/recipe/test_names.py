@@ -10,8 +10,6 @@ import yaml
 from dagster._core.definitions.utils import is_valid_owner
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mlflow.exceptions import MlflowException
-from mlflow.utils import validation
 from pydantic import TypeAdapter, ValidationError
 
 from assets.catalog import stages
@@ -23,6 +21,10 @@ from plinth.recipe.load import check
 from plinth.recipe.recipe import RESERVED
 from plinth.recipe.release import ReleaseParameters
 from plinth.records import Name
+from tests.peers import Peer
+
+mlflow_exceptions = Peer("mlflow.exceptions")
+validation = Peer("mlflow.utils.validation")
 
 TINY = yaml.safe_load((FOLDER / "tiny.yaml").read_text())
 
@@ -88,7 +90,7 @@ def test_a_release_is_a_model_for_mlflow(name: str) -> None:
     try:
         validation._validate_model_name(f"{name}-candidate")
         validation._validate_experiment_name(name)
-    except MlflowException:
+    except mlflow_exceptions.MlflowException:
         pytest.fail(name)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gguf
 import pytest
 import yaml
 
@@ -17,8 +16,11 @@ from plinth.trust import dsse
 from registry import policy
 from registry.exports.sealed import verify
 from tests.judged_corpus import PLANTED, build, ledger_of
+from tests.peers import Peer
 from tests.registry.conftest import make_recipe
 from tests.registry.exports.test_released import release_in, root_of
+
+gguf = Peer("gguf")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from plinth.compute.context import Context
@@ -15,6 +14,9 @@ from plinth.provenance.ledger.export import export
 from registry.papers.domains import trained_text
 from registry.papers.facts import DomainTable, PaperFacts
 from tests.judged_corpus import ledger_of
+from tests.peers import Peer
+
+duckdb = Peer("duckdb")
 
 QUERY = """
     WITH host AS (

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast, pipeline
 
 from plinth.corpus.annotate import transformer
 from plinth.corpus.models import ready_transformer
 from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest
+from tests.peers import Peer
+
+transformers = Peer("transformers")
 
 KEY = "models/edu"
 POSITIONS = 64
@@ -43,15 +45,15 @@ def make(folder: Path, labels: int, **config: Any) -> Path:
     words.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    PreTrainedTokenizerFast(
+    transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     ).save_pretrained(folder)
     torch.manual_seed(labels)
-    sizes = BertConfig(
+    sizes = transformers.BertConfig(
         vocab_size=words.get_vocab_size(), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=64, max_position_embeddings=POSITIONS, initializer_range=0.3, num_labels=labels, **config,
     )  # fmt: skip
-    head = BertForSequenceClassification(sizes)
+    head = transformers.BertForSequenceClassification(sizes)
     torch.nn.init.normal_(head.classifier.weight, std=1.0)
     head.save_pretrained(folder)
     return folder
@@ -71,7 +73,7 @@ def rows(folder: Path, texts: list[str], **params: Any) -> list[dict[str, Any]]:
 
 def pipelines(folder: Path, texts: list[str], **how: Any) -> list[dict[str, float]]:
     """Scores by label, one text after the other, as transformers computes them."""
-    peer = pipeline("text-classification", model=str(folder), top_k=None, device="cpu", **how)
+    peer = transformers.pipeline("text-classification", model=str(folder), top_k=None, device="cpu", **how)
     answers = [peer([text], truncation=True, max_length=POSITIONS)[0] for text in texts]
     return [{one["label"]: one["score"] for one in answer} for answer in answers]
 

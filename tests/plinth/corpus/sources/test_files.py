@@ -35,7 +35,7 @@ def test_kinds(read_file: Any) -> None:
         ("a.txt", b"", "empty"),
         ("a.txt", b"\xc3\x28", "invalid_utf8"),
         ("a.txt", b"x" * 2_000_000, "too_large"),
-        ("a.txt.gz", gzip.compress(b"\0" * 50_000_000, mtime=0), "too_large"),
+        ("a.txt.gz", gzip.compress(b"\0" * 2_000_000, mtime=0), "too_large"),
         ("a.txt.gz", gzip.compress(b"words", mtime=0)[:-4], "truncated_gzip"),
         ("a.txt.gz", b"no gzip", "broken_gzip"),
         ("a.txt", b"\x89PNG\r\n\x1a\n", "binary"),

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
-from scipy import stats
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
@@ -22,6 +21,9 @@ from plinth.records import Manifest
 from plinth.report import memorisation as report
 from plinth.report.render import png
 from plinth.storage.parts import read_table
+from tests.peers import Peer
+
+stats = Peer("scipy.stats")
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from scipy import stats as scipy_stats
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
@@ -34,6 +33,9 @@ from plinth.tokens.packing import packed
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
+from tests.peers import Peer
+
+scipy_stats = Peer("scipy.stats")
 
 BATCH = 4
 PARAMS = ExtractionTest(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from plinth.corpus.canaries import generate
 from plinth.corpus.canaries.generate import Lexis
@@ -15,6 +14,9 @@ from plinth.corpus.canaries.parameters import Canaries
 from plinth.evaluation.memorisation import exposure
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
+from tests.peers import Peer
+
+stats = Peer("scipy.stats")
 
 CONFIG = Model(layers=1, dim=16, heads=2, kv_heads=1, ffn_dim=16, init_std=0.3)
 TOKENS, SEEDS = 15, 200

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from scipy import stats as scipy_stats
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
@@ -21,6 +20,9 @@ from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.report.evaluation import sections
 from plinth.storage.parts import read_table
+from tests.peers import Peer
+
+scipy_stats = Peer("scipy.stats")
 
 ADDRESS = "jo@fox.de"
 PARAMS = PiiOutputs(samples=12, draws=1, max_tokens=12)

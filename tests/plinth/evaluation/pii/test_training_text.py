@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scipy import stats as scipy_stats
 
 from plinth.compute.context import Context
 from plinth.errors import RecipeError
@@ -15,6 +14,9 @@ from plinth.evaluation.pii.detector import PiiDetector, needs
 from plinth.records import Manifest
 from plinth.report.evaluation import sections
 from plinth.storage.parts import read_table
+from tests.peers import Peer
+
+scipy_stats = Peer("scipy.stats")
 
 IBAN = "DE89370400440532013000"
 PLANTED = [

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -16,25 +17,32 @@ from plinth.fingerprint import digest
 #: Digest of all items; a change of any is a new `registry.VERSION` and a new line here.
 DIGESTS = {"1": "a77e7184f0e3f5f1115b517921d2a91a053a03e72afea25952b9a5a66ef9359b"}
 
-ITEMS: dict[Family, list[ProbeItem]] = {family: list(PROBES[family].build()) for family in FAMILIES}
-EVERY = [one for items in ITEMS.values() for one in items]
+
+
+@cache
+def items_of(family: Family) -> list[ProbeItem]:
+    return list(PROBES[family].build())
+
+
+def every() -> list[ProbeItem]:
+    return [one for family in FAMILIES for one in items_of(family)]
 
 
 def test_six_families_in_less_than_two_megabytes() -> None:
     assert PROBES.built_in == FAMILIES
-    texts = (text for one in EVERY for text in (one.examples, one.prompt, one.gold, *one.wrong, one.control))
+    texts = (text for one in every() for text in (one.examples, one.prompt, one.gold, *one.wrong, one.control))
     assert sum(len(text.encode()) for text in texts) < 2_000_000
-    assert min(map(len, ITEMS.values())) >= 80
-    assert min(len({one.template for one in items}) for items in ITEMS.values()) >= 10
+    assert min(len(items_of(family)) for family in FAMILIES) >= 80
+    assert min(len({one.template for one in items}) for items in map(items_of, FAMILIES)) >= 10
 
 
 def test_items_are_those_of_their_version() -> None:
-    assert digest([one._asdict() for one in EVERY]) == DIGESTS[VERSION]
+    assert digest([one._asdict() for one in every()]) == DIGESTS[VERSION]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_form_of_items(family: Family) -> None:
-    items = ITEMS[family]
+    items = items_of(family)
     assert len({one.item for one in items}) == len(items)
     assert {one.family for one in items} == {family}
     for one in items:
@@ -49,14 +57,14 @@ def test_form_of_items(family: Family) -> None:
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "long_context"])
 def test_a_control_is_no_other_items_whole_question(family: Family) -> None:
     """A control has the form of its template, and its own right answer is not the item's."""
-    right = {one.prompt: one.gold for one in ITEMS[family]}
-    assert all(right.get(one.control) != one.gold for one in ITEMS[family])
+    right = {one.prompt: one.gold for one in items_of(family)}
+    assert all(right.get(one.control) != one.gold for one in items_of(family))
 
 
 def test_choices_do_not_follow_from_length_alone() -> None:
     """A rule that always takes the shortest answer, or the longest, is about as good as chance."""
     for family in ("knowledge", "code", "maths", "languages", "safety"):
-        items = [one for one in ITEMS[family] if one.wrong]
+        items = [one for one in items_of(family) if one.wrong]
         for rule in (min, max):
             won = 0.0
             for one in items:
@@ -70,7 +78,7 @@ def test_choices_do_not_follow_from_length_alone() -> None:
 
 def test_sums_are_right() -> None:
     operations = {"add": "+", "add_digits": "+", "add_hundreds": "+", "multiply": "*", "multiply_tens": "*"}
-    for one in ITEMS["maths"]:
+    for one in items_of("maths"):
         if one.template in operations:
             a, b = map(int, re.findall(r"\d+", one.prompt))
             assert int(one.gold) == (a + b if operations[one.template] == "+" else a * b)
@@ -87,7 +95,7 @@ def test_numbers_in_words_agree_with_another_project() -> None:
 
 
 def test_values_in_code_are_what_python_says() -> None:
-    for one in ITEMS["code"]:
+    for one in items_of("code"):
         if one.template == "values":
             assert repr(eval(one.prompt.removeprefix(">>> "))) == one.gold.strip()
         if one.template == "bodies":
@@ -100,7 +108,7 @@ def test_values_in_code_are_what_python_says() -> None:
 
 
 def test_exceptions_in_code_are_those_that_python_raises() -> None:
-    for one in ITEMS["code"]:
+    for one in items_of("code"):
         if one.template == "exceptions":
             wanted = getattr(__builtins__, one.gold.strip(" :\n"), None) or __builtins__[one.gold.strip(" :\n")]
             with pytest.raises(wanted):
@@ -108,7 +116,7 @@ def test_exceptions_in_code_are_those_that_python_raises() -> None:
 
 
 def test_brackets_close() -> None:
-    for one in ITEMS["code"]:
+    for one in items_of("code"):
         if one.template == "brackets":
             program = one.prompt.split(" = ")[1] + one.gold
             pairs = {")": "(", "]": "[", "}": "{"}
@@ -122,7 +130,7 @@ def test_brackets_close() -> None:
 
 
 def test_what_a_long_prompt_asks_for_stands_in_it_and_not_in_its_control() -> None:
-    for one in ITEMS["long_context"]:
+    for one in items_of("long_context"):
         task, distance = one.template.split("/")
         assert len(one.prompt) > int(distance) * 0.8
         if task == "copy":
@@ -145,7 +153,7 @@ def test_languages_have_the_names_that_cldr_gives_them() -> None:
 
 
 def test_safety_pairs_are_each_others_controls() -> None:
-    harmful, harmless = ITEMS["safety"][::2], ITEMS["safety"][1::2]
+    harmful, harmless = items_of("safety")[::2], items_of("safety")[1::2]
     for one, other in zip(harmful, harmless, strict=True):
         assert (one.prompt, one.control) == (other.control, other.prompt)
         assert (one.gold, one.wrong) == (other.wrong[0], (other.gold,))
@@ -155,4 +163,4 @@ def test_draws_are_fixed() -> None:
     assert draws.number("a", 0, 99) == 50
     assert sorted(draws.shuffled("a", range(9))) == list(range(9))
     assert draws.shuffled("a", "abcdef") != draws.shuffled("b", "abcdef")
-    assert to_table(EVERY).num_rows == len(EVERY)
+    assert to_table(every()).num_rows == len(every())

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from plinth.evaluation import statistics
 from plinth.evaluation.statistics import DEGENERATE, DOCUMENTS_ONLY, FEW_CLUSTERS, Estimate
+from tests.peers import Peer
+
+stats = Peer("scipy.stats")
 
 EFFECT = -0.01
 #: Standard deviation of what documents and nothing else give, in bits per byte.

@@ -4,11 +4,15 @@ The scores are those of GPQA Diamond (198 items, 5 samples each) by two models t
 results: right answers of each item, items in the order of their names.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
-from evalconfidence import ItemResult, compare, power, standard_error
 
 from plinth.evaluation import statistics
+from tests.peers import Peer
+
+evalconfidence = Peer("evalconfidence")
 
 EPOCHS = 5
 GPT_5_NANO = (
@@ -29,9 +33,9 @@ A, B = scores(GPT_5_NANO), scores(GPT_5_4_MINI)
 ITEMS = [item for item in range(len(GPT_5_NANO)) for _ in range(EPOCHS)]
 
 
-def results(rows: list[float], model: str) -> list[ItemResult]:
+def results(rows: list[float], model: str) -> list[Any]:
     return [
-        ItemResult(item_id=str(item), model_id=model, score=score, epoch=i % EPOCHS)
+        evalconfidence.ItemResult(item_id=str(item), model_id=model, score=score, epoch=i % EPOCHS)
         for i, (item, score) in enumerate(zip(ITEMS, rows, strict=True))
     ]
 
@@ -42,7 +46,7 @@ def test_paired_by_item() -> None:
     assert [round(100 * one, 1) for one in (found.value, found.low, found.high)] == [5.9, 0.4, 11.3]
     assert found.p == pytest.approx(0.0363, abs=5e-5)
     assert (found.n, found.clusters, found.flags) == (990, 198, ())
-    peer = compare(results(A, "a"), results(B, "b"))
+    peer = evalconfidence.compare(results(A, "a"), results(B, "b"))
     assert (found.low, found.high) == pytest.approx(peer.ci_diff, rel=1e-9)
     assert found.p == pytest.approx(peer.p_value, rel=1e-9)
 
@@ -51,7 +55,7 @@ def test_unpaired_a_real_difference_is_lost() -> None:
     """README of evalconfidence: [-2.1, 13.8], p = 0.149."""
     found = statistics.difference(A, B, ITEMS, ITEMS)
     assert [round(100 * one, 1) for one in (found.low, found.high)] == [-2.1, 13.8]
-    peer = compare(results(A, "a"), results(B, "b"), paired=False)
+    peer = evalconfidence.compare(results(A, "a"), results(B, "b"), paired=False)
     assert (found.low, found.high, found.p) == pytest.approx((*peer.ci_diff, peer.p_value), rel=1e-9)
     assert peer.p_value == pytest.approx(0.149, abs=5e-4)
 
@@ -59,7 +63,7 @@ def test_unpaired_a_real_difference_is_lost() -> None:
 def test_clustered_standard_error() -> None:
     """README of evalconfidence: 0.0276 clustered by item, [0.6213, 0.7302]; 0.0149 as if samples were items."""
     found = statistics.mean(A, ITEMS)
-    peer = standard_error(results(A, "a"))
+    peer = evalconfidence.standard_error(results(A, "a"))
     assert (found.low, found.high) == pytest.approx(peer.ci_clustered, rel=1e-9)
     assert (found.low, found.high) == pytest.approx((0.6213, 0.7302), abs=5e-5)
     assert (found.high - found.low) / 2 / 1.972079 == pytest.approx(0.0276, abs=5e-5)  # t of 197 degrees of freedom
@@ -71,18 +75,18 @@ def test_items_needed() -> None:
     """README of evalconfidence: 6 points take about 334 paired items."""
     gaps = np.subtract(A, B).reshape(-1, EPOCHS).mean(axis=1)
     needed = statistics.sample_size(0.06, float(gaps.var(ddof=1)))
-    assert needed == power((results(A, "a"), results(B, "b")), mde=0.06).n_required == 334
+    assert needed == evalconfidence.power((results(A, "a"), results(B, "b")), mde=0.06).n_required == 334
     error = float(gaps.std(ddof=1)) / len(gaps) ** 0.5
-    seen = power((results(A, "a"), results(B, "b")), n=len(gaps)).mde_detectable
+    seen = evalconfidence.power((results(A, "a"), results(B, "b")), n=len(gaps)).mde_detectable
     assert statistics.smallest_effect(error) == pytest.approx(seen, rel=1e-9)
 
 
 def test_single_samples_by_mcnemar() -> None:
     a, b = A[::EPOCHS][:60], B[::EPOCHS][:60]
     found = statistics.paired_difference(a, b)
-    peer = compare(
-        [ItemResult(item_id=str(i), model_id="a", score=score) for i, score in enumerate(a)],
-        [ItemResult(item_id=str(i), model_id="b", score=score) for i, score in enumerate(b)],
+    peer = evalconfidence.compare(
+        [evalconfidence.ItemResult(item_id=str(i), model_id="a", score=score) for i, score in enumerate(a)],
+        [evalconfidence.ItemResult(item_id=str(i), model_id="b", score=score) for i, score in enumerate(b)],
     )
     assert found.method == "exact McNemar"
     assert found.p == pytest.approx(peer.p_value)

@@ -4,9 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
 
 from plinth.evaluation.statistics import DEGENERATE, Sequential
+from tests.peers import Peer
+
+integrate = Peer("scipy.integrate")
+stats = Peer("scipy.stats")
 
 
 def test_looking_500_times_at_nothing_seldom_decides() -> None:

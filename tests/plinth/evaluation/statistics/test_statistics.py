@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from plinth.evaluation import statistics
 from plinth.evaluation.statistics import DEGENERATE, FEW_CLUSTERS, MISSING
 from plinth.evaluation.statistics.pairs import tango
+from tests.peers import Peer
+
+stats = Peer("scipy.stats")
 
 
 def test_three_to_nothing_is_not_certainty() -> None:

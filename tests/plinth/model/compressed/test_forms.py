@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
-from gguf.constants import MODEL_TENSORS, TENSOR_NAMES
 from torch.nn.utils import prune
 
 from plinth.errors import CheckpointError, IntegrityError
@@ -24,8 +22,12 @@ from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.pipelines import pipeline
 from tests.model_folder import byte_level, save_folder
+from tests.peers import Peer
 
-transformers = pytest.importorskip("transformers")
+transformers = Peer("transformers")
+gguf = Peer("gguf")
+constants = Peer("gguf.constants")
+
 
 LENGTH, BOUND = 40, 1e-4
 BASE = Model(layers=2, dim=64, heads=4, kv_heads=2, ffn_dim=96, rope_theta=500.0)
@@ -100,7 +102,8 @@ def test_gguf_holds_the_quantisers_bits_under_llama_cpps_names(tmp_path: Path, k
     made = MadeForm(tmp_path, KINDS[kind], form)
     config, reader = read_config(made.plain), gguf.GGUFReader(made.folder / gguf_file.FILE)
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[config["model_type"]]
-    known = {TENSOR_NAMES[one].format(bid=block) for one in MODEL_TENSORS[arch] for block in range(2)}
+    tensors = constants.MODEL_TENSORS[arch]
+    known = {constants.TENSOR_NAMES[one].format(bid=block) for one in tensors for block in range(2)}
     stored = {one.name: one for one in reader.tensors}
     assert {name.rpartition(".")[0] for name in stored} <= known
     with SavedWeights(made.plain) as saved:

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -23,6 +22,9 @@ from plinth.tokens.shards.index import open_part, write_index
 from plinth.tokens.shards.reader import ShardReader
 from tests import judged_corpus
 from tests.judged_corpus import ANNOTATORS, PLANTED, ledger_of
+from tests.peers import Peer
+
+duckdb = Peer("duckdb")
 
 GUIDE = Path(__file__).parents[4] / "docs" / "audit.md"
 

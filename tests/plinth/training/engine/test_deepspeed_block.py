@@ -7,15 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import deepspeed
 import pytest
-from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from plinth.errors import TrainingError
 from plinth.training.config import RunConfig, identity, run_key
 from plinth.training.engine.deepspeed_block import HARMLESS, OTHERS, OWNED, ZERO, problems_with_settings
 from plinth.training.engine.deepspeed_settings import deepspeed_config
 from plinth.training.parameters import Training
+from tests.peers import Peer
+
+deepspeed = Peer("deepspeed")
+zero_config = Peer("deepspeed.runtime.zero.config")
 
 
 def test_every_setting_of_the_engine_is_owned(make: Callable[..., RunConfig]) -> None:
@@ -52,9 +54,10 @@ def test_a_name_that_deepspeed_would_pass_over_is_refused() -> None:
 
 
 def test_every_name_is_one_that_deepspeed_reads() -> None:
-    root = Path(deepspeed.__file__).parent
+    root = Path(deepspeed.runtime.__file__).parents[1]
     source = "\n".join(file.read_text(errors="ignore") for file in root.rglob("*.py") if "ops" not in file.parts)
-    zero = {name for field, one in DeepSpeedZeroConfig.model_fields.items() for name in (field, one.alias) if name}
+    fields = zero_config.DeepSpeedZeroConfig.model_fields
+    zero = {name for field, one in fields.items() for name in (field, one.alias) if name}
     for name in {*OWNED, *HARMLESS, *OTHERS}:
         section, _, key = name.partition(".")
         assert key in zero if key else re.search(rf"['\"]{section}['\"]", source), name

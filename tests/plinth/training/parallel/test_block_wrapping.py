@@ -8,13 +8,15 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.training.engine.layer_statistics import LayerMonitor
 from plinth.training.parallel.block_wrapping import wrap_blocks
 from plinth.training.parallel.parameters import Parallel
+from tests.peers import Peer
+
+dynamo = Peer("torch._dynamo.utils")
 
 LAYERS, LENGTHS = 12, (8, 16)
 
@@ -62,20 +64,20 @@ def test_nothing_is_compiled_again_over_measured_steps_lengths_and_validation(
     backend: str, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    counters.clear()
+    dynamo.counters.clear()
     train, validate, stats = compiled(architecture)
     for length in LENGTHS:
         train(1, length)
         validate(1, length)
-    made = counters["stats"]["unique_graphs"]
+    made = dynamo.counters["stats"]["unique_graphs"]
     assert made == 2 * 2 * len(LENGTHS)  # before and after attention, trained and validated
     with torch.compiler.set_stance("fail_on_recompile"):
         for number in range(2, 6):  # every second one is measured
             for length in LENGTHS:
                 train(number, length)
                 validate(number, length)
-    assert counters["stats"]["unique_graphs"] == made
-    assert not counters["graph_break"]
+    assert dynamo.counters["stats"]["unique_graphs"] == made
+    assert not dynamo.counters["graph_break"]
     measured = stats.latest()
     assert measured is not None
     assert (measured.step, len(measured.named("logit_bound"))) == (4, LAYERS)

@@ -11,10 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus import GradSampleModule
-from opacus.accountants import RDPAccountant
-from opacus.accountants.utils import get_noise_multiplier
-from opacus.optimizers import DPOptimizer
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -29,6 +25,10 @@ from plinth.training.privacy import secret
 from plinth.training.privacy.accounting import PrivacyBudget, epsilon, resolve, resolved_apart
 from plinth.training.privacy.gradients import PrivateGradients, clipped_sum, surrogate
 from plinth.training.privacy.parameters import Privacy, PrivacyState
+from tests.peers import Peer
+
+opacus = Peer("opacus")
+accountants = Peer("opacus.accountants")
 
 STATE = PrivacyState(
     epsilon=8.0, delta=1e-5, clip_norm=0.5, noise_multiplier=0.9, sample_rate=0.01, secret_sha256="0" * 64
@@ -72,7 +72,7 @@ class TestSampling:
 class TestAccounting:
     @pytest.mark.parametrize(("noise", "rate", "count"), [(1.1, 0.01, 300), (0.7, 0.004, 50), (3.0, 1.0, 2)])
     def test_epsilon_is_that_of_opacus_step_by_step(self, noise: float, rate: float, count: int) -> None:
-        theirs = RDPAccountant()
+        theirs = accountants.RDPAccountant()
         for _ in range(count):
             theirs.step(noise_multiplier=noise, sample_rate=rate)
         assert epsilon(noise, rate, count, 1e-5) == theirs.get_epsilon(1e-5)
@@ -81,7 +81,8 @@ class TestAccounting:
     @pytest.mark.exhaustive
     def test_the_noise_for_an_epsilon_is_that_of_opacus_in_a_process_of_its_own(self) -> None:
         params = Privacy(epsilon=3.0, delta=1e-5)
-        theirs = get_noise_multiplier(target_epsilon=3.0, target_delta=1e-5, sample_rate=0.02, steps=50)
+        wanted = {"target_epsilon": 3.0, "target_delta": 1e-5, "sample_rate": 0.02, "steps": 50}
+        theirs = accountants.utils.get_noise_multiplier(**wanted)
         made = resolved_apart(params, 0.02, 50)
         assert made["noise_multiplier"] == theirs
         assert 2.9 < made["epsilon"] <= 3.0
@@ -128,8 +129,8 @@ class TestGradients:
     def test_clipped_as_opacus_clips(self) -> None:
         net = model()
         ours = clipped_sum(net, losses(net, self.rows, self.targets), 0.5, torch.device("cpu"))
-        theirs = GradSampleModule(model(), loss_reduction="sum")
-        optimizer = DPOptimizer(
+        theirs = opacus.GradSampleModule(model(), loss_reduction="sum")
+        optimizer = opacus.optimizers.DPOptimizer(
             torch.optim.SGD(theirs.parameters(), lr=0.1), noise_multiplier=0.0, max_grad_norm=0.5,
             expected_batch_size=7, loss_reduction="sum",
         )  # fmt: skip

@@ -11,8 +11,10 @@ from plinth.corpus.annotate.pii import names, pii
 from plinth.corpus.lists import lists
 from plinth.errors import MissingError, StageError
 from plinth.storage.parts import read_table
+from tests.peers import Peer
 
-spacy = pytest.importorskip("spacy")
+spacy = Peer("spacy")
+
 
 TEXT = "😀 Ada Byron lives at 12 Harbour Lane, write to ada@tidewater.net or Ada Byron."
 
@@ -82,7 +84,7 @@ def test_a_pipeline_that_is_missing_or_none_is_refused(
     with pytest.raises(MissingError) as caught:
         names.load("people", {})
     assert "plinth[ner]" in str(caught.value)
-    assert importlib.import_module("spacy") is spacy
+    assert importlib.import_module("spacy")
 
 
 def test_long_texts_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

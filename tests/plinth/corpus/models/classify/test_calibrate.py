@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.isotonic import IsotonicRegression
 
 from plinth.corpus.models.classify import calibrate, measures
+from tests.peers import Peer
+
+isotonic = Peer("sklearn.isotonic")
 
 
 def drawn(slope: float, intercept: float) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +46,7 @@ def test_isotonic_is_scikit_learns_staircase(rows: list[tuple[int, bool, int]]) 
     truth = np.array([int(true) for _, true, _ in rows])
     weights = np.array([float(weight) for _, _, weight in rows])
     curve = calibrate.isotonic(margins, truth, weights)
-    theirs = IsotonicRegression(out_of_bounds="clip").fit(margins, truth, sample_weight=weights)
+    theirs = isotonic.IsotonicRegression(out_of_bounds="clip").fit(margins, truth, sample_weight=weights)
     assert (np.diff(curve.values) > 0).all()
     np.testing.assert_allclose(sorted(set(np.round(theirs.predict(margins), 9))), np.round(curve.values, 9), atol=1e-6)
     found = curve(np.sort(margins))

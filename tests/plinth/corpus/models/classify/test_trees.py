@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from plinth.corpus.models.classify import trees
 from plinth.corpus.models.classify.trees import Forest
+from tests.peers import Peer
+
+ensemble = Peer("sklearn.ensemble")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def forest(data) -> Forest:
 
 def test_margins_are_scikit_learns(data, forest: Forest) -> None:
     features, truth = data
-    model = HistGradientBoostingClassifier(
+    model = ensemble.HistGradientBoostingClassifier(
         max_iter=trees.ITERATIONS, max_leaf_nodes=trees.LEAVES, learning_rate=trees.RATE, l2_regularization=trees.L2,
         min_samples_leaf=trees.MIN_LEAF, early_stopping=False, random_state=trees.SEED,
     ).fit(features.astype(np.float64), truth)  # fmt: skip
