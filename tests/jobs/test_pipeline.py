@@ -12,13 +12,39 @@ import pytest
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
+from registry.server import stop_server
 from tests import tiny_corpus
+from tests.golden import commands
+from tests.golden import data as golden_data
+from tests.golden.recorded import compare
 from tests.jobs import conftest
 from tests.jobs.conftest import digests, here
+from tests.shared import copied
 
 pytestmark = pytest.mark.slow
 
 answer = partial(conftest.answer, run=here)
+
+
+def test_golden_versions_of_the_tiny_recipe(released):
+    golden_data.require_versions(released)
+
+
+@pytest.fixture
+def copy(released, tmp_path, own_trust):
+    """A copy of the release that a test may change."""
+    workspace = copied(released, tmp_path / "workspace")
+    yield workspace
+    stop_server(Workspace(workspace))
+
+
+def test_golden_commands_answer_with_the_same_keys(copy, tmp_path):
+    compare("commands", commands.shapes(commands.CALLS, copy, tmp_path, here))
+
+
+@pytest.mark.exhaustive
+def test_golden_model_commands_answer_with_the_same_keys(copy, tmp_path):
+    compare("model_commands", commands.shapes(commands.MODEL_CALLS, copy, tmp_path, here))
 
 
 def test_it_ends_in_a_release_and_a_page(released):

@@ -1,0 +1,279 @@
+"""The shape of what every command answers with `--json`: keys and types, not values.
+
+A key that is data (a digest, an asset, a date) is `*`; one that some items of a list lack ends with `?`. A new command
+with `--json` needs a line in `CALLS`, or in `NOT_CALLED` the place where its keys are tested.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+
+#: A command line for each command, in an order in which they work on one released workspace.
+CALLS = """
+status
+doctor
+check list
+check run readiness
+check waive root-shared --until 2030-01-01 --reason "asked for by the tests"
+recipe check {recipe}
+recipe schema
+recipe show {recipe}
+gameday list
+scale 100TB --html 600TB
+plan
+cost corpus
+cost limit all 5
+cost limits
+cost show
+gc
+gc pins
+pages
+report
+quarantine hash {file}
+policy try {policy}
+near {text}
+funnel
+card
+sample --reason near_duplicate
+label {document} good
+review summary
+explain {uri}
+trace {text}
+ledger export {out}/ledger
+takedown find --text {text}
+tokenizer
+packing
+mixture
+job status latest
+timeline latest
+goodput latest
+sli
+sli export {out}/sli
+batch latest 1
+checkpoint list latest
+checkpoint verify latest
+evaluation
+probes list
+probes check {probe}
+probes explain code/brackets/03
+compare champion {run}
+scaling fit {table} --draws 100
+scaling predict {table} --params 1e9 --tokens 1e10 --draws 100 --out {out}/prediction.json
+scaling compare {out}/prediction.json --loss 2.31
+metrics list
+alerts list
+retrospective
+keys show
+gates show
+gates check {gates}
+gates waive 1 stability --until 2030-01-01 --reason "asked for by the tests"
+verify release
+papers
+provider
+consumer add search --owner tests@example.org --model tiny@champion
+consumer list
+consumer feed
+restore {digest} {out}/restored
+export {out}/exported code/shards
+export text --to {out}/text
+export verify {out}/text
+export tokens web --format megatron --to {out}/tokens
+incident open fault
+incident note text
+incident show
+incident close --reason "the fault is over"
+incident list
+job cancel latest
+job submit latest
+impact web
+log
+run
+approve 1
+promote 1 --by tests --reason "asked for by the tests"
+rollback --withdraw --by tests --reason "asked for by the tests"
+takedown exclude --url {uri} --reason "asked for by the tests"
+takedown list
+taint mark {digest} --by tests --reason "asked for by the tests"
+taint list
+taint lift {digest} --by tests --reason "asked for by the tests"
+gates sign {gates} --yes
+backup to {out}/backup
+backup list {out}/backup
+backup drill {out}/backup
+down
+"""
+#: Commands that load or train a model.
+MODEL_CALLS = """
+roofline latest
+replay latest 34
+blame latest 34
+generate latest hello --max-tokens 4
+export model release {out}/model
+checkpoint average latest --steps 32,40
+"""
+#: Commands that a workspace of the tiny recipe has nothing for, or that take minutes: where their keys are tested.
+NOT_CALLED = {
+    "alerts silences": "asks Alertmanager: tests/plinth/operation",
+    "audit resume": "ten CPU seconds: tests/plinth/training/forensics",
+    "canary": "no canary is on trial: tests/jobs/cli/test_canary.py",
+    "drift": "the champion has not drifted: tests/jobs/cli/test_drift.py",
+    "experiment check": "trains arms: tests/jobs/test_experiment.py",
+    "experiment propose": "trains arms: tests/jobs/test_swarm.py",
+    "experiment run": "trains arms: tests/jobs/test_experiment.py",
+    "experiment show": "trains arms: tests/jobs/test_experiment.py",
+    "exposure": "no canaries are planted: tests/jobs/cli/test_exposure.py",
+    "fairness": "not measured: tests/jobs/cli/test_fairness.py",
+    "federated rounds": "no federation: tests/jobs/cli/test_federated.py",
+    "policy removal": "no learned rule: tests/jobs/test_web.py",
+    "profile": "no run is under way: tests/jobs/cli/test_profile.py",
+    "quarantine": "no lists of illegal content: tests/jobs/test_illegal.py",
+    "quarantine find": "no lists of illegal content: tests/jobs/test_illegal.py",
+    "slices": "no learned gate: tests/jobs/test_slices.py",
+    "takedown report": "needs everything made again: tests/jobs/test_takedown.py",
+    "source value": "trains byte models: tests/jobs/test_source_value.py",
+}
+
+
+def calls(text: str) -> dict[str, list[str]]:
+    """The words of each call, by command."""
+    known = with_json()
+    found = dict[str, list[str]]()
+    for words in (shlex.split(line) for line in text.split("\n") if line):
+        names = (" ".join(words[:2]), words[0], f"{words[0]} DIRECTORY")
+        found[next(name for name in names if name in known)] = words
+    return found
+
+
+def with_json() -> dict[str, click.Command]:
+    """Every command that has `--json`, by its words."""
+    from jobs.cli.root import cli
+
+    def walk(command: click.Command, ctx: click.Context, path: str) -> Iterator[tuple[str, click.Command]]:
+        if has(command, "--json"):
+            yield path, command
+        for name in command.list_commands(ctx) if isinstance(command, click.Group) else ():
+            inner = command.get_command(ctx, name)
+            assert inner is not None
+            yield from walk(inner, click.Context(inner, info_name=name, parent=ctx), f"{path} {name}".strip())
+
+    return dict(walk(cli, click.Context(cli, info_name="plinth"), ""))
+
+
+def has(command: click.Command, option: str) -> bool:
+    """True if a command has an option."""
+    return any(option in parameter.opts for parameter in command.params)
+
+
+def shapes(text: str, workspace: Path, out: Path, run: Callable[..., Any]) -> dict[str, Any]:
+    """The shape of every answer, by command; of a call that fails, the last line of its error."""
+    given, known = _given(workspace, out), with_json()
+    found = dict[str, Any]()
+    for name, words in calls(text).items():
+        words = [word.format_map(given) for word in words]
+        done = run(workspace, *words, *(("-r", given["recipe"]) if has(known[name], "--recipe") else ()), "--json")
+        try:
+            answer = json.loads(done.stdout)
+        except ValueError:
+            found[name] = f"exit code {done.returncode}: {done.stderr.strip()}"
+        else:
+            # docs/recipe.md has the keys of the schema
+            found[name] = shape(dict.fromkeys(answer) if name == "recipe schema" else answer)
+    return found
+
+
+def _given(workspace: Path, out: Path) -> dict[str, object]:
+    """Values of the placeholders; writes the files that they name."""
+    from plinth.compute.context import Context
+    from plinth.storage.parts import read_table
+    from plinth.storage.workspace import Workspace
+    from tests.jobs.conftest import RECIPE
+
+    ctx = Context(Workspace(workspace))
+    documents, verdicts = (ctx.refs.current(f"prose/{kind}").named("part-")[0] for kind in ("documents", "verdicts"))
+    rows = read_table(ctx.store, documents, ["id", "uri", "text"]).to_pylist()
+    dropped = read_table(ctx.store, verdicts, ["decision"])["decision"].to_pylist().index("drop")
+    files = {
+        "policy": "policies:\n  default: {rules: []}\n",
+        "table": "".join(f"{n * 10**6},{d * 10**7},{1.7 + 400 / (n * 1e6) ** 0.34 + 410 / (d * 1e7) ** 0.28}\n"
+                         for n in (1, 3, 9, 27) for d in (2, 6, 18, 54)),
+        "gates": (RECIPE.parents[1] / "policies" / "tiny.yaml").read_text().replace("version: 1", "version: 2"),
+        "probe": '{"prompt": "The capital of Wales is", "gold": "Cardiff", "wrong": ["Swansea"], "template": "one"}\n',
+        "file": "text\n",
+    }  # fmt: skip
+    files["table"] = "params,tokens,loss\n" + files["table"]
+    suffixes = {"policy": ".yaml", "gates": ".yaml", "table": ".csv", "probe": ".jsonl"}
+    paths = {name: out / f"{name}{suffixes.get(name, '.txt')}" for name in files}
+    for name, path in paths.items():
+        path.write_text(files[name])
+    return {
+        **paths,
+        "out": out,
+        "recipe": RECIPE,
+        "run": ctx.refs.current("run").stats["run_id"],
+        "digest": ctx.refs.current("code/shards").digest,
+        "uri": rows[50]["uri"],
+        "text": " ".join(rows[50]["text"].split()[:40]),
+        "document": rows[dropped]["id"].hex(),
+    }
+
+
+_TYPES = {int: "number", float: "number", str: "string", bool: "boolean", type(None): "null"}
+_NAME = re.compile(r"(?![0-9a-f]{12,}$)[A-Za-z_][A-Za-z0-9_]*")
+
+
+def shape(value: Any) -> Any:
+    """Keys and types of parsed JSON."""
+    if isinstance(value, dict):
+        found = dict[str, Any]()
+        for key, inner in value.items():
+            name = key if _NAME.fullmatch(key) else "*"
+            found[name] = _merged(found[name], shape(inner)) if name in found else shape(inner)
+        return found
+    if isinstance(value, list):
+        return [reduce(_merged, map(shape, value))] if value else []
+    return _TYPES[type(value)]
+
+
+def paths(found: Any, at: str = "") -> Iterator[str]:
+    """A shape as lines `key.key[]: type`."""
+    if isinstance(found, dict) and found:
+        for name, inner in found.items():
+            yield from paths(inner, f"{at}.{name}")
+    elif isinstance(found, list) and found:
+        yield from paths(found[0], f"{at}[]")
+    else:
+        yield f"{at}: {found}"
+
+
+def _merged(one: Any, other: Any) -> Any:
+    if one == other:
+        return one
+    if isinstance(one, dict) and isinstance(other, dict):
+        return _merged_keys(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return [_merged(one[0], other[0])] if one and other else one or other
+    kinds = {kind for each in (one, other) for kind in (each if isinstance(each, str) else _container(each)).split("|")}
+    return "|".join(sorted(kinds))
+
+
+def _merged_keys(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Keys of two objects; `?` ends those that either lacks."""
+    plain = [{name.rstrip("?"): (inner, name.endswith("?")) for name, inner in each.items()} for each in (one, other)]
+    found = dict[str, Any]()
+    for name in {**plain[0], **plain[1]}:
+        have = [each[name] for each in plain if name in each]
+        optional = name != "*" and (len(have) < 2 or any(lacking for _, lacking in have))
+        found[name + "?" * optional] = reduce(_merged, (inner for inner, _ in have))
+    return found
+
+
+def _container(value: Any) -> str:
+    return "object" if isinstance(value, dict) else "list"
