@@ -29,7 +29,7 @@ KNOWN: dict[str, list[Any]] = {
     "optimizer.kind": ["muon"],
     "optimizer.options": [{"momentum": 0.9, "scale": "spectral"}],
     "optimizer.horizons": [[0.5]],
-    "checkpoints.average": [{"ema": True}, {"last": 3}, {"steps": [4, 8]}],
+    "checkpoints.average": [{"ema": True}, {"last": 3, "ema": False}, {"steps": [4, 8]}],
     "deepspeed": [{"gradient_predivide_factor": 2.0}, {"wall_clock_breakdown": True}],
     "launch.kind": ["local", "slurm", "ray", "kubernetes"],
     "launch.options": [{"partition": "long"}],
@@ -41,6 +41,12 @@ KNOWN: dict[str, list[Any]] = {
     "launch.kubernetes.user": ["1000:1000"],
     "distillation.teacher": ["parent@champion", "parent-0123456789ab:20"],
     "telemetry.profile_steps": [[3, 5]],
+}
+#: Sections that a section needs beside it.
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "privacy": {"guard": {"enabled": False}},
+    "stopping": {"validation": {}},
+    "checkpoints": {"optimizer": {"ema_decay": 0.99}},
 }
 
 Given = dict[str, Any]
@@ -97,7 +103,7 @@ def renewed(recorded: list[Given]) -> list[Given]:
     rng = random.Random(f"golden {len(kept)}")
     schema = Training.model_json_schema()
     for want in lacking(kept):
-        if want in lacking(kept):
+        if want not in REFUSED and want in lacking(kept):
             kept += _drawn(want, schema, rng)
     while len(kept) < COUNT:
         kept += _drawn("", schema, rng)
@@ -112,6 +118,8 @@ def _drawn(want: str, schema: Given, rng: random.Random) -> list[Given]:
         others = rng.sample(identified, rng.choice((1, 2, 3) if section in UNIDENTIFIED or not want else (0, 0, 1)))
         names = sorted({*others, section} - {""})
         given = {name: _value(schema, schema["properties"][name], name, rng) for name in names}
+        for name in names:
+            given = COMPANIONS.get(name, {}) | given
         if (not want or want in set(_items(given, ""))) and _is_valid(given):
             return [given]
     return []
