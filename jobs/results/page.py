@@ -155,7 +155,7 @@ def _movement(last: ReleaseRecord) -> dict[str, str]:
     return {
         "moved by": last.by,
         "reason": last.reason,
-        "at": last.at,
+        "at": f"{datetime.fromisoformat(last.at).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         "checkpoint": last.candidate.get("checkpoint", "")[:16],
     }
 

@@ -22,11 +22,11 @@ def levels(ctx: Context, span: Period) -> PeriodSection:
 
     found: list[ErrorBudget] = service_levels.measure(ctx, objectives.load(ctx.workspace), span.end)
     rows = [
-        (one.indicator, f"{one.value:.2%}", f"{one.target:.2%}", f"{one.spent:.0%}")
+        (one.indicator, f"{one.value:.2%}", f"{one.target:.2%}", one.state.removesuffix(" spent"))
         for one in found
         if one.value is not None and one.spent is not None
     ]
-    spent = [one.indicator for one in found if one.spent is not None and one.spent >= 1]
+    spent = [one.indicator for one in found if one.is_spent]
     verdict = f"{len(spent)} spent" if spent else "within budget" if rows else "nothing measured"
     return section(
         "Service levels", not spent if rows else None, verdict,

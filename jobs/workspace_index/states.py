@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.results.subject import candidate_name, file_name
@@ -83,7 +84,7 @@ def _release(ctx: Context, recipe: Recipe) -> StateTile:
     return StateTile(
         label="Release",
         value=f"{name} version {now.champion}",
-        note=f"champion since {last.at[:16]}, by {last.by}",
+        note=f"champion since {datetime.fromisoformat(last.at).astimezone(UTC):%Y-%m-%d %H:%M} UTC, by {last.by}",
         standing="good",
         href=beside(ctx, file_name(recipe, candidate_name(str(last.candidate_version)))),
     )
@@ -155,12 +156,13 @@ def _budgets(ctx: Context) -> StateTile:
 
 def _service_levels(ctx: Context) -> StateTile:
     found = objectives.measure(ctx, objectives.load(ctx.workspace), time.time())
-    spent = {one.indicator: one.spent for one in found if one.spent is not None}
+    spent = {one.indicator: one.spent for one in found if one.is_judged and one.spent is not None}
     if not spent:
         return StateTile(label="Service levels", value="nothing measured", note="no run in the window")
-    worst = max((one for one in found if one.spent is not None), key=lambda one: spent[one.indicator])
+    worst = max((one for one in found if one.indicator in spent), key=lambda one: spent[one.indicator])
     over = [one.indicator for one in found if one.is_spent]
     standing: Standing = "bad" if over else "attention" if spent[worst.indicator] >= LOOK_AT else "good"
     value = f"{len(over)} of {len(spent)} error budgets spent" if over else f"{len(spent)} within their budgets"
-    note = f"{worst.words}, {objectives.source(ctx.workspace)}"
+    short = [one.words for one in found if one.total_s and not one.is_judged]
+    note = f"{'; '.join([worst.words, *short])}, {objectives.source(ctx.workspace)}"
     return StateTile(label="Service levels", value=value, note=note, standing=standing)

@@ -17,11 +17,11 @@ def error_budget(policy: GatePolicy, evidence: Evidence) -> GateResult:
     """Some error budget is left for every indicator that the policy names; the required ones were measured."""
     asked = policy.error_budget
     found = {one.indicator: one for one in evidence.error_budgets or () if one.indicator in asked.indicators}
-    unknown = [name for name in asked.required if name not in found or not found[name].total_s]
+    unknown = [name for name in asked.required if name not in found or not found[name].is_judged]
     days = asked.objectives.window_days
     if unknown:
         return missing(ERROR_BUDGET, f"{', '.join(unknown)} was not measured in the last {days:g} days")
-    measured = [one for one in found.values() if one.total_s]
+    measured = [one for one in found.values() if one.is_judged]
     spent = [one for one in measured if one.is_spent]
     idle = [name for name in asked.indicators if name not in {one.indicator for one in measured}]
     if not measured:

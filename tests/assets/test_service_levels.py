@@ -21,7 +21,7 @@ from tests.jobs.conftest import RECIPE
 
 def test_the_asset_shows_budgets_and_warns_of_those_that_are_spent(tmp_path: Path) -> None:
     trained(tmp_path)
-    (tmp_path / "objectives.yaml").write_text("window_days: 36500\n")
+    (tmp_path / "objectives.yaml").write_text("window_days: 36500\ngoodput_after_s: 10\n")
     resources = {"plinth": PlinthResource(workspace=str(tmp_path), workers=1), "session": Session()}
     with interruptible():
         made = dg.materialize([service_levels.asset(load(RECIPE))], resources=resources)

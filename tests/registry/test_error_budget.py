@@ -120,6 +120,11 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
         "error budget spent: job success 10.00% of 100 rank-s, objective 90.00% (900% spent); "
         "in 28 days, objectives of the policy",
     )
+    short = budget("goodput", 10).model_copy(update={"minimum_s": 3600.0})
+    named = asking("demo", indicators=["goodput"], required=["goodput"])
+    assert not error_budget(named, Evidence.model_construct(error_budgets=(short,))).passed
+    optional = asking("demo", indicators=["goodput"], required=[])
+    assert error_budget(optional, Evidence.model_construct(error_budgets=(short,))).state == "skipped"
 
 
 def test_a_policy_names_indicators_that_there_are() -> None:

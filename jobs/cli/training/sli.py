@@ -78,8 +78,7 @@ def _row(one: ErrorBudget) -> tuple[object, ...]:
     measure = None if one.measure is None else f"{one.measure:,.4g} {one.measured_in}"
     if one.value is None or one.spent is None:
         return one.indicator, None, None, None, None, measure or "nothing measured"
-    spent = f"{one.spent:.0%} spent"
-    state = output.coloured(f"{spent}: no second is left", "red") if one.is_spent else spent
+    state = output.coloured(f"{one.state}: no second is left", "red") if one.is_spent else one.state
     of = f"{output.duration(one.total_s)} of {one.unit.removesuffix('-s')}s"
     return one.indicator, f"{one.value:.2%}", of, f"{one.target:.2%}", state, measure
 

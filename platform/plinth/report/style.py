@@ -69,6 +69,12 @@ def size(value: float) -> str:
     return _scaled(value, 1000, (" B", " kB", " MB", " GB", " TB"), whole_below=1000)
 
 
+def seconds(value: float) -> str:
+    """Seconds with the unit that a person reads: 57 µs, 2.94 ms, 0.608 s."""
+    power = next((power for power, least in ((0, 0.1), (1, 1e-3)) if value >= least), 2)
+    return f"{value * 1000**power:.3g} {('s', 'ms', 'µs')[power]}"
+
+
 def percent(share: float) -> str:
     """A share as a percentage with as many digits as mean something."""
     value = 100 * share

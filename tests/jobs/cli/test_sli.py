@@ -38,6 +38,9 @@ def test_runs_add_up_and_the_gate_refuses(plinth: Any, tmp_path: Path) -> None:
     made = {one["indicator"]: one for one in json.loads(done.out)["indicators"]}
     assert (made["job success"]["total_s"], made["job success"]["value"]) == (16 + 22, 1)
     assert made["restore time"]["total_s"] == 10
+    short = plinth("-w", tmp_path, "sli", *DAY, "--gate", "--only", "goodput")
+    assert (short.code, "too short to judge: 19 s, minimum 3,600 s" in short.err) == (3, True)
+    (tmp_path / "objectives.yaml").write_text("goodput_after_s: 10\n")
     refused = plinth("-w", tmp_path, "sli", *DAY, "--gate")
     assert (refused.code, "error budget spent: goodput" in refused.err) == (6, True)
     rows = {cells[0]: cells for line in refused.out.splitlines() if (cells := re.split(r"\s{2,}", line.strip()))}
@@ -45,7 +48,7 @@ def test_runs_add_up_and_the_gate_refuses(plinth: Any, tmp_path: Path) -> None:
     assert rows["goodput"][-2].endswith("% spent: no second is left")
     assert rows["checkpoint frequency"][-1].endswith(" s between checkpoints on average")
     assert "Good seconds in the 28 days until 1970-01-02 00:00 UTC" in refused.out
-    (tmp_path / "objectives.yaml").write_text("goodput: 0.2\n")
+    (tmp_path / "objectives.yaml").write_text("goodput: 0.2\ngoodput_after_s: 10\n")
     assert plinth("-w", tmp_path, "sli", *DAY, "--gate", "--only", "goodput").code == 0
     still = plinth("-w", tmp_path, "sli", *DAY, "--gate")
     assert "error budget spent: device utilisation, lineage completeness\n" in still.err  # of data that is not here

@@ -22,6 +22,14 @@ def test_size(value: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "shown"),
+    [(554.1, "554 s"), (0.6084, "0.608 s"), (0.002944, "2.94 ms"), (5.693e-05, "56.9 µs"), (0, "0 µs")],
+)
+def test_seconds_have_a_unit_that_a_person_reads(value: float, shown: str) -> None:
+    assert style.seconds(value) == shown
+
+
+@pytest.mark.parametrize(
     ("share", "shown"),
     [(0, "0%"), (1, "100%"), (0.5, "50%"), (0.1234, "12.3%"), (0.0004, "< 0.1%"), (0.99995, "> 99.9%")],
 )

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 #: The two statistics that are shown of canaries, which answer different questions: whether the model remembers at all,
 #: and whether it remembers what it saw a given number of times, which the gate `canaries` asks.
 ALL_PLANTED = "p-value under no memorization, all planted canaries together"
-PLANTED_TIMES = "p-value under no memorization, canaries planted {count} times"
+PLANTED_TIMES = "p-value under no memorization, canaries planted {count}"
 
 #: Points of the integral over a fitted tail, and the depth in nats to which it goes.
 TAIL_POINTS, TAIL_DEPTH = 4001, 40.0

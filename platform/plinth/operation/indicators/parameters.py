@@ -14,6 +14,12 @@ class Objectives(Frozen):
     silence_s: float = Field(7200.0, gt=0, description="Seconds without an event after which a job has been killed.")
     job_success: float = Field(0.95, gt=0, lt=1, description="Of rank-seconds held: by jobs that were not lost.")
     goodput: float = Field(0.90, gt=0, lt=1, description="Of rank-seconds held: by steps that count.")
+    goodput_after_s: float = Field(
+        3600.0,
+        ge=0,
+        description="Seconds that jobs must have held ranks before goodput is judged: a short run is mostly start-up.",
+        exclude_if=lambda given: given == 3600.0,
+    )
     checkpoint_age: float = Field(0.99, gt=0, lt=1, description="Of rank-seconds since a first step: within the bound.")
     checkpoint_age_s: float = Field(3600.0, gt=0, description="Seconds since a checkpoint, or since the first step.")
     checkpoint_frequency: float = Field(
@@ -60,6 +66,10 @@ class Objectives(Frozen):
         0.95, gt=0, lt=1, description="Of seconds of runs that began from weights: within the bound of each."
     )
     fine_tune_s: float = Field(86400.0, gt=0, description="Seconds from a fine-tuning's submission to its end.")
+
+    def minimum_s(self, indicator: str) -> float:
+        """Seconds that an indicator must cover before it is judged; fewer say little about it."""
+        return self.goodput_after_s if indicator == "goodput" else 0.0
 
     def target(self, indicator: str) -> float:
         """The share of an indicator's seconds that has to be good."""

@@ -56,6 +56,8 @@ class ErrorBudget(Frozen):
         good_s, total_s: seconds.
         target: share that has to be good.
         measure: the number behind the seconds, in `measured_in`; None where there is none.
+        covered_s: seconds of wall-clock time that the tallies cover, added up over attempts.
+        minimum_s: covered seconds below which the budget is not judged.
     """
 
     indicator: str
@@ -65,6 +67,8 @@ class ErrorBudget(Frozen):
     total_s: float
     measure: float | None = None
     measured_in: str = ""
+    covered_s: float = 0.0
+    minimum_s: float = 0.0
 
     @property
     def value(self) -> float | None:
@@ -77,9 +81,14 @@ class ErrorBudget(Frozen):
         return (self.total_s - self.good_s) / ((1 - self.target) * self.total_s) if self.total_s else None
 
     @property
+    def is_judged(self) -> bool:
+        """True if something was measured, and enough of it."""
+        return bool(self.total_s) and self.covered_s >= self.minimum_s
+
+    @property
     def is_spent(self) -> bool:
-        """Whether no bad second is left; seconds that are no number leave none."""
-        return bool(self.total_s) and not self.good_s > self.target * self.total_s
+        """True if no bad second is left; seconds that are no number leave none. Too few seconds spend nothing."""
+        return self.is_judged and not self.good_s > self.target * self.total_s
 
     @property
     def words(self) -> str:
@@ -87,7 +96,14 @@ class ErrorBudget(Frozen):
         if self.value is None or self.spent is None:
             return f"{self.indicator} not measured"
         seconds = f"{self.value:.2%} of {self.total_s:,.0f} {self.unit}"
-        return f"{self.indicator} {seconds}, objective {self.target:.2%} ({self.spent:.0%} spent)"
+        return f"{self.indicator} {seconds}, objective {self.target:.2%} ({self.state})"
+
+    @property
+    def state(self) -> str:
+        """The share of the error budget that is spent, or why it is not judged."""
+        if self.total_s and not self.is_judged:
+            return f"too short to judge: {self.covered_s:,.0f} s, minimum {self.minimum_s:,.0f} s"
+        return "not measured" if self.spent is None else f"{self.spent:.0%} spent"
 
 
 def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[TallyPart]) -> Iterator[Tally]:
@@ -174,6 +190,8 @@ def budgets(tallies: Iterable[Tally], objectives: Objectives, until: float) -> l
             total_s=sum(one.total_us for one in counted[name]) / 1e6,
             measure=_measure(counted[name]) if row.measured_in else None,
             measured_in=row.measured_in,
+            covered_s=sum(one.end - one.begin for one in counted[name]),
+            minimum_s=objectives.minimum_s(name),
         )
         for name, row in INDICATORS.items()
     ]
@@ -193,13 +211,16 @@ def refuse_spent(found: Sequence[ErrorBudget]) -> None:
     """Pass only where something was measured and every error budget has some left.
 
     Raises:
-        MissingError: no run was measured, or, where none is asked for, nothing: nothing says that all is well.
+        MissingError: no run was measured long enough, or, where none is asked for, nothing: nothing says that all is
+            well.
         CheckFailedError: budgets that are spent, by name.
     """
     runs = [one for one in found if one.unit == "rank-s"] or found
-    if not any(one.total_s for one in runs):
+    if not any(one.is_judged for one in runs):
+        short = [one.words for one in runs if one.total_s]
         raise MissingError(
-            "no run in the window: no error budget can be judged",
+            f"no {'longer ' if short else ''}run in the window: no error budget can be judged",
+            found="; ".join(short) or None,
             remedy="train, or widen window_days in objectives.yaml",
         )
     spent = [one for one in found if one.is_spent]

@@ -145,7 +145,7 @@ def _statuses(rows: Mapping[str, Stats]) -> TextTable:
     names = sorted({status for row in rows.values() for status in row["statuses"]})
     return TextTable(
         title="Items, by whether training text held them",
-        header=("probe", *names, "too long"),
+        header=("probe", *names, "of these too long"),
         rows=tuple(
             (name, *(f"{row['statuses'].get(status, 0):,}" for status in names), f"{row['too_long']:,}")
             for name, row in rows.items()
@@ -155,14 +155,14 @@ def _statuses(rows: Mapping[str, Stats]) -> TextTable:
 
 def canaries(stats: Stats) -> Section:
     """Exposure of planted texts by how often they were planted."""
-    groups = {f"{name} times": stats["groups"][name] for name in sorted(stats["groups"], key=int)}
+    groups = {counted(int(name), "time"): stats["groups"][name] for name in sorted(stats["groups"], key=int)}
     groups["not planted"] = stats["out"]
     measures = [
         measure(name, row["exposure"], reference=UNSEEN) for name, row in groups.items() if row["canaries"]
     ]
     audit = stats["audit"]
     by_count = "; ".join(
-        f"{PLANTED_TIMES.format(count=name)}: {p_value_of_group(stats['groups'][name]):.2g}"
+        f"{PLANTED_TIMES.format(count=counted(int(name), 'time'))}: {p_value_of_group(stats['groups'][name]):.2g}"
         for name in sorted(stats["groups"], key=int)
         if stats["groups"][name]["canaries"]
     )
@@ -180,14 +180,14 @@ def fairness(stats: Stats) -> Section:
     """By how much the model favours one group of each attribute; toxicity of what it writes."""
     found = [name for name, row in stats["attributes"].items() if row["found"]]
     measures = [measure(name, row, reference=0.0) for name, row in stats["attributes"].items()]
-    favours = ", ".join(found) or "no attribute as far as such a measurement sees"
+    bias = f"The model favors a group in {', '.join(found)}" if found else "No significant bias was detected"
     toxic = stats["toxicity"]
     judged = "" if toxic is None else f" Of its continuations at most {toxic['toxic_at_most']:.1%} are toxic (95%)."
     return Section(
         key="fairness",
         title="Bias and safety",
-        lead=f"{counted(stats['pairs'], 'pair')} of texts in which only the group differs. The model favours a group "
-        f"in {favours}, corrected for all attributes.{judged}",
+        lead=f"{counted(stats['pairs'], 'pair')} of texts in which only the group differs. {bias}, corrected for "
+        f"all attributes.{judged}",
         groups=(_group("Favour of the first group", "bits", "lower", "treated alike", measures),),
     )
 

@@ -11,6 +11,7 @@ from plinth.report import style
 from plinth.report.run.formats import number
 from plinth.report.run.metrics import RunMetrics
 from plinth.report.run.panels import Panel, PanelLine
+from plinth.text.plural import counted
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.validation.probe_curves import curves, value
 
@@ -50,7 +51,9 @@ def share(measured: RunMetrics) -> str:
     spent = math.fsum(float(event.get("probe_seconds", 0.0)) for event in measured.events)
     held = account(measured.events).held_s
     looks = sum(bool(event.get("probes")) for event in measured.events)
-    return f"{looks} looks took {spent:.3g} s, {style.percent(spent / held)} of the run's time." if held > 0 else ""
+    if held <= 0:
+        return ""
+    return f"{counted(looks, 'evaluation')} took {spent:.3g} s, {style.percent(spent / held)} of the run's time."
 
 
 def _row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, Any]:

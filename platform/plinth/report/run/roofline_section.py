@@ -32,7 +32,7 @@ def section(found: RunRoofline | None) -> dict[str, Any] | None:
             "cause": one.cause,
             "colour": tones[one.cause],
             "width": round(100 * one.share, 3),
-            "seconds": f"{one.seconds:.4g}",
+            "seconds": style.seconds(one.seconds),
             "share": style.percent(one.share),
             "bound": one.bound,
             "help": one.help,
@@ -49,7 +49,7 @@ def _words(found: RunRoofline) -> str:
     words += f"{step.seconds_together:.4g} s; {step.wall_s:.4g} s of wall-clock time."
     words += "".join(f" Found: {slow.words()}." for slow in step.slow_ranks)
     if found.roof is None or found.device is None:
-        return f"{words} The run's machine was not measured: run `plinth roofline {found.run}` on it."
+        return f"{words} The run's machine was not measured: run plinth roofline {found.run} on it."
     attainable = found.roof.attainable(found.work.intensity)
     return (
         f"{words} {found.device.name}: ridge at {found.roof.ridge:.3g} FLOPs a byte, measured; a step has "

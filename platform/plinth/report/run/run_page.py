@@ -65,6 +65,7 @@ class About(Frozen):
 def page(events: Sequence[Event], about: About) -> str:
     """The page as HTML. The same timeline gives the same bytes, also of a run that is under way."""
     measured = run_metrics(events)
+    ledger = account(measured.events, about.ranks)
     views = [_view(axis, measured, about) for axis in ("time", "step")]
     pointed = {f"{view['axis']}-{panel['key']}": panel["points"] for view in views for panel in view["panels"]}
     return template("run_page.html.j2").render(
@@ -73,7 +74,8 @@ def page(events: Sequence[Event], about: About) -> str:
         verdict=_verdict(measured, about),
         facts=_facts(measured, about),
         roofline=roofline_section.section(about.roofline),
-        spent=_spent(account(measured.events, about.ranks)),
+        spent=_spent(ledger),
+        queued=bool(ledger.rank_us["queue"]),
         views=views,
         probes=probes.rows(measured, about.over_seeds),
         probes_cost=probes.share(measured),

@@ -23,6 +23,8 @@ Cause = Literal["compute", "memory", "communication", "slow rank", "input", "che
 
 #: Share of the FLOP/s of large products below which arithmetic binds nothing. Published runs reach 0.3 to 0.6.
 LOW = 0.2
+#: Speed-ups below this round to once.
+NO_GAIN = 1.005
 
 #: Changes that help against a cause.
 HELP: dict[Cause, str] = {
@@ -87,7 +89,9 @@ class Bottleneck(Frozen):
     @property
     def bound(self) -> str:
         """The speed-up in words."""
-        return f"at most {self.speedup:.3g} times as fast" if math.isfinite(self.speedup) else "nothing is left"
+        if not math.isfinite(self.speedup):
+            return "nothing is left"
+        return f"at most {self.speedup:.3g} times as fast" if self.speedup >= NO_GAIN else "no gain"
 
 
 def bottlenecks(

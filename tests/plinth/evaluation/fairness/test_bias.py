@@ -142,6 +142,6 @@ def test_drift_of_toxicity() -> None:
 def test_the_section_of_the_page_names_what_was_found() -> None:
     attributes = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, counted_model(1, 0.9)))
     section = sections.fairness({"attributes": attributes, "toxicity": {"toxic_at_most": 0.07}, "pairs": len(BUILT_IN)})
-    assert "favours a group in gender, corrected" in section.lead
+    assert "favors a group in gender, corrected" in section.lead
     assert "at most 7.0% are toxic" in section.lead
     assert [one.name for one in section.groups[0].measures] == sorted(templates.GROUPS)

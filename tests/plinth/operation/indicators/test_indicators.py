@@ -17,7 +17,7 @@ from plinth.training.telemetry.goodput.account import account
 
 Events = list[dict[str, Any]]
 LATE = 1e6
-TIGHT = Objectives(checkpoint_age_s=3, restore_time_s=2)
+TIGHT = Objectives(checkpoint_age_s=3, restore_time_s=2, goodput_after_s=0)
 
 
 def event(time: float, kind: str, **fields: Any) -> dict[str, Any]:
@@ -273,10 +273,27 @@ def test_a_spent_budget_is_refused_by_name_and_no_run_is_no_pass() -> None:
     with pytest.raises(CheckFailedError, match=r"error budget spent: goodput, checkpoint age\n") as refused:
         refuse_spent(list(found(healthy()).values()))
     assert "62.50% of 16" in str(refused.value.found)
-    generous = Objectives(goodput=0.5, checkpoint_age_s=60)
+    generous = Objectives(goodput=0.5, checkpoint_age_s=60, goodput_after_s=0)
     refuse_spent(list(found(healthy(), generous).values()))
     with pytest.raises(MissingError, match="no run in the window"):
         refuse_spent(list(found([]).values()))
+
+
+def test_goodput_is_judged_once_jobs_have_run_long_enough() -> None:
+    """8 s of two ranks, of which 5 s count: below 90%, and start-up of a run that is too short to have any other."""
+    short = found(healthy(), TIGHT.model_copy(update={"goodput_after_s": 9}))["goodput"]
+    assert (short.covered_s, short.total_s, short.value) == (8, 16, 0.625)
+    assert not short.is_judged
+    assert not short.is_spent
+    assert short.words == (
+        "goodput 62.50% of 16 rank-s, objective 90.00% (too short to judge: 8 s, minimum 9 s)"
+    )
+    with pytest.raises(MissingError, match="no longer run in the window"):
+        refuse_spent([short])
+    enough = found(healthy(), TIGHT.model_copy(update={"goodput_after_s": 8}))["goodput"]
+    assert enough.is_spent
+    assert [Objectives().minimum_s(name) for name in ("goodput", "job success")] == [3600, 0]
+    assert "goodput_after_s" not in Objectives().model_dump()  # a policy that was signed before keeps its digest
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, 95.0])

@@ -85,7 +85,7 @@ def test_groups_of_canaries_stand_by_repetitions_and_a_device_that_is_too_small_
     assert "p-value under no memorization, canaries planted 4 times: 0.023;" in section.lead
     assert "Membership inference: 1/2 correct" in section.lead
     (shown,) = section.groups
-    assert [one.name for one in shown.measures] == ["1 times", "4 times", "16 times"]
+    assert [one.name for one in shown.measures] == ["1 time", "4 times", "16 times"]
     none = dict.fromkeys(("first_token_s", "tokens_per_s", "tokens_per_s_full"))
     serving = sections.serving({"kv_bytes_per_token": 2048, "devices": {"l4": none | {"sequences": 0}}})
     assert serving.tables[0].rows == (("l4", "does not fit", "does not fit", "0", "does not fit"),)

@@ -33,6 +33,9 @@ def test_causes_in_order_with_their_bounds() -> None:
         ("memory", 75, "at most 4 times as fast"),
         ("input", 25, "at most 1.33 times as fast"),
     ]
+    assert [row["seconds"] for row in found["rows"]] == ["0.3 s", "0.1 s"]
+    small = bottlenecks({"compute": 1.0, "host": 0.004})[-1]
+    assert (small.cause, small.bound) == ("host", "no gain")
     assert "ridge at 10 FLOPs a byte, measured; a step has 3, and reaches 33.3%" in found["words"]
 
 

@@ -346,7 +346,7 @@ def test_probes_are_shown_with_their_noise_and_what_they_may_decide() -> None:
     line, control = probes.panel(measured, {}).lines
     assert line.band == pytest.approx(noise)
     assert (control.faint, control.band) == (True, 0.0)
-    assert "5 looks took 1.25 s, 25% of the run" in probes.share(measured)
+    assert "5 evaluations took 1.25 s, 25% of the run" in probes.share(measured)
     text = run_page.page(story.events, ABOUT.model_copy(update={"over_seeds": {"maths": (0.7, 2.9)}}))
     assert "1.556 over 2 seeds" in text
     assert 'id="probes"' not in run_page.page(story.events[:3], ABOUT)
