@@ -55,6 +55,8 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
         self._engine = self._compute.open()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        if self._session:
+            self._session.assets.advance(0, "Great Expectations")
         for line in data_docs.finish():
             if self._session:
                 self._session.warnings.append(line)

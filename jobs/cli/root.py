@@ -209,7 +209,9 @@ def main(args: list[str] | None = None) -> None:
         private.apply_mask()
     except PlinthError as error:
         sys.exit(_failed(error, debug=False))
-    sys.exit(call(sys.argv[1:] if args is None else args))
+    code = call(sys.argv[1:] if args is None else args)
+    gc.freeze()  # else the end of the interpreter walks through all that was imported: a second after a run
+    sys.exit(code)
 
 
 def call(args: list[str]) -> int:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Longest silence in a log, and how often work is looked at that does not advance.
-LOG_INTERVAL_S, TICK_S = 5.0, 1.0
+#: Longest silence in a log, and how often work is looked at that does not advance: together five seconds.
+LOG_INTERVAL_S, TICK_S = 4.5, 0.5
 #: Commands that usually answer at once show progress of what takes longer.
 PATIENCE_S = 3.0
 
@@ -73,8 +73,8 @@ class _Shown:
 
     @contextmanager
     def _lines(self, label: str, total: int) -> Iterator[Meter]:
-        if not self._open:
-            self.spoke = time.monotonic()
+        if not self._open:  # a command has been silent since its process started and imported
+            self.spoke = time.monotonic() - (time.process_time() if self.patience_s else 0.0)
         meter = _LineMeter(label, total, self)
         with self._opened(meter):
             yield meter

@@ -178,6 +178,15 @@ def test_ctrl_c_of_a_real_process_is_130(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+def test_the_end_of_a_command_collects_nothing_that_was_imported() -> None:
+    code = (
+        "import atexit, gc\nfrom jobs.cli import root\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 1000))\nroot.main(['--version'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "True"
+
+
 def test_a_command_that_takes_long_is_shown_by_its_name_until_it_ends(tmp_path: Path) -> None:
     Workspace(tmp_path).ensure()
     with click.Context(click.Command("status"), info_name="status"):
