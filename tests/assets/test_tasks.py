@@ -22,7 +22,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from tests.plinth.evaluation.tasks.conftest import FILES, model_folder
+from tests.plinth.evaluation.tasks.conftest import FILES, trained_folder
 from tests.plinth.evaluation.tasks.measure import put
 
 TINY = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
@@ -33,7 +33,7 @@ evaluation:
   proxies: {items: 4}
 """
 
-__all__ = ["model_folder"]
+__all__ = ["trained_folder"]
 
 
 def recipe(folder: Path, keys: str = KEYS) -> Recipe:
@@ -76,7 +76,7 @@ def test_without_the_extra_the_recipe_is_refused_with_the_command(
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_through_dagster(tmp_path: Path, model_folder: Path) -> None:
+def test_through_dagster(tmp_path: Path, trained_folder: Path) -> None:
     workspace = Workspace(tmp_path / "workspace").ensure()
     ctx, folder = Context(workspace), workspace.input / "task_files"
     shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -84,7 +84,7 @@ def test_through_dagster(tmp_path: Path, model_folder: Path) -> None:
     (folder / "data" / "sums.jsonl").write_text("\n".join([*lines[:3], lines[3][:25], *lines[4:]]))
     given = recipe(tmp_path)
     session = Session()
-    found = [_checkpoint(put(ctx, model_folder)), *tasks.stages(given), *proxies.stages(given)]
+    found = [_checkpoint(put(ctx, trained_folder)), *tasks.stages(given), *proxies.stages(given)]
     defs = dg.Definitions(
         assets=[asset(stage) for stage in found],
         resources={"plinth": PlinthResource(workspace=str(workspace.root), workers=1), "session": session},

@@ -1,10 +1,11 @@
-"""A tiny model whose predictions are far from uniform, the twelve task files, and their manifests."""
+"""A tiny model, untrained and trained, the twelve task files, and their manifests."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,22 +28,27 @@ S = 128  # tokens of a training sequence; the prompts of `long_prompt` and the t
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Model and tokenizer as a checkpoint has them; only to be read, or copied."""
-    return once(tmp_path_factory, "model-of-tasks", make_model)
+    """Untrained model and tokenizer as a checkpoint has them; only to be read, or copied."""
+    return once(tmp_path_factory, "model-of-tasks", partial(make_model, steps=0))
 
 
-def make_model(folder: Path) -> None:
-    """The model that has learnt the data of the tasks."""
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model trained on the data of the tasks, so that its answers differ and are not all right."""
+    return once(tmp_path_factory, "trained-model-of-tasks", partial(make_model, steps=400))
+
+
+def make_model(folder: Path, steps: int) -> None:
     data = (path.read_text() for path in sorted((FILES / "data").iterdir()))
     tokenizer = byte_level((line for text in data for line in text.splitlines(keepends=True)), 512)
     config = Model(layers=2, dim=64, heads=4, kv_heads=2, ffn_dim=96)
     model = build(config, tokenizer.get_vocab_size(), seed=3)
-    learn(model, tokenizer)
+    learn(model, tokenizer, steps)
     save_folder(folder, model, config, tokenizer, S)
 
 
-def learn(model: Decoder, tokenizer: Tokenizer) -> None:
-    """Some steps on the data of the tasks, so that answers differ and are not all right."""
+def learn(model: Decoder, tokenizer: Tokenizer, steps: int) -> None:
+    """Train on the data of the tasks."""
     records = [json.loads(line) for path in sorted((FILES / "data").iterdir()) for line in path.open()]
     words = [one["source"] for one in records if "source" in one]
     text = "\n\n".join(" ".join(map(str, one.values())) for one in records)
@@ -50,7 +56,7 @@ def learn(model: Decoder, tokenizer: Tokenizer) -> None:
     ids = torch.tensor(tokenizer.encode(text).ids)
     rows = ids[: len(ids) // S * S].view(-1, S)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for step in range(400):
+    for step in range(steps):
         batch = torch.cat([torch.zeros(8, 1, dtype=torch.int64), rows[(torch.arange(8) + 8 * step) % len(rows)]], 1)
         logits = model(batch[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())

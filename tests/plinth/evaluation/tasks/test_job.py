@@ -48,19 +48,19 @@ def start(*arguments: object, out: Path, **variables: str) -> subprocess.Popen[b
 
 
 @pytest.fixture(scope="module")
-def ours(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ours:
+def ours(trained_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ours:
     """All twelve, measured in a process that has no network."""
     folder = tmp_path_factory.mktemp("ours")
-    assert start(folder / "workspace", model_folder, FILES, out=folder / "said").wait() == 0
+    assert start(folder / "workspace", trained_folder, FILES, out=folder / "said").wait() == 0
     made = Manifest.model_validate_json((folder / "workspace" / "measured.json").read_text())
     return Context(Workspace(folder / "workspace")), made
 
 
 @pytest.fixture(scope="module")
-def theirs(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def theirs(trained_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """lm-evaluation-harness' numbers, from a process of its own."""
     folder = tmp_path_factory.mktemp("theirs")
-    export_model(model_folder, model_folder / "tokenizer.json", folder / "model")
+    export_model(trained_folder, trained_folder / "tokenizer.json", folder / "model")
     environment = {**os.environ, **job.OFFLINE, "USE_TORCH": "1", "HF_HOME": str(folder / "hub")}
     environment["OMP_NUM_THREADS"] = "1"  # as ours: by two threads, near ties of an untrained model end otherwise
     command = [sys.executable, str(HERE / "hflm.py"), str(folder / "model"), str(FILES), str(folder / "out.json")]
@@ -114,16 +114,16 @@ def test_every_number_has_its_interval_and_its_n(ours: Ours) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("tasks", [0, 1, 6])
-def test_what_was_killed_goes_on_where_it_was(ours: Ours, model_folder: Path, tmp_path: Path, tasks: int) -> None:
+def test_what_was_killed_goes_on_where_it_was(ours: Ours, trained_folder: Path, tmp_path: Path, tasks: int) -> None:
     """Killed with everything that it had started, when so many tasks are recorded: it waits there."""
     workspace, said = tmp_path / "workspace", tmp_path / "said"
-    first = start(workspace, model_folder, FILES, out=said, HOLD_AFTER=str(tasks))
+    first = start(workspace, trained_folder, FILES, out=said, HOLD_AFTER=str(tasks))
     while first.poll() is None and "held" not in said.read_text():
         time.sleep(0.02)
     assert first.poll() is None, "ended before it could be killed"
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    assert start(workspace, model_folder, FILES, out=said).wait() == 0
+    assert start(workspace, trained_folder, FILES, out=said).wait() == 0
     assert said.read_text().split() == ["left", str(12 - tasks)]
     assert Manifest.model_validate_json((workspace / "measured.json").read_text()) == ours[1]
 
@@ -139,7 +139,7 @@ def test_a_namespace_of_ones_own_has_no_network() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_rerun_starts_nothing(ours: Ours, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rerun_starts_nothing(ours: Ours, trained_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.plinth.evaluation.tasks.measure import measure
 
     def never(*args: object, **kwargs: object) -> None:
@@ -147,7 +147,7 @@ def test_a_rerun_starts_nothing(ours: Ours, model_folder: Path, monkeypatch: pyt
 
     monkeypatch.setattr(subprocess, "Popen", never)
     ctx, made = ours
-    assert measure(ctx, model_folder, FILES) == made
+    assert measure(ctx, trained_folder, FILES) == made
     assert list(ctx.workspace.tmp.iterdir()) == []
 
 
