@@ -29,6 +29,7 @@ from plinth.text.rules import c4_pages, fineweb, gopher_quality, repetition
 from plinth.text.similarity import signatures
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words import sentences
+from tests.fuzz import columns
 from tests.plinth.text.folding import fold_text
 
 MAX_RECORD = 2**20
@@ -143,10 +144,15 @@ def kernels(data: bytes) -> None:
     assert fold_text(fold_text(text)) == fold_text(text)
 
 
+def text_columns(data: bytes) -> None:
+    """Any bytes as a column of texts, for every kernel."""
+    columns.read(data)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
-        warc, warc_gzip, jsonl, zstandard, parquet, recipe, policy, lists, normal_form, kernels,
+        warc, warc_gzip, jsonl, zstandard, parquet, recipe, policy, lists, normal_form, kernels, text_columns,
     )
 }  # fmt: skip
 
@@ -167,4 +173,5 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
     "lists": (b"# words\none\ntwo\n", b"\x1f\x8b\x08", b"\xff", b"x" * 5000),
     "normal_form": ("a\u0301 ﬁ\u00ad\u200b\r\n\r\n\r\n\x00é".encode(), b"\xc3"),
     "kernels": ("The quick… {brown} fox\u2028jumps. 1 2 3\n\n- a\n- a\n日本語 text".encode(), b"", b"\n" * 50),
+    "text_columns": (b"\x01".join(columns.HOSTILE), b"", b"null\x01\xff"),
 }

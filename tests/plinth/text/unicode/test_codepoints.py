@@ -33,6 +33,13 @@ def test_decode_reads_what_python_wrote(text: str) -> None:
     assert _points(data) == [(ord(c), len(c.encode())) for c in text]
 
 
+@pytest.mark.parametrize("beyond", [b"\xf4\x90\x80\x80", b"\xf7\xbf\xbf\xbf", b"\xff\xff\xff\xff"])
+def test_no_code_point_is_beyond_unicode(beyond: bytes) -> None:
+    """Tables of characters end there, and a column may hold bytes that are not UTF-8."""
+    data = np.frombuffer(b"\xf4\x8f\xbf\xbf" + beyond, dtype=np.uint8)
+    assert _points(data) == [(0x10FFFF, 4), (0xFFFD, 4)]
+
+
 @pytest.mark.parametrize("cut", ["é", "中", "😀"])
 def test_decode_never_reads_past_the_end(cut: str) -> None:
     whole = cut.encode()
