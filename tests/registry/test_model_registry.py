@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +15,7 @@ import pytest
 from plinth.storage.workspace import Workspace
 from registry import mlflow_client
 from registry.mlflow_process import DATABASE
-from registry.model_registry import ModelDatabase
+from registry.model_registry import ModelDatabase, Server
 
 SHOWN = ("name", "version", "source", "run_id", "description", "tags", "creation_timestamp")
 
@@ -78,3 +83,29 @@ def _names(client: Any) -> set[str]:
 
 def _aliases(library: Any) -> dict[str, str]:
     return {which: str(version) for which, version in library.get_registered_model("words").aliases.items()}
+
+
+def test_a_part_of_a_list_has_the_token_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"model_versions": [{"name": "words", "version": 2}], "next_page_token": "more"}
+    monkeypatch.setattr(Server, "_request", lambda *_: json.dumps(answer).encode())
+    page = Server("http://127.0.0.1:1", {}, dict).search_model_versions("name = 'words'")
+    assert ([one.version for one in page], page.token) == (["2"], "more")
+
+
+@pytest.mark.parametrize("place", ["mlflow-artifacts://other/1/a", "s3://bucket/1/a"])
+def test_an_artifact_that_another_server_keeps_is_written_by_the_library(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = list[tuple[Any, ...]]()
+    answer = {"run": {"info": {"artifact_uri": place}}}
+    monkeypatch.setattr(Server, "_request", lambda *_: json.dumps(answer).encode())
+    library = SimpleNamespace(log_dict=lambda *given: written.append(given))
+    Server("http://127.0.0.1:1", {}, lambda: library).log_dict("run", {"a": 1}, "a.json")
+    assert written == [("run", {"a": 1}, "a.json")]
+
+
+def test_the_database_is_opened_to_read(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("CREATE TABLE registered_models (name TEXT)")
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        ModelDatabase(tmp_path / "mlflow.db")._rows("INSERT INTO registered_models VALUES ('planted')")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -240,3 +241,12 @@ def test_the_module_of_a_kernel_keeps_its_documentation() -> None:
         """Return the sum."""
 
     assert documented.__doc__ == "Return the sum."
+
+
+def test_what_no_process_has_loaded_for_long_is_deleted(tmp_path: Path) -> None:
+    now = time.time()
+    for name, loaded, written in (("used.so", 1, 99), ("new.so", 99, 1), ("old.so", 99, 99), ("lock", 99, 99)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (now - loaded * 86400, now - written * 86400))
+    build._sweep(tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"used.so", "new.so", "lock"}

@@ -7,6 +7,7 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,3 +200,14 @@ assert signers.public_key(signer.public).verifies(signer.sign(b"text"), b"text")
 assert not {{"securesystemslib", "boto3", "pkcs11"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_memory_of_signatures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dsse, "MOST_PROVED", 2)
+    monkeypatch.setattr(dsse, "_PROVED", {})
+    monkeypatch.setattr(dsse, "_proved", lambda *_: frozenset({"key"}))
+    for number in range(5):
+        authority: Any = SimpleNamespace(keys={})
+        dsse.holding({"payload": number}, authority, "a").clear()  # what a caller does to its answer changes nothing
+        assert dsse.holding({"payload": number}, authority, "a") == {"key"}
+    assert len(dsse._PROVED) <= 2
