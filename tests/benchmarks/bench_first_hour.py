@@ -2,12 +2,13 @@
 
     python tests/benchmarks/bench_first_hour.py setup kernels demo [--keep DIR]
     python tests/benchmarks/bench_first_hour.py fixed reads decides [--workspace DIR --trust DIR] [--best-of 3]
-    python tests/benchmarks/bench_first_hour.py tests
+    python tests/benchmarks/bench_first_hour.py stages tests
 
 `setup`, `kernels`, `demo` and `tests` run in a fresh clone of this checkout's commit, in a new folder or in the one
-that `--keep` names. `fixed`, `reads` and `decides` run on a copy of a finished demo. Every command runs in its own
-terminal (pty); a silence is the time between two pieces of output. CPU seconds are those of the command and of all
-descendants that have ended, orphans too. Rows of other sections, and of commands that fail, are not recorded.
+that `--keep` names. `fixed`, `reads` and `decides` run on a copy of a finished demo, `stages` on a few hundred small
+documents. Every command runs in its own terminal (pty); a silence is the time between two pieces of output. CPU seconds
+are those of the command and of all its descendants, orphans (servers that end when nobody uses them) too; `peak_mb` is
+the memory of its largest process. Rows of other sections, and of commands that fail, are not recorded.
 Commands on the copy name the recipe (`-r`), so that their figures include reading and checking it.
 """
 
@@ -31,22 +32,46 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # `python tests/benchmarks/bench_first_hour.py` knows its own folder only
+
+from tests import tiny_corpus  # noqa: E402
+
 RESULTS = Path(__file__).parent / "results" / "first_hour.json"
 #: PR_SET_CHILD_SUBREAPER: orphaned descendants become children of this process, so that their CPU seconds count.
 SUBREAPER = 36
 #: Longest silence of any command, seconds.
 SILENCE_S = 5.0
-WHO = ("--by", "person:bench@example.org", "--reason", "benchmark")
+#: Longest wait for the orphans of a command, seconds.
+ORPHANS_S = 20.0
+#: A recipe of one bucket: to its `funnel`, twenty stages.
+STAGES = """
+extends: base.yaml
+name: stages
+corpus:
+  buckets:
+    notes:
+      description: Generated articles.
+      owner: tests@example.org
+      sources:
+        - kind: jsonl
+          path: tiny/prose.jsonl
+          licence: CC0-1.0
+          terms: {train: true, redistribute: true, commercial: true}
+          domain: prose.example
+          snapshot: 2026-46
+"""
+WHO = ("--by", "person:bench@example.org", "--reason", "a benchmark of decisions")
 
 
 @dataclass
 class Measure:
-    """One command: exit status, wall-clock and CPU seconds, longest silence, end of its output."""
+    """One command: exit status, wall-clock and CPU seconds, longest silence, largest process, end of its output."""
 
     status: int
     wall_s: float
     cpu_s: float
     silence_s: float
+    peak_mb: float
     output: str
 
 
@@ -56,12 +81,13 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def reap() -> None:
-    """Collect orphans that have ended."""
-    while True:
+def reap(patience_s: float = ORPHANS_S) -> None:
+    """Collect orphans when they end."""
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return
+                time.sleep(0.05)
         except ChildProcessError:
             return
 
@@ -74,20 +100,31 @@ def measure(command: list[str], folder: Path, environment: dict[str, str]) -> Me
     last, silence, output = began, 0.0, b""
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
     os.close(terminal)
-    while process.poll() is None:
+    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
         if select.select([leader], [], [], 0.1)[0]:
             try:
                 output = (output + os.read(leader, 1 << 16))[-4000:]
             except OSError:  # every process has closed the terminal
-                process.wait()
+                ended = os.wait4(process.pid, 0)
                 break
             now = time.monotonic()
             last, silence = now, max(silence, now - last)
-    ended = time.monotonic()
+    end, (_, status, used) = time.monotonic(), ended
     os.close(leader)
+    process.returncode = os.waitstatus_to_exitcode(status)
     reap()
-    text = output.decode(errors="replace")
-    return Measure(process.returncode, ended - began, cpu_s() - cpu, max(silence, ended - last), text)
+    peak, text = used.ru_maxrss * 1024 / 1e6, output.decode(errors="replace")
+    return Measure(process.returncode, end - began, cpu_s() - cpu, max(silence, end - last), peak, text)
+
+
+def best(name: str, runs: list[Measure], wanted: dict[str, float]) -> Iterator[dict[str, Any]]:
+    """Rows of a command's runs: each wanted figure, and its longest silence; the best of them."""
+    for key, limit in {**wanted, "silence_s": SILENCE_S}.items():
+        value = round(min(getattr(run, key) for run in runs), 2)
+        status = max(run.status for run in runs)
+        yield {"measure": name, "unit": key, "wanted": limit, "value": value, "status": status}
+    if failed := next((run for run in runs if run.status), None):
+        print(f"{name} ended with {failed.status}:\n{failed.output[-1500:]}", file=sys.stderr)
 
 
 @dataclass
@@ -102,14 +139,9 @@ class Bench:
     def rows(
         self, name: str, command: list[str], wanted: dict[str, float], once: bool = False, folder: Path = ROOT
     ) -> Iterator[dict[str, Any]]:
-        """Rows of a command: each wanted figure, and its longest silence; the best of its runs."""
+        """Run a command, and give its rows."""
         runs = [measure(command, folder, self.environment) for _ in range(1 if once else self.best_of)]
-        for key, limit in {**wanted, "silence_s": SILENCE_S}.items():
-            value = round(min(getattr(run, key) for run in runs), 2)
-            status = max(run.status for run in runs)
-            yield {"measure": name, "unit": key, "wanted": limit, "value": value, "status": status}
-        if failed := next((run for run in runs if run.status), None):
-            print(f"{name} ended with {failed.status}:\n{failed.output[-1500:]}", file=sys.stderr)
+        return best(name, runs, wanted)
 
     def plinth(self, arguments: str, seconds: float, once: bool = False, *more: str) -> Iterator[dict[str, Any]]:
         command = [sys.executable, "-m", "jobs.cli", "-r", "jobs/recipes/demo.yaml", *arguments.split(), *more]
@@ -140,7 +172,8 @@ def kernels(bench: Bench) -> Iterator[dict[str, Any]]:
 
 def demo(bench: Bench) -> Iterator[dict[str, Any]]:
     fresh_clone(bench)
-    yield from bench.rows("make demo", ["make", "demo"], {"wall_s": 300, "cpu_s": 360}, True, bench.clone)
+    wanted = {"wall_s": 300, "cpu_s": 360, "peak_mb": 2000}
+    yield from bench.rows("make demo", ["make", "demo"], wanted, True, bench.clone)
     yield from bench.rows("make demo, again", ["make", "demo"], {"cpu_s": 4}, False, bench.clone)
 
 
@@ -151,26 +184,54 @@ def fixed(bench: Bench) -> Iterator[dict[str, Any]]:
 
 
 def reads(bench: Bench) -> Iterator[dict[str, Any]]:
-    if bench.document:
-        yield from bench.plinth("explain", 2, False, bench.document)
-    for command in ("verify release", "approve", "funnel"):
+    yield from bench.plinth("explain", 2, False, bench.document or drawn(bench))
+    for command in ("verify release", "approve", "funnel", "batch latest 1", "gates show"):
         yield from bench.plinth(command, 2)
 
 
+def drawn(bench: Bench) -> str:
+    """Id of a document that the demo trained on."""
+    command = [sys.executable, "-m", "jobs.cli", "batch", "latest", "1", "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, text=True, check=True)
+    return str(json.loads(done.stdout)["sequences"][0]["documents"][0]["id"])
+
+
 def decides(bench: Bench) -> Iterator[dict[str, Any]]:
-    yield from bench.plinth("gates waive 1 stability --until 2099-01-31", 4, True, *WHO)
+    yield from bench.plinth("gates waive 1 stability --until 2099-01-31", 4, True, *WHO[2:])
     yield from bench.plinth("promote 1", 4, True, *WHO)
-    yield from bench.plinth("rollback", 4, True, *WHO)
+    yield from bench.plinth("rollback --withdraw", 4, True, *WHO)  # the demo has one good version
+    public = Path(bench.environment["PLINTH_TRUST"]) / "login.pub"
+    command = [sys.executable, "-m", "jobs.cli", "keys", "new", "approver", "mlflow-login"]
+    made = subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, text=True, check=True)
+    public.write_text(made.stdout[made.stdout.index("-----BEGIN") :])
+    for words in (f"keys enrol approver {public} --owner mlflow-login", "people login"):
+        command = [sys.executable, "-m", "jobs.cli", *words.split()]
+        subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, check=True)
     yield from bench.plinth("people add person:bench@example.org", 4, True)
+
+
+def stages(bench: Bench) -> Iterator[dict[str, Any]]:
+    """Twenty stages, each time in a new workspace."""
+    runs = []
+    for _ in range(bench.best_of):
+        with tempfile.TemporaryDirectory() as folder:
+            place, recipe = Path(folder), Path(folder) / "stages.yaml"
+            recipe.write_text(STAGES)
+            tiny_corpus.write(place / "workspace" / "input")
+            own = {"PLINTH_WORKSPACE": str(place / "workspace"), "PLINTH_TRUST": str(place / "trust")}
+            command = [sys.executable, "-m", "jobs.cli", "run", "-r", str(recipe), "--select", "funnel"]
+            runs.append(measure(command, ROOT, bench.environment | own))
+    yield from best("twenty stages on almost no text", runs, {"cpu_s": 8, "wall_s": 8, "peak_mb": 1000})
 
 
 def tests(bench: Bench) -> Iterator[dict[str, Any]]:
     fresh_clone(bench)
-    return bench.rows("make test", ["make", "test"], {"wall_s": 720, "cpu_s": 1200}, True, bench.clone)
+    wanted = {"wall_s": 720, "cpu_s": 1200, "peak_mb": 1000}
+    return bench.rows("make test", ["make", "test"], wanted, True, bench.clone)
 
 
 SECTIONS: dict[str, Callable[[Bench], Iterator[dict[str, Any]]]] = {
-    each.__name__: each for each in (setup, kernels, demo, fixed, reads, decides, tests)
+    each.__name__: each for each in (setup, kernels, demo, fixed, reads, decides, stages, tests)
 }
 
 
