@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -20,6 +22,7 @@ from plinth.storage import locks
 from plinth.storage.workspace import Workspace
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = [{"documents": 5, "sidecar": 5, "rate": 0.01}, {"documents": 7, "sidecar": 6, "rate": 0.9}]
 
 
@@ -29,38 +32,46 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The processes that were started."""
-    commands, start = list[list[str]](), processes.start
+    found, start = list[subprocess.Popen[bytes]](), processes.start
 
-    def counted(command: list[str], *needs: str, **options: Any) -> Any:
-        commands.append(command)
-        return start(command, *needs, **options)
+    def kept(command: list[str], *needs: str, **options: Any) -> Any:
+        found.append(start(command, *needs, **options))
+        return found[-1]
 
     data_docs.end()
-    monkeypatch.setattr(processes, "start", counted)
-    yield commands
+    monkeypatch.setattr(processes, "start", kept)
+    yield found
     data_docs.end()
 
 
 def test_it_agrees_with_the_plain_comparisons(root: Path) -> None:
     cells = (None, 1, 2, -0.5, float("inf"), True)
-    tables = [[{"a": one, "b": other}] for one, other in product(cells, repeat=2)]
-    tables += [[{"a": 1, "b": 1}, {"a": 2}], [{"a": 1}], [{"a": None}, {"a": 3, "b": 3.0}], [], [{"a": "text", "b": 1}]]
+    pairs = dict(enumerate(product(cells, repeat=2)))
+    row = {f"{side}{at}": cell for at, pair in pairs.items() for side, cell in zip("ab", pair, strict=True)}
+    suites = [Suite("pairs", [row], [equal_columns(f"a{at}", f"b{at}") for at in pairs])]
     expected = [
         *(between("a", low, high) for low, high in ((0, 1), (0, None), (None, 1.5), (1, 1), (0.5, float("inf")))),
         *(no_nulls("b"), rows_between(1), rows_between(0, 1), rows_between(2, 2), equal_columns("a", "b")),
     ]
-    for rows in tables:
-        suite = Suite("s", rows, expected)
-        assert contradictions(suite, store(suite, root)) == [], rows
+    tables = [[{"a": cell, "b": cell}] for cell in cells]
+    tables += [[{"a": 1, "b": 1}, {"a": 2}], [{"a": 1}], [{"a": None}, {"a": 3, "b": 3.0}], [], [{"a": "text", "b": 1}]]
+    for suite in (*suites, *(Suite("s", rows, expected) for rows in tables)):
+        assert contradictions(suite, store(suite, root)) == [], suite.rows
 
 
-def test_one_process_stores_and_shows_the_suites_of_a_run(root: Path, started: list[list[str]]) -> None:
+def test_one_process_stores_and_shows_the_suites_of_a_run_and_one_that_dies_is_a_line(
+    root: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    lost = Suite("lost", ROWS, [rows_between(2, 2)])
+    data_docs.file(Workspace(root), lost)
+    started[0].kill()
+    data_docs.file(Workspace(root), lost)
+    assert data_docs.finish() == ["the Data Docs are incomplete: their process ended with -9"]
     for name in ("first", "second"):
         data_docs.file(Workspace(root), Suite(name, ROWS, [rows_between(2, 2), no_nulls("rate")]))
     assert data_docs.finish() == []
-    assert len(started) == 1
     pages = docs_index(Workspace(root))
     assert "first" in pages.read_text()
     assert len(list(pages.parent.glob("validations/second/**/*.html"))) == 1
@@ -68,7 +79,11 @@ def test_one_process_stores_and_shows_the_suites_of_a_run(root: Path, started: l
     data_docs.file(Workspace(root), Suite("second", ROWS, [rows_between(2, 2)]))
     assert data_docs.finish() == []
     assert len(list(pages.parent.glob("validations/second/**/*.html"))) == 2
-    assert len(started) == 1
+    assert len(started) == 2
+    (root / "gx").rename(root / "gx.kept")
+    (root / "gx").write_text("no folder")
+    data_docs.file(Workspace(root), lost)
+    assert data_docs.finish() == ["the Data Docs are incomplete: their process ended with 1"]
 
 
 def test_a_verdict_that_differs_is_named() -> None:
@@ -76,17 +91,6 @@ def test_a_verdict_that_differs_is_named() -> None:
     named = contradictions(suite, frozenset({("ExpectColumnValuesToNotBeNull", "[('column', 'rate')]")}))
     what = "ExpectColumnValuesToNotBeNull [('column', 'rate')]"
     assert named == [f"s: Great Expectations decides differently about {what}"]
-
-
-def test_a_process_that_dies_is_a_line_and_loses_no_run(root: Path, started: list[list[str]]) -> None:
-    (root / "gx").write_text("no folder")
-    data_docs.file(Workspace(root), Suite("s", ROWS, [rows_between(2, 2)]))
-    data_docs.file(Workspace(root), Suite("t", ROWS, [rows_between(2, 2)]))
-    assert data_docs.finish() == ["the Data Docs are incomplete: their process ended with 1"]
-    (root / "gx").unlink()
-    data_docs.file(Workspace(root), Suite("s", ROWS, [rows_between(2, 2)]))
-    assert data_docs.finish() == []
-    assert len(started) == 2
 
 
 def test_only_what_has_no_page_gets_one(root: Path) -> None:
@@ -165,6 +169,20 @@ def test_what_the_import_puts_off_is_there_at_first_use(root: Path) -> None:
 
     assert divergence.stats.entropy([1, 1], base=2) == pytest.approx(1)
     assert divergence.alt.Chart().mark_bar().to_dict()["mark"] == {"type": "bar"}
+
+
+def test_a_grammar_is_compiled_when_it_is_used(tmp_path: Path) -> None:
+    grammar = "print('compiled')\ndef is_valid_syntax(term, text): return term == 'iri' and ' ' not in text\n"
+    (tmp_path / "rfc3987_syntax.py").write_text(grammar)
+    code = (
+        "from assets.framework.data_docs import PUT_OFF, put_off\nwith put_off(PUT_OFF): import jsonschema\n"
+        "print('imported')\nchecker = jsonschema.FormatChecker()\n"
+        "print(*(checker.conforms(text, 'iri') for text in ('https://example.org', 'no iri')))"
+    )
+    path = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "platform")))
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout.split() == ["imported", "compiled", "True", "False"]
 
 
 def test_what_is_stored_is_stored_by_one_process_at_a_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
