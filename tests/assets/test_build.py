@@ -1,6 +1,7 @@
 """A stage as a Dagster asset: checked before it is published, made once, data version = manifest digest."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,21 @@ def _run(
         return job.execute_in_process(instance=instance, raise_on_error=False), instance
 
 
+@pytest.fixture(scope="module", autouse=True)
+def started() -> Iterator[list[str]]:
+    """The modules of the processes that all runs here have started."""
+    found, start = list[str](), processes.start
+
+    def counted(command, *needs, **options):
+        found.append(command[-1])
+        return start(command, *needs, **options)
+
+    data_docs.end()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "start", counted)
+        yield found
+
+
 def _marks(instance: dg.DagsterInstance, stages: list[Stage]) -> list[bool | None]:
     keys = [dg.AssetCheckKey(dg.AssetKey(stage.asset.split("/")), "marks") for stage in stages]
     found = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
@@ -89,15 +105,7 @@ def test_a_failed_check_publishes_nothing_and_stops_what_follows(tmp_path):
 
 
 @pytest.mark.slow
-def test_great_expectations_shows_the_suites_of_a_run_when_it_ends(tmp_path, monkeypatch):
-    started, start = [], processes.start
-
-    def counted(command, *needs, **options):
-        started.append(command[-1])
-        return start(command, *needs, **options)
-
-    data_docs.end()
-    monkeypatch.setattr(processes, "start", counted)
+def test_great_expectations_shows_the_suites_of_a_run_when_it_ends(tmp_path, started):
     session = Session()
     _run([_stage("up"), _stage("bad", ("up",), least=9)], tmp_path, session)
     assert started == ["assets.framework.data_docs"]
@@ -266,7 +274,8 @@ def test_a_stage_of_the_corpus_is_made_within_the_budget(tmp_path: Path) -> None
     """The first making is bounded by nothing and settled; a limit that it has spent refuses the next, by name."""
     workspace = Workspace(tmp_path / "workspace").ensure().root
     ledger = _ledger(workspace)
-    assert _run([_stage("probe/one"), replace(_stage("report"), group="report")], workspace)[0].success
+    first_stage = replace(_stage("probe/one"), suite=None)
+    assert _run([first_stage, replace(_stage("report"), group="report", suite=None)], workspace)[0].success
     (first,) = ledger.find()
     assert (first.run, first.team, first.reserved) == ("corpus:probe/one", "web", 1)
     recorded = load(Workspace(workspace), "probe/one")
@@ -274,7 +283,8 @@ def test_a_stage_of_the_corpus_is_made_within_the_budget(tmp_path: Path) -> None
     assert first.spent == round(recorded.driver_cpu_s * 1000 * 1e6)
     given = {"scope": "team", "name": "web", "period": "total", "person": "bo", "made": 1.0}
     ledger.limit(Limit(amount=first.spent, **given))  # spent to the last millionth
-    done, _ = _run([_stage("probe/one", value=2)], workspace)
+    second_stage = replace(_stage("probe/one", value=2), suite=None)
+    done, _ = _run([second_stage], workspace)
     assert not done.success
     (failure,) = [event for event in done.all_events if event.is_step_failure]
     assert "probe/one is not made: it could exceed the budget" in str(failure.step_failure_data.error)
@@ -282,7 +292,7 @@ def test_a_stage_of_the_corpus_is_made_within_the_budget(tmp_path: Path) -> None
     assert refused.refused
     assert (workspace / "made.txt").read_text().splitlines().count("probe/one") == 1
     ledger.limit(Limit(amount=10**12, **given))
-    assert _run([_stage("probe/one", value=2)], workspace)[0].success
+    assert _run([second_stage], workspace)[0].success
     assert [one.spent is not None for one in ledger.find()] == [True] * 3
 
 
