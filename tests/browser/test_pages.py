@@ -1,6 +1,5 @@
 """As a person would: look at the pipeline in Dagster, log in and approve in MLflow, and see the sensor promote."""
 
-import os
 import shutil
 import signal
 import socket
@@ -26,7 +25,7 @@ from registry.login import accounts
 from registry.login import settings as login
 from registry.server import ensure_server, stop_server
 from tests import services
-from tests.jobs.conftest import RECIPE, ROOT, plinth
+from tests.jobs.conftest import ROOT, UNAPPROVED, plinth, variant
 from tests.registry.login.conftest import ADA, enrol_server
 from tests.shared import copied
 
@@ -51,14 +50,10 @@ def _answers(url: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def workspace(trained, tmp_path_factory) -> Path:
+def workspace(pending, tmp_path_factory) -> Path:
     """A candidate that waits for a person."""
-    folder = copied(trained, tmp_path_factory.mktemp("browser") / "workspace")
-    recipe = folder / "waits.yaml"
-    change = "release: {auto_approve_as: null}\n"
-    recipe.write_text(f"extends: {os.path.relpath(RECIPE, folder)}\n{change}")
-    plinth(folder, "run", "-r", recipe)
-    stop_server(Workspace(folder))
+    folder = copied(pending, tmp_path_factory.mktemp("browser") / "workspace")
+    variant(folder, UNAPPROVED)
     yield folder
     stop_server(Workspace(folder))
 
@@ -86,6 +81,7 @@ def dagster(workspace, password):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "jobs.cli", "-w", workspace, "up", "--dagster-port", port]
+    command += ["-r", workspace / "variant.yaml"]
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
     _until(lambda: _answers(f"{url}/server_info"), 300, "Dagster's start")
@@ -140,7 +136,7 @@ def test_everything_of_an_asset_is_within_three_clicks(workspace, dagster, page,
 
 def within_three_clicks(workspace: Path, dagster: str, page: Any, asset: str) -> None:
     """From the start page: what an asset is and whose, its versions, cost, freshness, checks and plots."""
-    recipe, ctx = load(workspace / "waits.yaml"), Context(Workspace(workspace))
+    recipe, ctx = load(workspace / "variant.yaml"), Context(Workspace(workspace))
     (stage,) = [one for one in stages(recipe) if one.asset == asset]
     page.goto(dagster)
     page.locator('a[href="/assets"]').first.click()
@@ -171,7 +167,7 @@ def _scrolled_to(page: Any, link: Any) -> Any:
 
 
 def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster, page):
-    recipe, ctx = load(workspace / "waits.yaml"), Context(Workspace(workspace))
+    recipe, ctx = load(workspace / "variant.yaml"), Context(Workspace(workspace))
     assert api.history(ctx, recipe) == ()
     page.goto(f"{ensure_server(ctx.workspace)}/#/models/tiny-candidate/versions/1")
     tags = {"approval": "approved", "approval.reason": "read the evidence"}
@@ -180,6 +176,7 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
         page.get_by_placeholder("Value", exact=True).fill(value)
         page.get_by_role("button", name="Add", exact=True).last.click()
         page.get_by_role("cell", name=value, exact=True).first.wait_for()
+    page.goto("about:blank")  # an open page draws and asks all the time
     _until(lambda: api.history(ctx, recipe), 600, "the promotion")
     last = api.history(ctx, recipe)[-1]
     assert (last.model, last.version) == ("tiny", "1")

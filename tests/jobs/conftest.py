@@ -75,7 +75,7 @@ def corpus(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(corpus, tmp_path_factory) -> Path:
-    """The same, run on to its evaluation."""
+    """The same, run on to its evaluation: for runs that go on from here (`pending` is the whole pipeline, in one)."""
 
     def run(workspace: Path) -> None:
         copied(corpus, workspace)
@@ -87,10 +87,29 @@ def trained(corpus, tmp_path_factory) -> Path:
     return once(tmp_path_factory, "trained", run)
 
 
+#: A recipe with it leaves its candidate to a person.
+UNAPPROVED = "release: {auto_approve_as: null}\n"
+
+
 @pytest.fixture(scope="session")
-def released(trained, tmp_path_factory) -> Path:
-    """A workspace in which the pipeline was run to its evaluation, then to a release."""
-    workspace = copied(trained, tmp_path_factory.mktemp("released") / "workspace")
+def pending(tmp_path_factory) -> Path:
+    """A workspace in which the pipeline was run once, to a candidate that waits for approval; only to be read, or
+    copied."""
+
+    def run(workspace: Path) -> None:
+        tiny_corpus.write(workspace / "input")
+        try:
+            plinth(workspace, "run", "-r", variant(workspace, UNAPPROVED), "--workers", 2)
+        finally:
+            stop_server(Workspace(workspace))
+
+    return once(tmp_path_factory, "pending", run)
+
+
+@pytest.fixture(scope="session")
+def released(pending, tmp_path_factory) -> Path:
+    """The same, run on to a release."""
+    workspace = copied(pending, tmp_path_factory.mktemp("released") / "workspace")
     plinth(workspace, "run", "-r", RECIPE)
     yield workspace
     stop_server(Workspace(workspace))

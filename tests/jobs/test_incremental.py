@@ -20,28 +20,28 @@ def _stale(workspace, recipe):
     return set(decide(Context(Workspace(workspace)), stages(load(recipe))).stale)
 
 
-def test_a_changed_threshold_judges_again_and_annotates_nothing(trained, tmp_path):
+def test_a_changed_threshold_judges_again_and_annotates_nothing(pending, tmp_path):
     policies = load(RECIPE).corpus.policies["default"].model_dump(mode="json")
     for rule in policies["rules"]:
         if rule["reason"] == "too_few_words":
             rule["drop"] = "gopher_quality.word_count < 51"
     recipe = variant(tmp_path, yaml.safe_dump({"corpus": {"policies": {"default": policies}}}))
-    stale = _stale(trained, recipe)
+    stale = _stale(pending, recipe)
     assert {"web/policy", "prose/policy", "dedup/exact", "mixture", "run"} <= stale
     assert "code/policy" not in stale
     kept = {"documents", "minhash", *load(RECIPE).corpus.annotate}
     assert not {asset for asset in stale if asset.split("/")[-1] in kept and asset != "dedup/minhash"}
 
 
-def test_a_bumped_annotator_is_run_again_alone(trained, monkeypatch):
+def test_a_bumped_annotator_is_run_again_alone(pending, monkeypatch):
     from dataclasses import replace
 
     from plinth.corpus.annotate import registry
 
-    before = _stale(trained, RECIPE)
+    before = _stale(pending, RECIPE)
     bumped = replace(annotate.annotator("fineweb"), version="next")
     monkeypatch.setattr(registry, "ANNOTATORS", Including(registry.ANNOTATORS, bumped))
-    stale = _stale(trained, RECIPE) - before
+    stale = _stale(pending, RECIPE) - before
     assert {f"{bucket}/fineweb" for bucket in ("web", "prose", "code")} <= stale
     assert {f"{bucket}/policy" for bucket in ("web", "prose")} <= stale
     assert not {asset for asset in stale if asset.endswith(("/documents", "/gopher_quality", "/language", "/pii"))}
