@@ -113,13 +113,13 @@ setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium,
 
 demo: setup ## run the whole pipeline on text that this machine already has
 	@$(BIN)/plinth keys init --demo
-	@$(BIN)/plinth run -r jobs/recipes/demo.yaml
+	@$(BIN)/plinth run -r demo
 
 up: setup ## Dagster and MLflow pages on loopback
 	@$(BIN)/plinth up
 
 up-full: $(VENV)/.setup-dev ## to try: the pages with PostgreSQL, S3, TLS and logins on this machine; nothing is kept
-	@$(BIN)/plinth up --full -r jobs/recipes/demo.yaml
+	@$(BIN)/plinth up --full -r demo
 
 screenshots: setup-test ## renew the README's pictures from the workspace's last run
 	@$(BIN)/python docs/screenshots.py

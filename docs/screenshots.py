@@ -83,7 +83,7 @@ def served(workspace: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-c", "from jobs.cli import main; main()", "-w", str(workspace), "up"]
+    command = [sys.executable, "-c", "from plinth_jobs.cli import main; main()", "-w", str(workspace), "up"]
     process = subprocess.Popen([*command, "--dagster-port", str(port)], stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:

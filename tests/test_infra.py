@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs import instance, recipes
+from plinth_jobs import instance, recipes
 from tests.kubernetes_server import refuse_unknown
 
 INFRA = Path(__file__).resolve().parents[1] / "infra"

@@ -129,7 +129,7 @@ def test_control_plane_imports_neither_torch_nor_deepspeed() -> None:
         for name in modules()
         if name.split(".")[0] in ("jobs", "assets", "registry") and not name.endswith("__main__")
     )
-    assert "jobs.definitions" in names
+    assert "plinth_jobs.definitions" in names
     code = (
         f"import importlib, sys\nfor name in {names!r}:\n    importlib.import_module(name)\n"
         "print([m for m in ('torch', 'deepspeed', 'mlflow', 'ray', 'great_expectations') if m in sys.modules])"
@@ -139,7 +139,7 @@ def test_control_plane_imports_neither_torch_nor_deepspeed() -> None:
 
 def test_help_imports_almost_nothing() -> None:
     code = (
-        "import sys\nfrom jobs.cli.root import call\nassert call(['--help']) == 0\n"
+        "import sys\nfrom plinth_jobs.cli.root import call\nassert call(['--help']) == 0\n"
         "heavy = ('pydantic', 'dagster', 'pyarrow', 'numpy', 'yaml', 'rich', 'fsspec', 'mlflow', 'torch')\n"
         "print([m for m in heavy if m in sys.modules])"
     )
@@ -153,17 +153,19 @@ HEAVY = {"dagster", "mlflow", "torch", "ray", "great_expectations", "pandas", "s
 STAGES = {"assets", "numba", "scipy", "pyarrow", "fsspec", "matplotlib"}
 #: Commands with what they must not import, down to the connection to MLflow. Each set contains the next.
 LIGHT = {
-    "registry.login.accounts registry.server": HEAVY | STAGES | {"requests"},  # people
-    "jobs.last_recipe plinth.recipe.load": HEAVY | STAGES,
-    "registry.review": HEAVY | STAGES,  # approve, reject
-    "registry.verified plinth.provenance.lineage jobs.targets": HEAVY | STAGES,  # verify
-    "registry.policy registry.waivers": HEAVY | STAGES,  # gates
-    "registry.decisions registry.mlflow_client": HEAVY | STAGES,  # promote, rollback, canary --return, mirror
-    "registry.freeze": HEAVY | STAGES,  # taint
-    "registry.releases registry.consumers registry.incidents": HEAVY | STAGES,  # log, consumer, incident
-    "plinth.corpus.funnel.funnel jobs.cli.corpus.funnel": HEAVY,
-    "jobs.cli.corpus.explain plinth.provenance.explain": HEAVY,
-    "jobs.asset_states": {"dagster", "mlflow", "torch", "great_expectations", "sqlalchemy", "fastapi"},  # status
+    "plinth_registry.login.accounts plinth_registry.server": HEAVY | STAGES | {"requests"},  # people
+    "plinth_jobs.last_recipe plinth.recipe.load": HEAVY | STAGES,
+    "plinth_registry.review": HEAVY | STAGES,  # approve, reject
+    "plinth_registry.verified plinth.provenance.lineage plinth_jobs.targets": HEAVY | STAGES,  # verify
+    "plinth_registry.policy plinth_registry.waivers": HEAVY | STAGES,  # gates
+    "plinth_registry.decisions plinth_registry.mlflow_client": HEAVY
+    | STAGES,  # promote, rollback, canary --return, mirror
+    "plinth_registry.freeze": HEAVY | STAGES,  # taint
+    "plinth_registry.releases plinth_registry.consumers plinth_registry.incidents": HEAVY
+    | STAGES,  # log, consumer, incident
+    "plinth.corpus.funnel.funnel plinth_jobs.cli.corpus.funnel": HEAVY,
+    "plinth_jobs.cli.corpus.explain plinth.provenance.explain": HEAVY,
+    "plinth_jobs.asset_states": {"dagster", "mlflow", "torch", "great_expectations", "sqlalchemy", "fastapi"},  # status
 }
 
 
@@ -299,7 +301,7 @@ def test_every_place_that_contributors_are_sent_to_exists() -> None:
     ("target", "command"),
     [
         ("setup", "uv pip install"),
-        ("demo", "plinth run -r jobs/recipes/demo.yaml"),
+        ("demo", "plinth run -r demo"),
         ("up", "plinth up"),
         ("test", 'reorder -m "not exhaustive and not gpu"'),
         ("test-all", 'reorder -m "not gpu"'),

@@ -1,4 +1,4 @@
-"""A few hundred small documents for jobs/recipes/tiny.yaml, the same bytes on every machine.
+"""A few hundred small documents for jobs/plinth_jobs/recipes/tiny.yaml, the same bytes on every machine.
 
     tiny/web.warc.gz     pages with navigation around the text; one record is broken, one page is a duplicate
     tiny/prose.jsonl     articles; some too short, some in German, some with an e-mail address, one line broken

@@ -8,14 +8,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import training
-from assets.framework import data_docs
-from assets.framework.build import asset
-from assets.framework.expectations import Suite, between, docs_index
-from assets.framework.resources import PlinthResource, Session
-from assets.framework.stage import Stage
-from assets.framework.up_to_date import Decision, decide, up_to_date
-from jobs.instance import interruptible
 from plinth import processes
 from plinth.compute.context import Context
 from plinth.compute.costs import load
@@ -24,7 +16,15 @@ from plinth.errors import CheckFailedError
 from plinth.operation.spending.ledger import Ledger, Limit
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
-from registry import taint
+from plinth_assets import training
+from plinth_assets.framework import data_docs
+from plinth_assets.framework.build import asset
+from plinth_assets.framework.expectations import Suite, between, docs_index
+from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_assets.framework.stage import Stage
+from plinth_assets.framework.up_to_date import Decision, decide, up_to_date
+from plinth_jobs.instance import interruptible
+from plinth_registry import taint
 
 
 def _stage(name: str, deps: tuple[str, ...] = (), *, value: int = 1, least: int = 0, version: str = "1") -> Stage:
@@ -108,7 +108,7 @@ def test_a_failed_check_publishes_nothing_and_stops_what_follows(tmp_path):
 def test_great_expectations_shows_the_suites_of_a_run_when_it_ends(tmp_path, started):
     session = Session()
     _run([_stage("up"), _stage("bad", ("up",), least=9)], tmp_path, session)
-    assert started == ["assets.framework.data_docs"]
+    assert started == ["plinth_assets.framework.data_docs"]
     assert session.warnings == []
     shown = {page.parts[-4] for page in docs_index(Workspace(tmp_path)).parent.glob("validations/**/*.html")}
     assert shown == {"up", "bad"}
@@ -204,7 +204,7 @@ def test_stages_after_a_stale_one_are_stale(tmp_path):
 
 
 def test_the_event_log_stays_small(tmp_path):
-    from assets.framework.present import MAX_STATS_CHARACTERS, metadata
+    from plinth_assets.framework.present import MAX_STATS_CHARACTERS, metadata
 
     ctx = Context(Workspace(tmp_path).ensure())
     big = manifest("a/one", Step(name="probe", version="1"), {}, [], {f"k{i}": i for i in range(5000)})
@@ -214,7 +214,7 @@ def test_the_event_log_stays_small(tmp_path):
 
 
 def test_results_come_first_and_digests_last(tmp_path):
-    from assets.framework.present import metadata, picture, table
+    from plinth_assets.framework.present import metadata, picture, table
 
     def present(ctx, made):
         from matplotlib.figure import Figure
@@ -230,7 +230,7 @@ def test_results_come_first_and_digests_last(tmp_path):
 
 
 def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
-    from assets.framework.present import metadata
+    from plinth_assets.framework.present import metadata
 
     def broken(ctx, made):
         raise ValueError("no such colour")

@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from assets import comparison, evaluation_page
-from assets.framework.stage import Stage
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.evaluation.memorisation import canaries, extraction
 from plinth.recipe.recipe import Recipe
@@ -14,8 +11,11 @@ from plinth.records import Manifest
 from plinth.report.page import safe_link
 from plinth.storage.workspace import Workspace
 from plinth.training.initial.parameters import InitialWeights
+from plinth_assets import comparison, evaluation_page
+from plinth_assets.framework.stage import Stage
+from plinth_jobs.recipes import load
 
-RECIPE = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
+RECIPE = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 
 
 @pytest.fixture

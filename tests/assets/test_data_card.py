@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from assets import data_card
-from jobs.recipes import load
 from plinth.compute.stage import manifest
 from plinth.records import Step
+from plinth_assets import data_card
+from plinth_jobs.recipes import load
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ def states(path: Path) -> dict[str, str]:
 
 
 def test_what_tiny_screens_for() -> None:
-    assert states(ROOT / "jobs" / "recipes" / "tiny.yaml") == {
+    assert states(ROOT / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml") == {
         "licences and terms": "screened",
         "illegal content": "not screened",
         "protected sets": "screened",  # for the items of probes

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from assets.framework import data_docs
-from assets.framework.data_docs import contradictions, store, write_pages
-from assets.framework.expectations import Suite, between, docs_index, equal_columns, no_nulls, rows_between
 from plinth import processes
 from plinth.errors import CheckFailedError
 from plinth.storage import locks
 from plinth.storage.workspace import Workspace
+from plinth_assets.framework import data_docs
+from plinth_assets.framework.data_docs import contradictions, store, write_pages
+from plinth_assets.framework.expectations import Suite, between, docs_index, equal_columns, no_nulls, rows_between
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,7 +175,7 @@ def test_a_grammar_is_compiled_when_it_is_used(tmp_path: Path) -> None:
     grammar = "print('compiled')\ndef is_valid_syntax(term, text): return term == 'iri' and ' ' not in text\n"
     (tmp_path / "rfc3987_syntax.py").write_text(grammar)
     code = (
-        "from assets.framework.data_docs import PUT_OFF, put_off\nwith put_off(PUT_OFF): import jsonschema\n"
+        "from plinth_assets.framework.data_docs import PUT_OFF, put_off\nwith put_off(PUT_OFF): import jsonschema\n"
         "print('imported')\nchecker = jsonschema.FormatChecker()\n"
         "print(*(checker.conforms(text, 'iri') for text in ('https://example.org', 'no iri')))"
     )

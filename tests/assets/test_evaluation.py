@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from assets.catalog import stages
-from assets.framework.expectations import evaluate
-from jobs.recipes import find, load
 from plinth.errors import RecipeError
 from plinth.records import Manifest
+from plinth_assets.catalog import stages
+from plinth_assets.framework.expectations import evaluate
+from plinth_jobs.recipes import find, load
 
 ROW = {"bits": 2.5, "bytes": 10, "documents": 2, "tokens": 4}
 STATS = {"overall": {name: 3 * value for name, value in ROW.items()}, "slices": {"a": ROW, "b": ROW, "c": ROW},

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from assets import experiment
-from assets.arm_pipeline import NOT_OF_THE_ARM, OF_THE_ARM
-from jobs.recipes import FOLDER
 from plinth import errors
 from plinth.compute.context import Context
 from plinth.experiment import arms
 from plinth.storage import listing
 from plinth.storage.workspace import Workspace
+from plinth_assets import experiment
+from plinth_assets.arm_pipeline import NOT_OF_THE_ARM, OF_THE_ARM
+from plinth_jobs.recipes import FOLDER
 
 FILE = """
 name: words

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from assets import funnel
-from assets.framework.expectations import evaluate
 from plinth.records import Manifest
+from plinth_assets import funnel
+from plinth_assets.framework.expectations import evaluate
 
 
 def _account(trained: int, **removed: int) -> dict[str, Any]:

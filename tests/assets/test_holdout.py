@@ -3,15 +3,15 @@
 import random
 from pathlib import Path
 
-from assets import holdout as asset
-from assets.span_dedup import survivors
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.corpus.protected.heldout_parameters import Holdout
 from plinth.storage.workspace import Workspace
+from plinth_assets import holdout as asset
+from plinth_assets.span_dedup import survivors
+from plinth_jobs.recipes import load
 from tests.plinth.corpus.conftest import Corpus, Doc
 
-RECIPE = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
+RECIPE = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 
 
 def texts(stem: str, count: int) -> list[Doc]:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from assets import initial
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
 from plinth.model.decoder import build
@@ -18,10 +16,12 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.training.initial.parameters import InitialWeights
-from registry import taint
+from plinth_assets import initial
+from plinth_jobs.recipes import load
+from plinth_registry import taint
 from tests.model_folder import byte_level, save_folder
 
-RECIPE = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
+RECIPE = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 MODEL = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64)
 
 

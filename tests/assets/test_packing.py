@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assets import packing
-from assets.catalog import stages
-from assets.framework.expectations import evaluate
 from plinth.recipe.load import load
 from plinth.records import Manifest
+from plinth_assets import packing
+from plinth_assets.catalog import stages
+from plinth_assets.framework.expectations import evaluate
 
 ROOT = Path(__file__).parents[2]
 COUNTS = {
@@ -29,7 +29,8 @@ def test_it_is_made_where_the_recipe_packs_best_fit(tmp_path: Path) -> None:
     path = tmp_path / "packed.yaml"
     path.write_text(f"extends: {ROOT / 'jobs' / 'recipes' / 'tiny.yaml'}\nmixture: {{packing: best-fit}}\n")
     plain, packed = (
-        {stage.asset: stage for stage in stages(load(one))} for one in (ROOT / "jobs/recipes/tiny.yaml", path)
+        {stage.asset: stage for stage in stages(load(one))}
+        for one in (ROOT / "jobs/plinth_jobs/recipes/tiny.yaml", path)
     )
     buckets = load(path).corpus.buckets
     assert set(packed) - set(plain) == {f"{bucket}/packed" for bucket in buckets}

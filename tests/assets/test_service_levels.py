@@ -6,14 +6,14 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets import service_levels
-from assets.framework.resources import PlinthResource, Session
-from jobs.instance import interruptible
 from plinth.operation import asset_log
 from plinth.operation.indicators import INDICATORS, Objectives
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
-from registry import service_levels as levels
+from plinth_assets import service_levels
+from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_jobs.instance import interruptible
+from plinth_registry import service_levels as levels
 from tests.assets.test_build import _run, _stage
 from tests.jobs.cli.test_sli import trained
 from tests.jobs.conftest import RECIPE

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assets import shards
-from assets.catalog import stages
-from assets.framework.expectations import evaluate
 from plinth.recipe.load import check, load
 from plinth.records import Blob, Manifest, Part
+from plinth_assets import shards
+from plinth_assets.catalog import stages
+from plinth_assets.framework.expectations import evaluate
 
 ROOT = Path(__file__).parents[2]
-TINY = ROOT / "jobs" / "recipes" / "tiny.yaml"
+TINY = ROOT / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 
 
 def _with(tmp_path: Path, axes: str) -> Path:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from assets import slices
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.lists import lists
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
+from plinth_assets import slices
+from plinth_jobs.recipes import load
 
 WEB = Path(__file__).parents[1] / "web.yaml"
 

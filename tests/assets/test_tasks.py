@@ -8,13 +8,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import proxies, tasks
-from assets.catalog import stages
-from assets.framework.build import asset
-from assets.framework.resources import PlinthResource, Session
-from assets.framework.stage import Stage
-from jobs.instance import interruptible
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.errors import RecipeError
 from plinth.evaluation.tasks import parameters
@@ -22,10 +15,17 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
+from plinth_assets import proxies, tasks
+from plinth_assets.catalog import stages
+from plinth_assets.framework.build import asset
+from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_assets.framework.stage import Stage
+from plinth_jobs.instance import interruptible
+from plinth_jobs.recipes import load
 from tests.plinth.evaluation.tasks.conftest import FILES, trained_folder
 from tests.plinth.evaluation.tasks.measure import put
 
-TINY = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
+TINY = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 KEYS = """
 evaluation:
   tasks:

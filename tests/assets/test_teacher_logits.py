@@ -7,8 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from assets.catalog import selected, stages
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
@@ -21,9 +19,11 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.shards import shards
 from plinth.training.distillation.stored_logits import StoredLogits
 from plinth.training.initial import source
+from plinth_assets.catalog import selected, stages
+from plinth_jobs.recipes import load
 from tests.model_folder import byte_level, save_folder
 
-RECIPE = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
+RECIPE = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 TEACHER = Model(layers=1, dim=32, heads=4, kv_heads=2, ffn_dim=48, tied_embeddings=False)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from assets.training import _present_cost
 from plinth.compute.context import Context
 from plinth.operation.spending import admission, parameters, settlement
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
+from plinth_assets.training import _present_cost
 from tests.plinth.training.conftest import tiny
 
 

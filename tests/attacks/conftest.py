@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from registry import mlflow_client
+from plinth_registry import mlflow_client
 from tests.registry.conftest import ctx, line, make_line, unregistered
 from tests.registry.exports.conftest import export
 

@@ -9,9 +9,9 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.recipe.gate import Gate, GateVerdict
 from plinth.recipe.recipe import Recipe
-from registry import approval, evidence, gates, policy
-from registry.candidate import Candidate
-from registry.gates import Approval
+from plinth_registry import approval, evidence, gates, policy
+from plinth_registry.candidate import Candidate
+from plinth_registry.gates import Approval
 
 
 def _forging(params: Any, seen: Any) -> GateVerdict:

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from jobs import dagster_pages
+from plinth_jobs import dagster_pages
 
 PORT = 3000
 MUTATION = "mutation { setNuxSeen }"

@@ -13,9 +13,9 @@ from plinth.errors import LineageError, TrustError
 from plinth.training.attempts.statement import BUNDLE
 from plinth.training.checkpoint import checkpoint
 from plinth.training.validation.kept_looks import LOOKS
-from registry import attestations, candidate, evidence, gates, measured, trained
-from registry.candidate import Candidate
-from registry.gates import GatePolicy
+from plinth_registry import attestations, candidate, evidence, gates, measured, trained
+from plinth_registry.candidate import Candidate
+from plinth_registry.gates import GatePolicy
 from tests.attacks.judging import BEN, closed, decide
 from tests.registry.conftest import Line, sign_candidate, small_policy
 
@@ -90,8 +90,10 @@ def test_a_directory_signed_without_the_trainers_account(
     monkeypatch.setattr(line, "provenance", lambda: {**whole, "training": {}})
     found = sign_candidate(ctx, line)
     decide(ctx, found, BEN, "good")
-    assert closed(ctx, line.recipe, found) == {"lineage": "nobody stated how this checkpoint was trained: no statement "
-                                               "of the trainer", "taint": "no evidence"}
+    assert closed(ctx, line.recipe, found) == {
+        "lineage": "nobody stated how this checkpoint was trained: no statement of the trainer",
+        "taint": "no evidence",
+    }
     with pytest.raises(LineageError):
         candidate.verify_candidate(ctx, found)
 
@@ -145,9 +147,7 @@ def test_a_claim_signed_by_its_role_that_the_text_does_not_bear_out(
     decide(ctx, unregistered, BEN, "good")
     stated = attestations.about(ctx, line.checkpoint.digest).valid[kind].facts
     facts = {name: claimed.get(name, value) for name, value in stated.items()}
-    attestations.attest(
-        ctx, line.recipe, kind, kind, line.checkpoint.digest, materials=line.materials, facts=facts
-    )
+    attestations.attest(ctx, line.recipe, kind, kind, line.checkpoint.digest, materials=line.materials, facts=facts)
     assert set(closed(ctx, line.recipe, unregistered)) == gates_closed
 
 

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
-from jobs.cli import models
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse, enrolment, standalone_verify
 from plinth.trust.clock import now
 from plinth.trust.standalone_verify import EXPORT
-from registry import releases, taint
-from registry.candidate import Candidate
-from registry.exports import released
-from registry.exports.sealed import MODEL_SIGNATURE, verify
+from plinth_jobs.cli import models
+from plinth_jobs.cli.root import call
+from plinth_registry import releases, taint
+from plinth_registry.candidate import Candidate
+from plinth_registry.exports import released
+from plinth_registry.exports.sealed import MODEL_SIGNATURE, verify
 from tests.registry.exports.conftest import CLAIM, SealedFolder
 from tests.registry.exports.test_offline import ALONE
 
@@ -73,9 +73,7 @@ def test_an_old_export_under_a_new_name_is_the_old_one(export: SealedFolder, tmp
 
 
 @pytest.mark.parametrize("fate", ["rolled back", "tainted"])
-def test_an_old_export_of_a_version_that_is_gone(
-    ctx: Context, unregistered: Candidate, fate: str
-) -> None:
+def test_an_old_export_of_a_version_that_is_gone(ctx: Context, unregistered: Candidate, fate: str) -> None:
     """Its signature holds for ever. Where the workspace is at hand, its history and its marks are asked as well."""
     proved = {"name": "demo/1", "status": "released", "checkpoint": unregistered.checkpoint}
     facts = {"goal": "champion", "model": "demo", "previous": None, "candidate": unregistered.subjects}
@@ -148,7 +146,7 @@ def test_a_statement_that_is_no_regular_file_is_not_read(export: SealedFolder, t
     for attack in (_pipe, _link, _endless, _second_name):
         places.append(export.copy(tmp_path / attack.__name__))
         attack(places[-1])
-    limited = f"ulimit -v 4000000; exec {sys.executable} -I -c \"$0\" \"$@\""
+    limited = f'ulimit -v 4000000; exec {sys.executable} -I -c "$0" "$@"'
     command = ["bash", "-c", limited, program, str(ALONE), str(export.root), *map(str, places)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split("\n")[0] == "[1, 1, 1, 1]"
@@ -193,9 +191,7 @@ def test_a_statement_in_another_form(
 def test_one_key_that_signs_twice_is_one_key(export: SealedFolder, tmp_path: Path) -> None:
     """A signature has a twin that holds as well: (r, -s). Neither that nor a copy makes two of one."""
     folder = export.root.parent
-    enrolment.enrol(
-        export.ctx.workspace, "promoter", "second", enrolment.new_key(folder, "promoter", "second")
-    )
+    enrolment.enrol(export.ctx.workspace, "promoter", "second", enrolment.new_key(folder, "promoter", "second"))
     enrolment.threshold(export.ctx.workspace, "promoter", 2)
     for number, twin in enumerate((lambda r, s: (r, s), lambda r, s: (r, ORDER - s))):
         at = export.copy(tmp_path / str(number))

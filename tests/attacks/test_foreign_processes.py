@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs import running
 from plinth.launch import local
 from plinth.launch.base import Handle
 from plinth.launch.local import LocalLauncher
@@ -24,6 +23,7 @@ from plinth.storage import locks, started
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.directory import RunDirectory
+from plinth_jobs import running
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)", "mlflow", "plinth"]
 

@@ -14,8 +14,8 @@ from plinth.errors import SignatureError
 from plinth.trust import dsse, enrolment, pin, root
 from plinth.trust.authority import APPROVER, EVALUATOR, POLICY, PROMOTER, ROOT, TRAINER, RootKey
 from plinth.trust.pin import Trust
-from registry import approval, attestations, policy
-from registry.candidate import Candidate
+from plinth_registry import approval, attestations, policy
+from plinth_registry.candidate import Candidate
 from tests.attacks.judging import ANNA, BEN, closed, decide
 from tests.registry.conftest import small_policy
 

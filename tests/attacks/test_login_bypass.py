@@ -7,8 +7,8 @@ import json
 import flask
 import pytest
 
-from registry.login import server
-from registry.login.server import TagChange
+from plinth_registry.login import server
+from plinth_registry.login.server import TagChange
 from tests.peers import Peer
 
 handlers = Peer("mlflow.server.handlers")

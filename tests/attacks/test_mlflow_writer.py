@@ -11,9 +11,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError
-from registry import api, audit_log, candidate, feed, mirror, releases, verified
-from registry.registration import ensure_run
-from registry.version_text import version_text
+from plinth_registry import api, audit_log, candidate, feed, mirror, releases, verified
+from plinth_registry.registration import ensure_run
+from plinth_registry.version_text import version_text
 
 ADA, BEN = "ada@example.org", "ben@example.org"
 
@@ -104,9 +104,7 @@ def test_a_version_that_squats_on_a_candidates_key(ctx: Context, line: Any, mlfl
     assert api.promote_if_approved(ctx, line.recipe)[0].candidate_version == "4"
 
 
-def test_metrics_and_artefacts_of_a_run_decide_nothing(
-    ctx: Context, line: Any, mlflow: Any, tmp_path: Path
-) -> None:
+def test_metrics_and_artefacts_of_a_run_decide_nothing(ctx: Context, line: Any, mlflow: Any, tmp_path: Path) -> None:
     line.evaluation = line.evaluate(model=9.0)
     found = register(ctx, line)
     run = ensure_run(mlflow, line.recipe.name, line.run.id)
@@ -181,7 +179,7 @@ def test_a_settled_candidate_is_not_taken_up_again_under_a_new_version(ctx: Cont
 def test_terminal_commands_in_tags_never_reach_a_terminal(
     ctx: Context, line: Any, mlflow: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from jobs.cli.release.release import _show
+    from plinth_jobs.cli.release.release import _show
 
     found = register(ctx, line)
     clear = "\x1b[2J\x1b]0;approved\x07[bold green]passed[/]\u202e"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.errors import WorkspaceError
 from plinth.storage.workspace import CACHE_VARIABLE, LOCATION, Workspace, folder_of
+from plinth_jobs.cli.root import call
 
 PLACE = "s3://elsewhere/workspace"
 

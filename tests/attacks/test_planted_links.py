@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from jobs.sensors.alarms import record_failure
 from plinth.compute.progress import SILENT
 from plinth.corpus.slices import review_labels
 from plinth.errors import RegistryError, WorkspaceError
@@ -26,7 +25,8 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.training.supervise import hang_dump
 from plinth.training.telemetry.timeline import Timeline
-from registry import server
+from plinth_jobs.sensors.alarms import record_failure
+from plinth_registry import server
 
 KEPT = b"ssh-ed25519 AAAA operator"  # no line end: what appends would cut or extend it
 

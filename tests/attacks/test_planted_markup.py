@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from assets import sources
-from assets.evaluation import _worst
-from assets.framework.present import Code, table
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.operation import level_export
 from plinth.operation.indicators import Objectives
 from plinth.report.data_card import CardBucket, Screening, card
 from plinth.storage.workspace import Workspace
 from plinth.text.markdown import code, plain
-from registry.version_text import SCORES, scores, version_text
+from plinth_assets import sources
+from plinth_assets.evaluation import _worst
+from plinth_assets.framework.present import Code, table
+from plinth_jobs.recipes import load
+from plinth_registry.version_text import SCORES, scores, version_text
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -60,7 +60,7 @@ def test_a_recipe_in_the_data_card_and_in_dagster() -> None:
     page = card(PAGE, PAGE, buckets, [Screening(PAGE, {PAGE: (PAGE,)}, (PAGE,))])
     assert "evil.example" in page
     assert live(page) == []
-    recipe = load(Path("jobs/recipes/tiny.yaml"))
+    recipe = load(Path("jobs/plinth_jobs/recipes/tiny.yaml"))
     corpus = recipe.corpus
     changed = {name: bucket.model_copy(update={"description": PAGE}) for name, bucket in corpus.buckets.items()}
     made = recipe.model_copy(update={"corpus": corpus.model_copy(update={"buckets": changed})})
@@ -86,9 +86,9 @@ def test_reasons_and_slices_in_mlflow() -> None:
 
 
 def test_a_recipe_on_the_index_of_pages(tmp_path: Path) -> None:
-    from jobs import workspace_index
+    from plinth_jobs import workspace_index
 
-    recipe = load(Path("jobs/recipes/tiny.yaml")).model_copy(update={"description": PAGE})
+    recipe = load(Path("jobs/plinth_jobs/recipes/tiny.yaml")).model_copy(update={"description": PAGE})
     space = Workspace(tmp_path / "<img src=x onerror=alert(1)>").ensure()
     text = workspace_index.write(Context(space), recipe).read_text()
     assert "<img src=x" not in text

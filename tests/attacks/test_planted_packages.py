@@ -22,7 +22,7 @@ from plinth import processes
 from plinth.errors import PlinthError, WorkspaceError
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
-from registry import server
+from plinth_registry import server
 from tests.plinth.training.conftest import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,9 +152,9 @@ def test_a_workspace_that_holds_the_code_is_refused(place: Path) -> None:
 def test_the_command_line_imports_nothing_of_the_folder_in_which_it_runs(workspace: Path) -> None:
     """Also where it was started as a module, which puts that folder first."""
     (workspace / "jobs" / "cli").mkdir()
-    code = "import runpy, sys; sys.argv = ['plinth', '--version']; runpy.run_module('jobs.cli', run_name='__main__')"
+    code = "import runpy, sys; sys.argv = ['plinth', '--version']; runpy.run_module('plinth_jobs.cli', run_name='__main__')"
     own = {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": ""}
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import jobs.cli; sys.path[0] = {str(workspace)!r}; {code}"
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import plinth_jobs.cli; sys.path[0] = {str(workspace)!r}; {code}"
     done = subprocess.run(
         [sys.executable, "-P", "-c", start], cwd=workspace, env={**os.environ, **own}, capture_output=True, text=True
     )
@@ -176,9 +176,7 @@ def test_a_run_whose_configuration_was_edited_loads_no_code(name: str, tmp_path:
         configuration.load(config.directory.config)
 
 
-def test_the_server_of_mlflow_has_no_keys_and_starts_outside(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_of_mlflow_has_no_keys_and_starts_outside(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLINTH_KEY_PROMOTER", "env:SECRET")
     monkeypatch.setenv("SECRET", "a key")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the artifacts")
@@ -194,7 +192,7 @@ def test_the_server_of_mlflow_has_no_keys_and_starts_outside(
     with pytest.raises(OSError, match="not started"):
         server.ensure_server(Workspace(workspace))
     ((command, options),) = asked
-    assert command[:4] == [sys.executable, "-P", "-m", "registry.mlflow_process"]
+    assert command[:4] == [sys.executable, "-P", "-m", "plinth_registry.mlflow_process"]
     assert options["cwd"] == processes.elsewhere()
     environment = options["env"]
     assert {"PLINTH_TRUST", "PLINTH_KEY_PROMOTER", "SECRET"}.isdisjoint(environment)

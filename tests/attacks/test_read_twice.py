@@ -20,8 +20,8 @@ from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, pin, root
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import candidate, materialise, signing
-from registry.signed_log import AUDIT
+from plinth_registry import candidate, materialise, signing
+from plinth_registry.signed_log import AUDIT
 
 
 @pytest.fixture(autouse=True)

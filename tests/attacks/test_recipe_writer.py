@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from jobs import targets
-from jobs.cli import models
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.errors import LineageError, MissingError, RecipeError, SignatureError
 from plinth.extensions import Catalogue
@@ -21,9 +18,12 @@ from plinth.recipe.gate import BUILT_IN, Gate
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth.trust.clock import now
-from registry import approval, attestations, evidence, gates, policy, releases, signing, verified, waivers
-from registry.candidate import Candidate
-from registry.gates.settings import LicencePolicy
+from plinth_jobs import targets
+from plinth_jobs.cli import models
+from plinth_jobs.cli.root import call
+from plinth_registry import approval, attestations, evidence, gates, policy, releases, signing, verified, waivers
+from plinth_registry.candidate import Candidate
+from plinth_registry.gates.settings import LicencePolicy
 from tests.attacks.judging import ANNA, BEN, closed, decide
 from tests.registry.conftest import TERMS, Line, make_recipe, sign_candidate, small_policy
 
@@ -162,7 +162,7 @@ def test_a_plug_in_gate_cannot_change_what_other_gates_read(
 ) -> None:
     """It is asked before the people's gate."""
     found = Catalogue("plinth.none", "gate", Gate, {"forging": "tests.attacks.judging:FORGING"}, reserved=BUILT_IN)
-    monkeypatch.setattr("registry.gates.all_gates.GATES", found)
+    monkeypatch.setattr("plinth_registry.gates.all_gates.GATES", found)
     asked = small_policy(line.recipe.release.name).model_copy(update={"extensions": {"forging": {}}})
     known = evidence.gather(ctx, line.recipe, unregistered, {})
     results = {one.name: one.passed for one in gates.evaluate(asked, known)}
@@ -238,4 +238,3 @@ def test_another_signed_model_under_a_checkpoints_digest(ctx: Context, line: Any
     for asked in (target, target[:10]):
         with pytest.raises(LineageError, match="is not checkpoint"):
             verified.verify_model(ctx, asked)
-

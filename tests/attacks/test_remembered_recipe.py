@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs import experiments, own_notes
-from jobs.cli.root import call
-from jobs.last_recipe import recall, remember
-from jobs.recipes import load
 from plinth.errors import RequestError
 from plinth.recipe.load import fingerprint
+from plinth_jobs import experiments, own_notes
+from plinth_jobs.cli.root import call
+from plinth_jobs.last_recipe import recall, remember
+from plinth_jobs.recipes import load
 
 RECIPE = """\
 name: small

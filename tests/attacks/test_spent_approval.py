@@ -9,10 +9,10 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import GateError
 from plinth.trust.clock import now
-from registry import api, approval, gates, policy, releases
-from registry.candidate import Candidate
-from registry.login import log
-from registry.releases import Action
+from plinth_registry import api, approval, gates, policy, releases
+from plinth_registry.candidate import Candidate
+from plinth_registry.login import log
+from plinth_registry.releases import Action
 from tests.attacks.test_mlflow_writer import ADA, BEN, register, release
 
 PROXY = "anna@example.org"

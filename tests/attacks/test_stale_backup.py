@@ -16,8 +16,8 @@ from plinth.launch import manifest, ray_jobs
 from plinth.operation.spending.parameters import workspace_name
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust.pin import SEEN
-from registry import approval, attestations, policy, releases
-from registry.candidate import Candidate
+from plinth_registry import approval, attestations, policy, releases
+from plinth_registry.candidate import Candidate
 from tests.attacks.judging import BEN, closed, decide
 from tests.registry.conftest import small_policy
 from tests.registry.test_releases import write

@@ -12,7 +12,7 @@ from plinth.compute.context import Context
 from plinth.trust import dsse, signers
 from plinth.trust.authority import EVALUATOR, TRAINER
 from plinth.trust.pin import Trust
-from registry import signing
+from plinth_registry import signing
 from tests.attacks.test_promoter_key import FORM, require_refused, seal_anew
 from tests.peers import Peer
 from tests.registry.exports.conftest import SealedFolder

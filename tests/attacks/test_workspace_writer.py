@@ -16,8 +16,8 @@ from plinth.storage.workspace import TRUST_VARIABLE
 from plinth.trust import dsse, enrolment
 from plinth.trust.authority import EVALUATOR
 from plinth.trust.pin import Trust
-from registry import approval, attestations, candidate, policy, releases, taint, verdict
-from registry.candidate import Candidate
+from plinth_registry import approval, attestations, candidate, policy, releases, taint, verdict
+from plinth_registry.candidate import Candidate
 from tests.attacks.judging import ANNA, BEN, closed, decide
 from tests.registry.conftest import small_policy
 
@@ -57,9 +57,7 @@ def test_removing_a_rejection(ctx: Context, line: Any, approved: Candidate, cont
 def test_renaming_one_persons_approval_to_anothers(ctx: Context, line: Any, approved: Candidate) -> None:
     own = approval.statement_path(ctx, approved, BEN)
     shutil.copy(own, approval.statement_path(ctx, approved, ANNA))
-    found, faults = approval.collect(
-        ctx, approved, {}, policy.governing(ctx, line.recipe.required_release().name)
-    )
+    found, faults = approval.collect(ctx, approved, {}, policy.governing(ctx, line.recipe.required_release().name))
     assert [one.by for one in found] == [BEN]
     assert len(faults) == 1
 
@@ -124,9 +122,7 @@ def test_making_keys_by_removing_those_that_are_there(ctx: Context, tmp_path: Pa
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_verdict_that_passed_in_place_of_one_that_failed(
-    ctx: Context, make_line: Any, approved: Candidate
-) -> None:
+def test_a_verdict_that_passed_in_place_of_one_that_failed(ctx: Context, make_line: Any, approved: Candidate) -> None:
     where = verdict.path(approved)
     where.write_text(json.dumps(dsse.statement(verdict.PREDICATE, approved.subjects, {"verificationResult": "PASSED"})))
     with pytest.raises(SignatureError):

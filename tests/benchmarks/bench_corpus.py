@@ -49,7 +49,7 @@ PART_MEGABYTES = 4.0
 #: Reduce ranges small enough that a corpus of a few parts already fills one.
 RANGE_ROWS = 50_000
 ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "c4", "fineweb", "licence", "pii")
-BASE = Path(__file__).parents[2] / "jobs" / "recipes" / "base.yaml"
+BASE = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "base.yaml"
 #: Stages that the figure of documents to verdicts covers.
 TO_VERDICTS = ("annotators", "policy", "dedup/exact", "minhash", "dedup/minhash", "verdicts")
 REQUIRED_MB_PER_S = 20

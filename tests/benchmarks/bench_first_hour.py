@@ -144,7 +144,15 @@ class Bench:
         return best(name, runs, wanted)
 
     def plinth(self, arguments: str, seconds: float, once: bool = False, *more: str) -> Iterator[dict[str, Any]]:
-        command = [sys.executable, "-m", "jobs.cli", "-r", "jobs/recipes/demo.yaml", *arguments.split(), *more]
+        command = [
+            sys.executable,
+            "-m",
+            "plinth_jobs.cli",
+            "-r",
+            "jobs/plinth_jobs/recipes/demo.yaml",
+            *arguments.split(),
+            *more,
+        ]
         return self.rows(f"plinth {arguments}", command, {"cpu_s": seconds}, once)
 
 
@@ -180,7 +188,7 @@ def demo(bench: Bench) -> Iterator[dict[str, Any]]:
 def fixed(bench: Bench) -> Iterator[dict[str, Any]]:
     yield from bench.plinth("run", 3)
     yield from bench.plinth("status", 1.5)
-    yield from bench.plinth("recipe check jobs/recipes/demo.yaml", 1)
+    yield from bench.plinth("recipe check demo", 1)
 
 
 def reads(bench: Bench) -> Iterator[dict[str, Any]]:
@@ -191,7 +199,7 @@ def reads(bench: Bench) -> Iterator[dict[str, Any]]:
 
 def drawn(bench: Bench) -> str:
     """Id of a document that the demo trained on."""
-    command = [sys.executable, "-m", "jobs.cli", "batch", "latest", "1", "--json"]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "batch", "latest", "1", "--json"]
     done = subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, text=True, check=True)
     return str(json.loads(done.stdout)["sequences"][0]["documents"][0]["id"])
 
@@ -201,11 +209,11 @@ def decides(bench: Bench) -> Iterator[dict[str, Any]]:
     yield from bench.plinth("promote 1", 4, True, *WHO)
     yield from bench.plinth("rollback --withdraw", 4, True, *WHO)  # the demo has one good version
     public = Path(bench.environment["PLINTH_TRUST"]) / "login.pub"
-    command = [sys.executable, "-m", "jobs.cli", "keys", "new", "approver", "mlflow-login"]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "keys", "new", "approver", "mlflow-login"]
     made = subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, text=True, check=True)
     public.write_text(made.stdout[made.stdout.index("-----BEGIN") :])
     for words in (f"keys enrol approver {public} --owner mlflow-login", "people login"):
-        command = [sys.executable, "-m", "jobs.cli", *words.split()]
+        command = [sys.executable, "-m", "plinth_jobs.cli", *words.split()]
         subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, check=True)
     yield from bench.plinth("people add person:bench@example.org", 4, True)
 
@@ -219,7 +227,7 @@ def stages(bench: Bench) -> Iterator[dict[str, Any]]:
             recipe.write_text(STAGES)
             tiny_corpus.write(place / "workspace" / "input")
             own = {"PLINTH_WORKSPACE": str(place / "workspace"), "PLINTH_TRUST": str(place / "trust")}
-            command = [sys.executable, "-m", "jobs.cli", "run", "-r", str(recipe), "--select", "funnel"]
+            command = [sys.executable, "-m", "plinth_jobs.cli", "run", "-r", str(recipe), "--select", "funnel"]
             runs.append(measure(command, ROOT, bench.environment | own))
     yield from best("twenty stages on almost no text", runs, {"cpu_s": 8, "wall_s": 8, "peak_mb": 1000})
 

@@ -27,10 +27,10 @@ RESULTS = Path(__file__).parent / "results" / "gamedays.json"
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 import plinth  # noqa: E402
-from jobs.gamedays import TABLE  # noqa: E402
 from plinth.operation.gamedays.gameday import GameDayRecord, Instant  # noqa: E402
 from plinth.operation.gamedays.play import play  # noqa: E402
 from plinth.operation.gamedays.table import find  # noqa: E402
+from plinth_jobs.gamedays import TABLE  # noqa: E402
 
 
 def processor_s() -> float:

@@ -45,7 +45,18 @@ def main() -> None:
             space, recipe = Path(made) / "workspace", Path(made) / "recipe.yaml"
             perturbed_corpus.recipe(recipe, "growth", PART_BYTES)
             size = perturbed_corpus.write(space / "input" / "corpus", texts, megabytes, seed, FILE_BYTES)
-            command = [sys.executable, "-m", "jobs.cli", "run", "-w", str(space), "-r", str(recipe), "--workers", "2"]
+            command = [
+                sys.executable,
+                "-m",
+                "plinth_jobs.cli",
+                "run",
+                "-w",
+                str(space),
+                "-r",
+                str(recipe),
+                "--workers",
+                "2",
+            ]
             row: dict[str, Any] = {"text_mb": size / 1e6, **timed(command, Path(made) / "log"), **operations(space)}
         rows.append(row)
         print(json.dumps(row), flush=True)

@@ -22,13 +22,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.catalog import stages
-from jobs import asset_states, definitions
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import without_result
+from plinth_assets.catalog import stages
+from plinth_jobs import asset_states, definitions
+from plinth_jobs.recipes import load
 from tests import wide_recipe
 
 RESULTS = Path(__file__).parent / "results" / "metadata.json"
@@ -113,7 +113,7 @@ def measure(folder: Path, buckets: int, manifests: int, runs: int) -> dict[str, 
         "runs_under_way": under_way,
         "definitions": loaded,
         "dagster_assets": len(repository.asset_graph.get_all_asset_keys()),
-        "import_cpu_s": imports("jobs.definitions"),
+        "import_cpu_s": imports("plinth_jobs.definitions"),
     }
 
 

@@ -26,7 +26,6 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
-from jobs.exporter import exporter as workspace_exporter  # noqa: E402
 from plinth.compute.context import Context  # noqa: E402
 from plinth.operation.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
 from plinth.operation.metrics.runs import RunsCollector  # noqa: E402
@@ -35,6 +34,7 @@ from plinth.training import config as configuration  # noqa: E402
 from plinth.training.sinks.metric import exposition  # noqa: E402
 from plinth.training.sinks.run_follower import RunFollower  # noqa: E402
 from plinth.training.sinks.run_metrics import RUN  # noqa: E402
+from plinth_jobs.exporter import exporter as workspace_exporter  # noqa: E402
 from tests.living_job import give_job  # noqa: E402
 from tests.plinth.training.conftest import tiny  # noqa: E402
 from tests.prometheus_server import free_port, wait_for  # noqa: E402
@@ -140,7 +140,7 @@ def memory(pid: int) -> tuple[float, float]:
 def process(what: str, space: Path, looks: int = 4) -> None:
     """The real process of a workspace: scrapes and memory, once all parts are collected and refreshes have passed."""
     port = free_port()
-    command = [sys.executable, "-m", "jobs.cli", "-w", str(space), "metrics", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", str(space), "metrics", "serve", "--port", str(port)]
     served = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         wait_for(lambda: scrape(port) if b"plinth_sli_objective_ratio" in scrape(port)[1] else None, "all parts")

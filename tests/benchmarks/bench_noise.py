@@ -121,7 +121,7 @@ def prepare(folder: Path, seeds: int, tokens: int) -> tuple[Path, dict[str, int]
     sequences = 8  # of a step, in the tiny recipe
     recipe = RECIPE % {"tokens": tokens, "quarter": tokens // (128 * sequences) // 4}
     (folder / "noise-recipe.yaml").write_text(recipe)
-    demo = yaml.safe_load((ROOT / "jobs" / "recipes" / "demo.yaml").read_text())
+    demo = yaml.safe_load((ROOT / "jobs" / "plinth_jobs" / "recipes" / "demo.yaml").read_text())
     policy = demo["corpus"]["policies"]["documentation"]["rules"]
     default: dict[str, Any] = {
         "raw": {},
@@ -159,7 +159,7 @@ def main() -> None:
     workspace = str(folder / "workspace")
 
     def plinth(*command: object) -> str:
-        call = [sys.executable, "-m", "jobs.cli", "--workspace", workspace, *map(str, command)]
+        call = [sys.executable, "-m", "plinth_jobs.cli", "--workspace", workspace, *map(str, command)]
         return subprocess.run(call, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     plinth("keys", "init", "--demo")

@@ -61,9 +61,20 @@ def ours(crawl: Path, engine: str, folder: Path) -> dict[str, Any]:
     recipe = folder / "recipe.yaml"
     recipe.write_text(RECIPE.format(crawl=crawl, engine=engine))
     workspace = folder / "workspace"
-    command = [sys.executable, "-m", "jobs.cli", "run", "-w", str(workspace), "-r", str(recipe), "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "plinth_jobs.cli",
+        "run",
+        "-w",
+        str(workspace),
+        "-r",
+        str(recipe),
+        "--workers",
+        "2",
+    ]
     used = timed(command, folder / "plinth.log")
-    command = [sys.executable, "-m", "jobs.cli", "funnel", "-w", str(workspace), "--json"]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "funnel", "-w", str(workspace), "--json"]
     stages = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["total"]["stages"]
     return {**used, "stages": stages}
 

@@ -1,7 +1,7 @@
 """A policy again, on stored columns: documents per second.
 
 Sidecars of made-up numbers (as spread as real ones: the most frequent rule drops a document in ten), the rules
-and the edits of the default policy in `jobs/recipes/base.yaml`, parts of as many documents as 128 MiB of web text.
+and the edits of the default policy in `jobs/plinth_jobs/recipes/base.yaml`, parts of as many documents as 128 MiB of web text.
 
     rules      the rules over columns in memory: keep, reason, every rule that fired; CPU time
     verdicts   the same, with edits, statistics and the verdicts as Arrow columns; CPU time
@@ -55,7 +55,7 @@ BUCKET = "bench"
 PART_ROWS = 50_000
 REQUIRED = 5_000_000
 REPEATS = 3
-BASE = Path(__file__).parents[2] / "jobs" / "recipes" / "base.yaml"
+BASE = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "base.yaml"
 SIDECARS = tuple(yaml.safe_load(BASE.read_text())["corpus"]["annotate"])
 RESULTS = Path(__file__).parent / "results" / "policy.json"
 #: Values that the rules let pass, by column; one document in a hundred gets another value.

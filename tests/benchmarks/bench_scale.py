@@ -28,7 +28,7 @@ DEDUP: dict[str, Any] = {"semantic": {"buckets": ["web"]}, "lines": {}, "substri
 
 def plinth(*arguments: object) -> str:
     """What a command of `plinth` prints."""
-    command = [sys.executable, "-m", "jobs.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "plinth_jobs.cli", *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

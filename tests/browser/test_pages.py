@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from assets.catalog import stages
-from jobs import definitions
 from plinth.compute import costs
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from registry import api, policy
-from registry.gates.settings import ApprovalPolicy
-from registry.login import accounts
-from registry.login import settings as login
-from registry.server import ensure_server, stop_server
+from plinth_assets.catalog import stages
+from plinth_jobs import definitions
+from plinth_registry import api, policy
+from plinth_registry.gates.settings import ApprovalPolicy
+from plinth_registry.login import accounts
+from plinth_registry.login import settings as login
+from plinth_registry.server import ensure_server, stop_server
 from tests import services
 from tests.jobs.conftest import ROOT, UNAPPROVED, plinth, variant
 from tests.registry.login.conftest import ADA, enrol_server
@@ -80,7 +80,7 @@ def dagster(workspace, password):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "jobs.cli", "-w", workspace, "up", "--dagster-port", port]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", workspace, "up", "--dagster-port", port]
     command += ["-r", workspace / "variant.yaml"]
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT)
     url = f"http://127.0.0.1:{port}"

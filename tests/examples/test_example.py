@@ -113,7 +113,7 @@ class Environment:
         self._run(*pip, "install", "--no-deps", "--no-build-isolation", "--no-index", str(source))
 
     def plinth(self, workspace: Path, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self._run(str(self.python), "-m", "jobs.cli", "-w", str(workspace), *words, check=check)
+        return self._run(str(self.python), "-m", "plinth_jobs.cli", "-w", str(workspace), *words, check=check)
 
     def _run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PLINTH_WORKSPACE")}

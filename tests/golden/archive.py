@@ -14,8 +14,8 @@ from plinth.compute.context import Context
 from plinth.provenance import lineage
 from plinth.storage.workspace import Workspace
 from plinth.trust import enrolment
-from registry import releases
-from registry.server import stop_server
+from plinth_registry import releases
+from plinth_registry.server import stop_server
 from tests import tiny_corpus
 
 HERE = Path(__file__).parent

@@ -154,7 +154,7 @@ def calls(text: str) -> dict[str, list[str]]:
 
 def with_json() -> dict[str, click.Command]:
     """Every command that has `--json`, by its words."""
-    from jobs.cli.root import cli
+    from plinth_jobs.cli.root import cli
 
     def walk(command: click.Command, ctx: click.Context, path: str) -> Iterator[tuple[str, click.Command]]:
         if has(command, "--json"):

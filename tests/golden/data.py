@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from assets.catalog import selected, stages
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
+from plinth_assets.catalog import selected, stages
 from tests import web_corpus, wide_recipe
 from tests.golden import commands, training
 from tests.golden.recorded import compare, recorded, renewing

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.storage.workspace import Workspace
-from registry.server import stop_server
+from plinth_jobs.cli.root import call
+from plinth_registry.server import stop_server
 from tests import tiny_corpus
 from tests.shared import copied, once
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "jobs" / "recipes" / "tiny.yaml"
+RECIPE = ROOT / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 
 
 def plinth(workspace: Path, *words: object, check: bool = True, **options: object) -> subprocess.CompletedProcess[str]:
     """Run the command line on a workspace."""
-    command = [sys.executable, "-m", "jobs.cli", "-w", str(workspace), *map(str, words)]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", str(workspace), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=3600, **options)
     if check and done.returncode:
         raise AssertionError(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")

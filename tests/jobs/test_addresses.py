@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from assets.framework.present import money, page_value
-from jobs import workspace_index
 from plinth.compute.context import Context
 from plinth.storage import addresses, started
 from plinth.storage.workspace import Workspace
+from plinth_assets.framework.present import money, page_value
+from plinth_jobs import workspace_index
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import yaml
 
 from plinth.storage.refs import Refs
 from plinth.storage.workspace import Workspace
-from registry.server import stop_server
-from registry.verdict import GATES
+from plinth_registry.server import stop_server
+from plinth_registry.verdict import GATES
 from tests.jobs.conftest import RECIPE, answer, digests, plinth, variant
 from tests.shared import copied
 

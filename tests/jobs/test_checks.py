@@ -47,9 +47,9 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
 from plinth.trust.pin import SEEN
-from registry import api, feed, incidents, policy
-from registry.checks import server_checks
-from registry.signed_log import AUDIT, FEED
+from plinth_registry import api, feed, incidents, policy
+from plinth_registry.checks import server_checks
+from plinth_registry.signed_log import AUDIT, FEED
 from tests.attacks.conftest import mlflow, mlflow_database
 from tests.registry.conftest import Line, ctx, line, make_line
 from tests.s3_server import serving
@@ -162,7 +162,7 @@ def _recipe(**changes: Any) -> Plant:
 def _orphan(site: Site, patch: pytest.MonkeyPatch, kept: Kept) -> None:
     words = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(3600)"]
     gone = str(site.root / "gone")
-    process = subprocess.Popen([*words, "registry.mlflow_process", gone, "1"], stdout=subprocess.PIPE)
+    process = subprocess.Popen([*words, "plinth_registry.mlflow_process", gone, "1"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     patch.setattr(site, "orphan", process, raising=False)

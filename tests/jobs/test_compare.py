@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from assets import comparison
-from jobs.last_recipe import remember
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
+from plinth_assets import comparison
+from plinth_jobs.last_recipe import remember
+from plinth_jobs.recipes import load
 from tests.jobs.conftest import RECIPE, answer, plinth, variant
 from tests.peers import Peer
 from tests.shared import copied

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def _start(workspace: Path, *words: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "jobs.cli", "-w", str(workspace), *map(str, words)]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", str(workspace), *map(str, words)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

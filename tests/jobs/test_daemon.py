@@ -21,13 +21,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.catalog import stages
-from jobs.instance import home
 from plinth.compute.context import Context
 from plinth.operation import asset_log
 from plinth.recipe.load import load
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
+from plinth_assets.catalog import stages
+from plinth_jobs.instance import home
 from tests.s3_server import Bucket, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
@@ -58,9 +58,9 @@ LOCATION = """
 import os
 from pathlib import Path
 import dagster as dg
-from jobs import definitions as own
-from jobs.sensors.arrival import arrival
-from jobs.recipes import find, load
+from plinth_jobs import definitions as own
+from plinth_jobs.sensors.arrival import arrival
+from plinth_jobs.recipes import find, load
 workspace, recipe = Path(os.environ["PLINTH_WORKSPACE"]), load(find(os.environ["PLINTH_RECIPE"]))
 made = own.build(recipe, workspace)
 job = next(one for one in made.jobs if one.name == own.CORPUS)

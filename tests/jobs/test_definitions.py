@@ -8,15 +8,15 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.catalog import STEMS, selected, stages
-from jobs import definitions
-from jobs.instance import interruptible
 from plinth.errors import MissingError, RecipeError
 from plinth.operation.checklists.check import CHECKLISTS
 from plinth.recipe.load import load
+from plinth_assets.catalog import STEMS, selected, stages
+from plinth_jobs import definitions
+from plinth_jobs.instance import interruptible
 from tests import wide_recipe
 
-RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
+RECIPES = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes"
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_the_line_job_stops_before_the_release(defs):
 def test_loading_them_imports_neither_torch_nor_deepspeed(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from jobs.definitions import build\nfrom plinth.recipe.load import load\n"
+        "from plinth_jobs.definitions import build\nfrom plinth.recipe.load import load\n"
         f"build(load(Path({str(RECIPES / 'tiny.yaml')!r})), Path({str(tmp_path)!r}))\n"
         "heavy = {'torch', 'deepspeed', 'mlflow', 'great_expectations', 'dvc_data', 'ray', 'scipy.special',\n"
         "         'scipy.optimize', 'scipy.stats', 'matplotlib', 'boto3'} & set(sys.modules)\n"
@@ -192,8 +192,8 @@ def test_a_mixture_without_release_ends_at_the_evaluation(recipe):
 
 def test_every_line_of_a_checklist_is_a_check_of_its_asset(defs, tmp_path, recipe):
     """Evaluated in a workspace where nothing was ever made: what cannot be seen is no pass."""
-    from jobs import checklists
     from plinth.operation.checklists import catalog
+    from plinth_jobs import checklists
 
     job = definitions.build(recipe, tmp_path).resolve_job_def(checklists.JOB)
     with interruptible():

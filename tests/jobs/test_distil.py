@@ -9,7 +9,7 @@ import pytest
 
 from plinth.storage.refs import Refs
 from plinth.storage.workspace import Workspace
-from registry.server import stop_server
+from plinth_registry.server import stop_server
 from tests.jobs.conftest import answer, digests, plinth, variant
 from tests.shared import copied
 

@@ -14,7 +14,6 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobs.exporter import exporter
 from plinth.compute.context import Context
 from plinth.operation.metrics.table import METRICS
 from plinth.operation.spending.ledger import Ledger, Limit, Reservation
@@ -22,6 +21,7 @@ from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.telemetry.timeline import Timeline
+from plinth_jobs.exporter import exporter
 from tests.living_job import give_job
 from tests.plinth.training.conftest import tiny
 from tests.prometheus_server import free_port, wait_for
@@ -93,8 +93,8 @@ def test_all_parts_are_collected_without_what_is_heavy(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        from jobs.cli.operation import metrics
-        from jobs.cli.options import Settings
+        from plinth_jobs.cli.operation import metrics
+        from plinth_jobs.cli.options import Settings
         found = metrics._exporter(Settings(Path({str(ctx.workspace.root)!r})))
         text = found.complete().decode()
         assert all(part.up for part in found.parts), text
@@ -127,10 +127,10 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends(tmp_path: Pa
     script = textwrap.dedent(f"""
         import time
         from pathlib import Path
-        from jobs import servers
+        from plinth_jobs import servers
         from plinth.storage.workspace import Workspace
         log, space = Path({str(tmp_path / "log")!r}), Workspace({str(space.root)!r})
-        print(servers._export(log, space, Path("jobs/recipes/tiny.yaml"), {port}).pid, flush=True)
+        print(servers._export(log, space, Path("jobs/plinth_jobs/recipes/tiny.yaml"), {port}).pid, flush=True)
         time.sleep(3600)
     """)
     root = Path(__file__).resolve().parents[2]

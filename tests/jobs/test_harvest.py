@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.harvest import Caps, harvest, manuals, pages, run, spdx, web
-from jobs.harvest.output import Output, level, take
-from jobs.harvest.web import render, warc_record
 from plinth.compute.progress import ProgressLines
+from plinth_jobs.harvest import Caps, harvest, manuals, pages, run, spdx, web
+from plinth_jobs.harvest.output import Output, level, take
+from plinth_jobs.harvest.web import render, warc_record
 from tests.services import demand
 
 SMALL = Caps(web=300_000, code=600_000, prose=200_000, manuals=200_000)

@@ -3,12 +3,12 @@
 import pytest
 import yaml
 
-from assets.catalog import stages
-from assets.framework.up_to_date import decide
 from plinth.compute.context import Context
 from plinth.corpus import annotate
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
+from plinth_assets.catalog import stages
+from plinth_assets.framework.up_to_date import decide
 from tests import tiny_corpus
 from tests.catalogues import Including
 from tests.jobs.conftest import RECIPE, plinth, variant

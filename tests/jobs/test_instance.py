@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import instance
 from plinth.errors import WorkspaceError
 from plinth.storage.workspace import Workspace
+from plinth_jobs import instance
 
 SETTINGS = """
 storage:

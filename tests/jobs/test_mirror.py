@@ -11,13 +11,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from jobs.cli.root import call
-from jobs.sensors.release import approval, mirror
 from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.recipe.load import written
 from plinth.records import Manifest
-from registry import mlflow_client, releases
+from plinth_jobs.cli.root import call
+from plinth_jobs.sensors.release import approval, mirror
+from plinth_registry import mlflow_client, releases
 from tests.registry.conftest import ctx, make_recipe
 from tests.registry.test_releases import write
 
@@ -48,8 +48,8 @@ def tick(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tick]:
 
 def mlflow_agrees(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mlflow_client, "connect", lambda workspace: None)
-    patch.setattr("registry.mirror.repair", lambda *_: ())
-    patch.setattr("registry.mirror.missing", lambda *_: ())
+    patch.setattr("plinth_registry.mirror.repair", lambda *_: ())
+    patch.setattr("plinth_registry.mirror.missing", lambda *_: ())
 
 
 def alerts(ctx: Context) -> list[Any]:
@@ -83,7 +83,7 @@ def test_a_broken_history_is_one_alert_until_it_changes(
 def test_the_asset_of_the_release_follows_what_commands_signed(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """A promotion and a rollback by a command are each one run of the release job, and none where Dagster made it."""
     recipe = make_recipe("demo")
-    monkeypatch.setattr("registry.api.ready", lambda *_: ())
+    monkeypatch.setattr("plinth_registry.api.ready", lambda *_: ())
     facts: dict[str, Any] = {"step": "s", "version": "1", "params": {}, "inputs": {}, "parts": ()}
     ctx.refs.publish(Manifest(asset="candidate", **facts), "key")
     sensor = approval(recipe, ctx.workspace.root, dg.GraphDefinition(name="make_release").to_job())
@@ -125,7 +125,7 @@ def test_an_expired_head_is_signed_by_a_person_only(
     command = ["mirror", "-w", str(ctx.workspace.root), "--recipe", str(recipe)]
     assert call(command) == 0
     with pytest.MonkeyPatch.context() as patch:  # a version of the history was deleted in MLflow: nothing repairs that
-        patch.setattr("registry.mirror.missing", lambda *_: ("demo version 1 (champion)",))
+        patch.setattr("plinth_registry.mirror.missing", lambda *_: ("demo version 1 (champion)",))
         assert call(command) == 9
     assert head.read_bytes() != signed
     assert len(releases.history(ctx)) == 1

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from jobs.cli.root import call
-from jobs.workspace_index import run_lines
 from plinth.compute.context import Context
 from plinth.operation.checklists import run_checks
 from plinth.operation.checklists.scope import CheckScope
@@ -20,6 +18,8 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.run_state import RunState, run_state
 from plinth.training.telemetry.timeline import Timeline
+from plinth_jobs.cli.root import call
+from plinth_jobs.workspace_index import run_lines
 from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny
 

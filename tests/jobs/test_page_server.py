@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from assets.framework.expectations import docs_index
-from jobs import page_server
 from plinth.storage.workspace import Workspace
+from plinth_assets.framework.expectations import docs_index
+from plinth_jobs import page_server
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
-from registry.server import stop_server
+from plinth_registry.server import stop_server
 from tests import tiny_corpus
 from tests.golden import commands
 from tests.golden import data as golden_data

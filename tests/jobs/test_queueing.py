@@ -6,12 +6,12 @@ import dagster as dg
 import pytest
 import yaml
 
-from jobs import definitions, instance, queueing
 from plinth.launch.parameters import Queueing
 from plinth.operation.spending import parameters
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
+from plinth_jobs import definitions, instance, queueing
 from tests.jobs.conftest import RECIPE
 
 

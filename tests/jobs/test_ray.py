@@ -32,7 +32,7 @@ def address() -> Iterator[str]:
 def test_two_nodes_and_a_killed_worker_make_the_same_data_versions(corpus, tmp_path, address):
     tiny_corpus.write(tmp_path / "input")
     words = ["run", "-r", RECIPE, "--select", "funnel", "--engine", "ray", "--ray-address", address]
-    command = [sys.executable, "-m", "jobs.cli", "-w", tmp_path, *words]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", tmp_path, *words]
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT)
     killed = _kill_one_at_work(process)
     assert process.wait(timeout=900) == 0

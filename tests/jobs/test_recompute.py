@@ -20,15 +20,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from assets.catalog import selected, stages
-from jobs import pipeline
 from plinth.compute import costs
 from plinth.compute.engine import InlineEngine
 from plinth.compute.select_engine import Compute
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from registry.server import find_server
+from plinth_assets.catalog import selected, stages
+from plinth_jobs import pipeline
+from plinth_registry.server import find_server
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE, ROOT, digests, plinth, variant
 from tests.shared import copied

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import pytest
 
-from jobs.cli.root import COMMANDS, cli
-from jobs.cli.start.run import _next
-from jobs.pipeline import RunSummary
+from plinth_jobs.cli.root import COMMANDS, cli
+from plinth_jobs.cli.start.run import _next
+from plinth_jobs.pipeline import RunSummary
 from tests import command_lines
 from tests.command_lines import ROOT, CommandLine, resolve
 from tests.jobs.cli.conftest import plinth

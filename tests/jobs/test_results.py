@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs import pipeline, results
-from jobs.results import page, subject
 from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from registry import api
-from registry.releases import ReleaseRecord
+from plinth_jobs import pipeline, results
+from plinth_jobs.results import page, subject
+from plinth_registry import api
+from plinth_registry.releases import ReleaseRecord
 from tests.jobs.conftest import RECIPE
 
 

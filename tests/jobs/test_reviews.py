@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from jobs import schedules
-from jobs.instance import interruptible
-from jobs.reviews import review
-from jobs.reviews.cost import is_unusual
-from jobs.reviews.period import Period, period
 from plinth.compute.context import Context
 from plinth.operation.spending.ledger import MICROS, JobCost, Ledger, Reservation
 from plinth.records import Manifest
 from plinth.report.period_page import PeriodSection
 from plinth.storage.workspace import Workspace
+from plinth_jobs import schedules
+from plinth_jobs.instance import interruptible
+from plinth_jobs.reviews import review
+from plinth_jobs.reviews.cost import is_unusual
+from plinth_jobs.reviews.period import Period, period
 
 
 def at(*date: int) -> float:

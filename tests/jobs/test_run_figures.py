@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from assets import training
-from jobs.results import page as results
-from jobs.workspace_index import run_lines
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.report import page as results_page
@@ -26,7 +23,10 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import read_events, timeline
-from registry import timeline as mlflow_timeline
+from plinth_assets import training
+from plinth_jobs.results import page as results
+from plinth_jobs.workspace_index import run_lines
+from plinth_registry import timeline as mlflow_timeline
 from tests.jobs.conftest import RECIPE
 from tests.plinth.training.conftest import tiny
 

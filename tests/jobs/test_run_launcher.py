@@ -13,9 +13,9 @@ import pytest
 from dagster._core.launcher import WorkerStatus
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
-from jobs import run_launcher
-from jobs.instance import interruptible, open_instance
 from plinth.storage.workspace import Workspace
+from plinth_jobs import run_launcher
+from plinth_jobs.instance import interruptible, open_instance
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import cli
 from plinth.operation.alerts.alert import pages, require_sound
 from plinth.operation.alerts.conditions import duration
 from plinth.operation.alerts.table import alerts
 from plinth.operation.metrics.table import METRICS
+from plinth_jobs.cli.root import cli
 from tests.command_lines import in_blocks, in_text, resolve
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

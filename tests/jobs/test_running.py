@@ -4,10 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs import running, supervised
-from jobs.supervised import UpRecord
 from plinth.storage.started import RunningProcess
 from plinth.storage.workspace import Workspace
+from plinth_jobs import running, supervised
+from plinth_jobs.supervised import UpRecord
 
 
 def test_plinth_up_is_listed_and_stopped(tmp_path: Path) -> None:

@@ -5,16 +5,16 @@ import json
 import dagster as dg
 import pytest
 
-from assets.catalog import stages
-from assets.framework.build import execute
-from jobs import definitions
-from jobs.sensors.alarms import record_failure
 from plinth.compute.context import Context
 from plinth.operation import asset_log
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from registry import taint
+from plinth_assets.catalog import stages
+from plinth_assets.framework.build import execute
+from plinth_jobs import definitions
+from plinth_jobs.sensors.alarms import record_failure
+from plinth_registry import taint
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
 from tests.plinth.operation.test_continued_training import drifting

@@ -8,14 +8,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.catalog import stages
-from assets.framework.build import execute
-from jobs.sensors.arrival import arrival
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth.storage import listing
 from plinth.storage.workspace import Workspace
+from plinth_assets.catalog import stages
+from plinth_assets.framework.build import execute
+from plinth_jobs.sensors.arrival import arrival
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
 from tests.s3_server import serving

@@ -47,7 +47,7 @@ def machine(folder: Path) -> dict[str, str]:
 @pytest.mark.exhaustive
 def test_parts_that_are_killed_repeated_and_run_twice_make_what_one_run_makes(corpus, location, tmp_path, monkeypatch):
     def start(part: str, name: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "jobs.cli", "-w", location, *WORDS, "--part", part]
+        command = [sys.executable, "-m", "plinth_jobs.cli", "-w", location, *WORDS, "--part", part]
         return subprocess.Popen(list(map(str, command)), cwd=ROOT, env=machine(tmp_path / name))
 
     monkeypatch.setenv("PLINTH_CACHE", str(tmp_path / "here"))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from plinth.storage.workspace import Workspace
-from registry.server import stop_server
+from plinth_registry.server import stop_server
 from tests.jobs.conftest import answer, plinth
 from tests.jobs.test_swarm import RECIPE, _texts, _write
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs import running, supervised
-from jobs.cli.start import machine
-from jobs.supervised import PartSupervisor, ServerPart, SharedProcess, UpRecord, WatchedProcess
 from plinth import processes
 from plinth.storage.workspace import Workspace
+from plinth_jobs import running, supervised
+from plinth_jobs.cli.start import machine
+from plinth_jobs.supervised import PartSupervisor, ServerPart, SharedProcess, UpRecord, WatchedProcess
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,7 +158,7 @@ def test_one_that_was_killed_is_named_and_stopped_by_down(workspace: Workspace) 
 
 def test_parts_end_with_the_process_that_supervises_them() -> None:
     code = (
-        "import sys, time; from jobs import supervised; from plinth import processes; "
+        "import sys, time; from plinth_jobs import supervised; from plinth import processes; "
         f"print(processes.start({SLEEP!r}, preexec_fn=supervised.dies_with_parent).pid, flush=True); time.sleep(600)"
     )
     own = {**os.environ, **processes.imports()}

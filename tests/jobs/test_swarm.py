@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from plinth.storage.workspace import Workspace
-from registry.server import stop_server
+from plinth_registry.server import stop_server
 from tests.jobs.conftest import answer, plinth
 from tests.tiny_corpus import article
 
@@ -97,7 +97,7 @@ def test_twenty_runs_find_the_planted_bucket(tmp_path: Path) -> None:
     assert len(found["runs"]) == 21
     page = (workspace / "reports" / "experiment-planted.html").read_text()
     assert "bits per byte less than the prior" in page
-    assert "New runs: <span class=\"better\">holds</span>" in page
+    assert 'New runs: <span class="better">holds</span>' in page
     plinth(workspace, "recipe", "check", better)
     assert better.read_text().startswith("# Proposed by experiment planted: confirmed by new runs: +")
     assert held["status"] == "holds"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from assets.framework.stage import Stage
-from jobs import asset_states, takedown
 from plinth.corpus.exclusions import exclusion_list
 from plinth.provenance.takedown import report
 from plinth.provenance.takedown.remaining import NOT_TAINTED
 from plinth.provenance.takedown.removal import propose
+from plinth_assets.framework.stage import Stage
+from plinth_jobs import asset_states, takedown
 from tests.jobs.cli.conftest import plinth  # noqa: F401
 from tests.taken_corpus import PAGE, Corpus
 

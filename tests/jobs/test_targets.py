@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs import targets
-from jobs.runs import find_run
 from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.telemetry.timeline import Timeline
+from plinth_jobs import targets
+from plinth_jobs.runs import find_run
 from tests.plinth.training.conftest import tiny
 
 

@@ -65,7 +65,18 @@ class Told:
 
 def start(workspace: Path, recipe: Path) -> subprocess.Popen[bytes]:
     """`plinth run --select run`, in the background; what it says goes to a file."""
-    command = [sys.executable, "-m", "jobs.cli", "-w", str(workspace), "run", "-r", str(recipe), "--select", "run"]
+    command = [
+        sys.executable,
+        "-m",
+        "plinth_jobs.cli",
+        "-w",
+        str(workspace),
+        "run",
+        "-r",
+        str(recipe),
+        "--select",
+        "run",
+    ]
     with (workspace / "said.log").open("ab") as said:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
@@ -152,7 +163,7 @@ def sigterm_waits_for(rank: psutil.Process) -> bool:
 def end(run: Told, clis: list[subprocess.Popen[bytes]]) -> None:
     """Leave nothing behind, whatever happened."""
     from plinth.storage.workspace import Workspace
-    from registry.server import stop_server
+    from plinth_registry.server import stop_server
 
     for cli in clis:
         cli.kill()

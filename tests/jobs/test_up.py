@@ -19,9 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
-from jobs import running
-from jobs.cli.start import machine
 from plinth.storage.workspace import Workspace
+from plinth_jobs import running
+from plinth_jobs.cli.start import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 900.0
@@ -84,7 +84,19 @@ def pids(workspace: Workspace) -> dict[str, int]:
 def plinth_up(workspace: Workspace) -> Iterator[tuple[str, list[str]]]:
     """The address of the Dagster pages, and what was printed. Started in the workspace, as an operator may."""
     given = port()
-    command = [sys.executable, "-P", "-m", "jobs.cli", "-w", ".", "up", "-r", "tiny", "--dagster-port", str(given)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "plinth_jobs.cli",
+        "-w",
+        ".",
+        "up",
+        "-r",
+        "tiny",
+        "--dagster-port",
+        str(given),
+    ]
     path = os.pathsep.join((str(ROOT), str(ROOT / "platform")))
     process = subprocess.Popen(
         [*command, "--pages-port", str(port())],

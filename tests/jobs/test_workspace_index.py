@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs import workspace_index
-from jobs.workspace_index import pages, states
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.operation import asset_log
@@ -22,8 +20,10 @@ from plinth.records import Step
 from plinth.report.workspace_index import StateTile
 from plinth.storage.workspace import Workspace
 from plinth.training.run_watch import RunWatch
-from registry import incidents
-from registry.mlflow_process import DATABASE
+from plinth_jobs import workspace_index
+from plinth_jobs.workspace_index import pages, states
+from plinth_registry import incidents
+from plinth_registry.mlflow_process import DATABASE
 from tests.jobs.conftest import RECIPE
 from tests.shared import copied
 

@@ -20,15 +20,18 @@ def _plinth(package: str, stem: str, *tests: str) -> Target:
 
 
 def _gates(stem: str) -> Target:
-    return Target(f"registry/gates/{stem}.py", ("tests/registry/test_gates.py", "tests/registry/test_gate_reasons.py"))
+    return Target(
+        f"registry/plinth_registry/gates/{stem}.py",
+        ("tests/registry/test_gates.py", "tests/registry/test_gate_reasons.py"),
+    )
 
 
 #: By decision that Plinth answers for.
 TARGETS: dict[str, tuple[Target, ...]] = {
     "gates": (
         *(_gates(stem) for stem in ("quality", "risk", "origin", "people", "result", "all_gates")),
-        Target("registry/policy.py", ("tests/registry/test_policy.py",)),
-        Target("registry/waivers.py", ("tests/registry/test_waivers.py",)),
+        Target("registry/plinth_registry/policy.py", ("tests/registry/test_policy.py",)),
+        Target("registry/plinth_registry/waivers.py", ("tests/registry/test_waivers.py",)),
     ),
     "policy": (
         _plinth("corpus/policy", "policy"),

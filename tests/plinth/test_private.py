@@ -51,7 +51,7 @@ def test_what_is_no_mask_is_named(monkeypatch: pytest.MonkeyPatch, given: str) -
 def test_the_program_masks_itself_and_its_children(tmp_path: Path) -> None:
     """Whatever the shell's mask is."""
     environment = {**os.environ, "PLINTH_TRUST": str(tmp_path / "trust")}
-    command = [sys.executable, "-m", "jobs.cli", "-w", str(tmp_path / "w"), "keys", "init", "--demo"]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", str(tmp_path / "w"), "keys", "init", "--demo"]
     subprocess.run(command, check=True, env=environment, umask=0o022, capture_output=True)
     found = modes(tmp_path / "w") | modes(tmp_path / "trust")
     assert len(found) > 3

@@ -26,9 +26,9 @@ from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.directory import RunDirectory
 from plinth.training.forensics.proof import COMPARED
 from plinth.training.forensics.proof import PARAMETERS as PARAMETERS_KEY
-from registry import attestations, candidate, materialise, policy, server, trained
-from registry.candidate import Candidate, CandidateRun, Facts
-from registry.gates import GatePolicy
+from plinth_registry import attestations, candidate, materialise, policy, server, trained
+from plinth_registry.candidate import Candidate, CandidateRun, Facts
+from plinth_registry.gates import GatePolicy
 from tests.training_host import HOST
 
 
@@ -300,7 +300,7 @@ def mlflow_uri(mlflow_workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> 
     """One server for every test's workspace, which counts as the workspace's own."""
     uri = server.ensure_server(mlflow_workspace)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.setattr("registry.mlflow_client.is_own", lambda *_: True)
+    monkeypatch.setattr("plinth_registry.mlflow_client.is_own", lambda *_: True)
     return uri
 
 

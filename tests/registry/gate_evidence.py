@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from plinth.operation.indicators import ErrorBudget
-from registry.gates import Approval, CheckResult, Evidence, GatePolicy, SliceScore
-from registry.gates.facts import (
+from plinth_registry.gates import Approval, CheckResult, Evidence, GatePolicy, SliceScore
+from plinth_registry.gates.facts import (
     BiasFacts,
     BitsInterval,
     CanaryFacts,

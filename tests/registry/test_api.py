@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from jobs.cli.root import call as command_line
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
-from registry import (
+from plinth_jobs.cli.root import call as command_line
+from plinth_registry import (
     api,
     audit_log,
     consumers,
@@ -29,10 +29,10 @@ from registry import (
     signing,
     verified,
 )
-from registry import materialise as directories
-from registry.papers import signed
-from registry.papers.facts import UNRELEASED
-from registry.papers.subject import subject_of
+from plinth_registry import materialise as directories
+from plinth_registry.papers import signed
+from plinth_registry.papers.facts import UNRELEASED
+from plinth_registry.papers.subject import subject_of
 from tests.registry.conftest import small_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]

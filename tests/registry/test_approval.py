@@ -14,9 +14,9 @@ from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER
 from plinth.trust.pin import Trust
-from registry import approval
-from registry.candidate import Candidate
-from registry.gates import Approval
+from plinth_registry import approval
+from plinth_registry.candidate import Candidate
+from plinth_registry.gates import Approval
 
 ADA = "ada@example.org"
 

@@ -13,7 +13,7 @@ from plinth.records import Manifest
 from plinth.trust import dsse
 from plinth.trust.authority import EVALUATOR, TRAINER
 from plinth.trust.pin import Trust
-from registry import attestations
+from plinth_registry import attestations
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from plinth.errors import GateError, SignatureError
 from plinth.trust import enrolment
 from plinth.trust.authority import EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.pin import Trust
-from registry import api, audit_log, policy, releases
-from registry.audit_log import AuditedAction, audited
-from registry.signed_log import AUDIT
+from plinth_registry import api, audit_log, policy, releases
+from plinth_registry.audit_log import AuditedAction, audited
+from plinth_registry.signed_log import AUDIT
 from tests.registry.conftest import make_recipe, small_policy
 from tests.registry.test_releases import write
 
@@ -157,7 +157,7 @@ def test_a_log_written_anew_is_not_what_an_older_release_names(
     write(ctx, "1")
     shutil.rmtree(AUDIT.folder(ctx))
     (own_trust / "seen.json").unlink()
-    monkeypatch.setattr("registry.audit_log.getpass.getuser", lambda: "eve")
+    monkeypatch.setattr("plinth_registry.audit_log.getpass.getuser", lambda: "eve")
     for _ in range(4):
         audit_log.record(ctx, AuditedAction("promote", "something else", "eve", "nothing happened"))
     with pytest.raises(SignatureError, match="missing or were replaced"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from registry.gates import Evidence, GatePolicy, evaluate, of_exports
-from registry.gates.facts import ComparisonFacts, PairedLine
+from plinth_registry.gates import Evidence, GatePolicy, evaluate, of_exports
+from plinth_registry.gates.facts import ComparisonFacts, PairedLine
 
 LEFT_OUT = {"max_bits_per_byte": "there is no bound on this text"}
 

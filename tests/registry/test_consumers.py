@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from jobs.cli.root import call
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
@@ -26,8 +25,9 @@ from plinth.report.impact_page import VersionRow
 from plinth.trust import dsse
 from plinth.trust.clock import now
 from plinth.trust.pin import Trust
-from registry import consumers, feed, impact, releases, taint, verified, webhook
-from registry.signed_log import CONSUMERS, FEED
+from plinth_jobs.cli.root import call
+from plinth_registry import consumers, feed, impact, releases, taint, verified, webhook
+from plinth_registry.signed_log import CONSUMERS, FEED
 from tests.registry.conftest import sign_candidate
 
 OWNER = "search@example.org"
@@ -231,9 +231,7 @@ def test_a_consumer_sees_a_gap_a_repeat_and_a_forgery(ctx: Context, three: list[
             feed.received(ctx, wrong, last)
 
 
-def test_without_a_key_that_may_sign_the_feed_says_so(
-    ctx: Context, release: str, line: Any, own_trust: Path
-) -> None:
+def test_without_a_key_that_may_sign_the_feed_says_so(ctx: Context, release: str, line: Any, own_trust: Path) -> None:
     taint.mark(ctx, line.checkpoint.digest, "ada", "because")
     for role in ("compliance", "promoter"):
         shutil.rmtree(own_trust / "keys" / role)

@@ -1,6 +1,6 @@
 """The demo's gates on what its run measured: each passes, and refuses evidence that is spoilt to just past its bound.
 
-`demo_evidence.json` is what `registry.evidence.gather` gave after a whole `plinth run -r jobs/recipes/demo.yaml`; the
+`demo_evidence.json` is what `plinth_registry.evidence.gather` gave after a whole `plinth run -r demo`; the
 policy is the demo's own. A second candidate is judged by the same evidence beside a champion as good as it.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from plinth.recipe.load import load
-from registry import policy as policies
-from registry.gates import Evidence, GateResult, evaluate, is_open
-from registry.gates.facts import ComparisonFacts
+from plinth_registry import policy as policies
+from plinth_registry.gates import Evidence, GateResult, evaluate, is_open
+from plinth_registry.gates.facts import ComparisonFacts
 from tests.registry.gate_evidence import OURS, THEIRS, line, set_fact
 
 RECORDED = json.loads(Path(__file__).with_name("demo_evidence.json").read_text())
 ROOT = Path(__file__).parents[2]
-POLICY = policies.load(ROOT / "jobs/policies/demo.yaml")
+POLICY = policies.load(ROOT / "jobs/plinth_jobs/policies/demo.yaml")
 BUCKETS = ("code", "manuals", "prose", "web")
 LINES = (
     line("slices", "bits per byte"),
@@ -84,7 +84,7 @@ def refused(judged: tuple[GateResult, ...]) -> list[str]:
 
 
 def test_the_evidence_is_of_the_packaged_recipe() -> None:
-    mixture = load(ROOT / "jobs/recipes/demo.yaml").mixture
+    mixture = load(ROOT / "jobs/plinth_jobs/recipes/demo.yaml").mixture
     assert mixture is not None
     assert RECORDED["cost"]["amounts"]["tokens"] == mixture.total_tokens
 

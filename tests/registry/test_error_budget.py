@@ -15,11 +15,11 @@ from plinth.compute.context import Context
 from plinth.errors import GateError
 from plinth.operation.indicators import ErrorBudget
 from plinth.training import config as configuration
-from registry import api, policy, waivers
-from registry.gates import GatePolicy
-from registry.gates.facts import Evidence
-from registry.gates.operation import error_budget
-from registry.gates.settings import ErrorBudgetPolicy
+from plinth_registry import api, policy, waivers
+from plinth_registry.gates import GatePolicy
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.operation import error_budget
+from plinth_registry.gates.settings import ErrorBudgetPolicy
 from tests.plinth.operation.indicators.test_indicators import event, healthy
 from tests.plinth.training.conftest import tiny
 from tests.registry.conftest import NOT_MEASURED, small_policy

@@ -19,8 +19,8 @@ from plinth.evaluation.memorisation import canaries, exposure, extraction
 from plinth.evaluation.probes.noise import worth
 from plinth.records import Manifest
 from plinth.trust.authority import COMPLIANCE
-from registry import attestations, evidence, measured, releases
-from registry.candidate import Candidate
+from plinth_registry import attestations, evidence, measured, releases
+from plinth_registry.candidate import Candidate
 
 OURS = "a" * 64
 MEASURING = ("probes", "comparison", "memorisation/extraction", "memorisation/canaries", "fairness", "tasks/small")

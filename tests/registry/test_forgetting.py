@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from registry import evidence
-from registry.candidate import ancestry
-from registry.gates.all_gates import _installed
-from registry.gates.facts import ComparisonFacts, Evidence, PairedLine
+from plinth_registry import evidence
+from plinth_registry.candidate import ancestry
+from plinth_registry.gates.all_gates import _installed
+from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
 
 PARENT, OTHER = "p" * 64, "o" * 64
 

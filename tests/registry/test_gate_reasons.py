@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.gates import APPROVALS, Evidence, GatePolicy, GateResult, SliceScore, evaluate
-from registry.gates.facts import (
+from plinth_registry.gates import APPROVALS, Evidence, GatePolicy, GateResult, SliceScore, evaluate
+from plinth_registry.gates.facts import (
     BitsInterval,
     EvaluationFacts,
     GrantedUses,
@@ -19,7 +19,7 @@ from registry.gates.facts import (
     StabilityFacts,
     ToleranceFacts,
 )
-from registry.gates.result import shown
+from plinth_registry.gates.result import shown
 from tests.registry.gate_evidence import LINES, THEIRS, line, person, policy, proof, set_fact
 
 OFF = {"max_bits_per_byte": "no absolute bound in this test"}

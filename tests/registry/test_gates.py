@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from plinth.recipe.gate import BUILT_IN, GATES, Gate, GateState, GateVerdict
 from plinth.records import Frozen
-from registry.gates import (
+from plinth_registry.gates import (
     Evidence,
     GatePolicy,
     GateResult,
@@ -25,10 +25,10 @@ from registry.gates import (
     outcome,
     summary,
 )
-from registry.gates.all_gates import JUDGES
-from registry.gates.facts import StabilityFacts
-from registry.gates.result import STATES
-from registry.gates.settings import ALWAYS
+from plinth_registry.gates.all_gates import JUDGES
+from plinth_registry.gates.facts import StabilityFacts
+from plinth_registry.gates.result import STATES
+from plinth_registry.gates.settings import ALWAYS
 from tests.catalogues import Including
 from tests.registry.gate_evidence import policy, proof, set_fact
 

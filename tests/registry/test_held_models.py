@@ -14,10 +14,10 @@ from plinth.provenance.takedown.exposed_runs import ExposedRun, HeldCheckpoint
 from plinth.provenance.takedown.remaining import HOLDS_TEXT, NOT_TAINTED, TAINTED
 from plinth.storage.workspace import Workspace
 from plinth.trust.clock import now
-from registry import releases
-from registry.exports.sealed import record
-from registry.held_models import models_of, remaining_models
-from registry.materialise import path_of
+from plinth_registry import releases
+from plinth_registry.exports.sealed import record
+from plinth_registry.held_models import models_of, remaining_models
+from plinth_registry.materialise import path_of
 
 FIRST, SECOND = "1" * 64, "2" * 64
 

@@ -13,8 +13,8 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RequestError, SignatureError
 from plinth.report import incident_page
 from plinth.trust.authority import PROMOTER
-from registry import api, audit_log, incidents, postmortem, releases, review
-from registry.signed_log import INCIDENTS
+from plinth_registry import api, audit_log, incidents, postmortem, releases, review
+from plinth_registry.signed_log import INCIDENTS
 from tests.attacks.conftest import mlflow, mlflow_database
 
 __all__ = ["mlflow", "mlflow_database"]
@@ -48,7 +48,7 @@ def test_nothing_is_promoted_while_an_incident_is_open(ctx: Context, line: Any, 
 def test_one_that_is_opened_while_the_gates_are_judged_stops_the_record(
     ctx: Context, line: Any, approved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from registry import judgement
+    from plinth_registry import judgement
 
     judged = judgement.require_open
 

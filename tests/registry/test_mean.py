@@ -15,11 +15,11 @@ from plinth.errors import GateError, LineageError, SignatureError
 from plinth.records import Manifest
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import mean_record
-from registry import evidence, gates, policy, taint, trained
-from registry.papers.gather import PaperSubject, gather
-from registry.registration import _tags
-from registry.verified import verify_model
-from registry.version_text import version_text
+from plinth_registry import evidence, gates, policy, taint, trained
+from plinth_registry.papers.gather import PaperSubject, gather
+from plinth_registry.registration import _tags
+from plinth_registry.verified import verify_model
+from plinth_registry.version_text import version_text
 from tests.registry.conftest import PARAMETERS, Line, resume_evidence, sign_candidate
 
 STEPS = (5, 6)
@@ -102,7 +102,7 @@ def test_papers_and_tags_name_it(ctx: Context, line: Line, mean: Manifest) -> No
 
 
 def trained_chain(ctx: Context, line: Line) -> Any:
-    from registry import candidate
+    from plinth_registry import candidate
 
     return candidate.ancestry(ctx, line.checkpoint.digest, line.evaluation.digest)
 

@@ -6,9 +6,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.operation.metrics.table import METRICS
-from registry import releases
-from registry.metrics import canary_samples, level_samples, release_samples
-from registry.signed_log import RELEASES
+from plinth_registry import releases
+from plinth_registry.metrics import canary_samples, level_samples, release_samples
+from plinth_registry.signed_log import RELEASES
 
 
 def values(ctx: Context) -> dict[tuple[str, ...], float]:

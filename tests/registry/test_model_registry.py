@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from plinth.storage.workspace import Workspace
-from registry import mlflow_client
-from registry.mlflow_process import DATABASE
-from registry.model_registry import ModelDatabase, Server
+from plinth_registry import mlflow_client
+from plinth_registry.mlflow_process import DATABASE
+from plinth_registry.model_registry import ModelDatabase, Server
 
 SHOWN = ("name", "version", "source", "run_id", "description", "tags", "creation_timestamp")
 

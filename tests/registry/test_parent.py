@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from assets import initial
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, SignatureError
@@ -15,10 +14,11 @@ from plinth.records import Manifest
 from plinth.storage.refs import Refs
 from plinth.training.initial.parameters import InitialWeights
 from plinth.trust.clock import now
-from registry import candidate, releases, taint
-from registry.measured import _texts
-from registry.registration import _child_of
-from registry.verified import verify_model
+from plinth_assets import initial
+from plinth_registry import candidate, releases, taint
+from plinth_registry.measured import _texts
+from plinth_registry.registration import _child_of
+from plinth_registry.verified import verify_model
 from tests.registry.conftest import sign_candidate
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs import policies
-from jobs.recipes import load as load_recipe
 from plinth.compute.context import Context
 from plinth.errors import GateError, RecipeError, SignatureError
 from plinth.evaluation.memorisation.audit import lower_bound
@@ -19,9 +17,11 @@ from plinth.evaluation.statistics import upper_share
 from plinth.trust import dsse
 from plinth.trust.authority import POLICY, TRAINER
 from plinth.trust.pin import Trust
-from registry import policy
-from registry.canary import PairedStream, judge
-from registry.gates import GatePolicy
+from plinth_jobs import policies
+from plinth_jobs.recipes import load as load_recipe
+from plinth_registry import policy
+from plinth_registry.canary import PairedStream, judge
+from plinth_registry.gates import GatePolicy
 from tests.registry.gate_evidence import policy as strict
 
 WITHOUT = {"stability": "the run is too short to restart"}
@@ -146,13 +146,13 @@ def test_packaged_policies_load_and_name_every_gate(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["demo", "tiny"])
 def test_the_policy_of_a_packaged_recipe_asks_nothing_that_it_does_not_measure(name: str) -> None:
-    recipe = load_recipe(Path("jobs/recipes") / f"{name}.yaml")
+    recipe = load_recipe(Path("jobs/plinth_jobs/recipes") / f"{name}.yaml")
     assert policy.unmeasured(policies.packaged(name), recipe) == ()
 
 
 def test_the_bounds_of_the_demo_are_those_that_its_numbers_of_items_give() -> None:
-    """The arithmetic in the comments of jobs/policies/demo.yaml: what chance gives passes, and little more does not."""
-    recipe, asked = load_recipe(Path("jobs/recipes/demo.yaml")), policies.packaged("demo")
+    """The arithmetic in the comments of jobs/plinth_jobs/policies/demo.yaml: what chance gives passes, and little more does not."""
+    recipe, asked = load_recipe(Path("jobs/plinth_jobs/recipes/demo.yaml")), policies.packaged("demo")
     written, planted = recipe.evaluation.pii_outputs, recipe.corpus.canaries
     assert written is not None
     assert planted is not None
@@ -169,8 +169,8 @@ def test_the_bounds_of_the_demo_are_those_that_its_numbers_of_items_give() -> No
 
 
 def test_the_trial_of_the_demo_ends_and_can_end_either_way() -> None:
-    """The power that jobs/policies/demo.yaml states, with the fewest pairs that the demo's recipe gives."""
-    recipe, rules = load_recipe(Path("jobs/recipes/demo.yaml")), policies.packaged("demo").trial
+    """The power that jobs/plinth_jobs/policies/demo.yaml states, with the fewest pairs that the demo's recipe gives."""
+    recipe, rules = load_recipe(Path("jobs/plinth_jobs/recipes/demo.yaml")), policies.packaged("demo").trial
     pairs = len(recipe.corpus.buckets) * recipe.corpus.holdout.min_documents
     assert (pairs, rules.promote, rules.level) == (112, "automatic", 0.95)
     assert pairs >= rules.least == 100  # the default, below which no stream is judged
@@ -195,7 +195,7 @@ def test_the_trial_of_the_demo_ends_and_can_end_either_way() -> None:
 
 
 def test_gates_that_a_recipe_measures_nothing_for_are_named() -> None:
-    recipe = load_recipe(Path("jobs/recipes/tiny.yaml"))
+    recipe = load_recipe(Path("jobs/plinth_jobs/recipes/tiny.yaml"))
     assert policy.unmeasured(strict(), recipe) == (
         "tasks: needs evaluation.tasks",
         "extraction: needs evaluation.extraction",
@@ -211,8 +211,12 @@ def test_gates_that_a_recipe_measures_nothing_for_are_named() -> None:
 
 
 def recipe_of(release: str) -> Any:
-    return load_recipe(Path("jobs/recipes/tiny.yaml")).model_copy(
-        update={"release": load_recipe(Path("jobs/recipes/tiny.yaml")).release.model_copy(update={"name": release})}  # type: ignore[union-attr]
+    return load_recipe(Path("jobs/plinth_jobs/recipes/tiny.yaml")).model_copy(
+        update={
+            "release": load_recipe(Path("jobs/plinth_jobs/recipes/tiny.yaml")).release.model_copy(
+                update={"name": release}
+            )
+        }  # type: ignore[union-attr]
     )
 
 

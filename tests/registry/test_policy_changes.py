@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from plinth.storage.workspace import Workspace
-from registry.gates import GatePolicy
-from registry.gates.settings import BUILT_IN, FeedPolicy
-from registry.policy_changes import PolicyChange, changes, direction, settings
+from plinth_registry.gates import GatePolicy
+from plinth_registry.gates.settings import BUILT_IN, FeedPolicy
+from plinth_registry.policy_changes import PolicyChange, changes, direction, settings
 from tests.jobs.cli.conftest import plinth
 from tests.registry.gate_evidence import policy
 

@@ -18,8 +18,8 @@ from plinth.trust.log_head import LogHead
 from plinth.trust.log_record import LogRecord
 from plinth.trust.pin import Trust
 from plinth.trust.signed_log import SignedLog
-from registry import policy, releases
-from registry.releases import ReleaseRecord
+from plinth_registry import policy, releases
+from plinth_registry.releases import ReleaseRecord
 from tests.registry.conftest import small_policy
 
 
@@ -113,9 +113,7 @@ def test_a_whole_history_cannot_be_removed(ctx: Context) -> None:
         releases.history(ctx)
 
 
-def test_a_machine_that_has_seen_nothing_refuses_an_old_head(
-    ctx: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_has_seen_nothing_refuses_an_old_head(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     write(ctx, "1")
     later = datetime.now(UTC) + timedelta(days=releases.HEAD_DAYS)
     monkeypatch.setattr("plinth.trust.log_head.now", lambda: later.isoformat(timespec="seconds"))

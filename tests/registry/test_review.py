@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from jobs.cli.root import cli
 from plinth.compute.context import Context
-from registry import incidents
-from registry.gates import Evidence, evaluate
-from registry.login import settings as login
-from registry.review import CandidateStatus, _how_to_decide, next_step
+from plinth_jobs.cli.root import cli
+from plinth_registry import incidents
+from plinth_registry.gates import Evidence, evaluate
+from plinth_registry.login import settings as login
+from plinth_registry.review import CandidateStatus, _how_to_decide, next_step
 from tests.command_lines import resolve
 from tests.registry.gate_evidence import person, policy, proof
 

@@ -14,8 +14,8 @@ from plinth.evaluation.serving import bounds, records
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
 from plinth.records import Manifest
-from registry import api, mlflow_client, registration
-from registry.scores import scores_of, speeds_of
+from plinth_registry import api, mlflow_client, registration
+from plinth_registry.scores import scores_of, speeds_of
 
 ESTIMATE = {"value": 0.25, "low": 0.2, "high": 0.3, "n": 40, "flags": []}
 FILES = fingerprint.digest("task files")

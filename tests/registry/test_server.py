@@ -17,8 +17,8 @@ import pytest
 
 from plinth.errors import DiskFullError, RegistryError
 from plinth.storage.workspace import Workspace
-from registry import server
-from registry.mlflow_client import connect, models, optional, reading, versions
+from plinth_registry import server
+from plinth_registry.mlflow_client import connect, models, optional, reading, versions
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_stopping_ends_workers_whose_parent_was_killed(workspace: Workspace) -> 
 def test_the_server_ends_after_its_last_user(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next command finds it still there; without one it ends by itself, also when its user was killed."""
     code = (
-        "import os, sys; from plinth.storage.workspace import Workspace; from registry.server import ensure_server; "
+        "import os, sys; from plinth.storage.workspace import Workspace; from plinth_registry.server import ensure_server; "
         "print(ensure_server(Workspace(sys.argv[1])), flush=True); os.kill(os.getpid(), 9)"
     )
     starting = [sys.executable, "-c", code, str(workspace.root)]

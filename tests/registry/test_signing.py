@@ -15,7 +15,7 @@ from plinth.errors import IntegrityError, LineageError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER, TRAINER, Authority
 from plinth.trust.pin import Trust
-from registry import materialise, signing
+from plinth_registry import materialise, signing
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from registry.releases import Action, ReleaseRecord
-from registry.standing import Standing, ended, standing
+from plinth_registry.releases import Action, ReleaseRecord
+from plinth_registry.standing import Standing, ended, standing
 
 
 def record(action: Action, version: str | None, previous: str | None = None) -> ReleaseRecord:

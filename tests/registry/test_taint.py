@@ -17,8 +17,8 @@ from plinth.errors import MissingError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.clock import now
 from plinth.trust.pin import Trust
-from registry import candidate, freeze, releases, taint
-from registry.signed_log import MARKS
+from plinth_registry import candidate, freeze, releases, taint
+from plinth_registry.signed_log import MARKS
 from tests.training_host import HOST
 
 
@@ -168,9 +168,7 @@ def test_a_record_dated_before_the_last_is_refused(ctx: Context, line: Any, monk
     assert len(taint.records(ctx)) == 1  # it was not written either
 
 
-def test_without_the_compliance_key_nothing_is_marked(
-    ctx: Context, line: Any, own_trust: Path
-) -> None:
+def test_without_the_compliance_key_nothing_is_marked(ctx: Context, line: Any, own_trust: Path) -> None:
     shutil.rmtree(own_trust / "keys" / "compliance")
     with pytest.raises(SignatureError, match="no private key"):
         taint.mark(ctx, line.checkpoint.digest, "ada", "because")

@@ -17,10 +17,10 @@ from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER, TRAINER
 from plinth.trust.pin import Trust
-from registry import policy, verdict
-from registry.candidate import Candidate, evidence_path
-from registry.gates import Evidence, evaluate
-from registry.gates.result import GateResult
+from plinth_registry import policy, verdict
+from plinth_registry.candidate import Candidate, evidence_path
+from plinth_registry.gates import Evidence, evaluate
+from plinth_registry.gates.result import GateResult
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof
 

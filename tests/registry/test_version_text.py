@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.gates import GateResult
-from registry.version_text import LIMIT, scores, version_text
+from plinth_registry.gates import GateResult
+from plinth_registry.version_text import LIMIT, scores, version_text
 
 SLICES = {"all": {"bytes": 10, "model": 2.2, "gzip": 3.0, "trigram": 2.9}}
 GATES = [

@@ -12,9 +12,9 @@ from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER
 from plinth.trust.pin import Trust
-from registry import policy, waivers
-from registry.gates import blocking, evaluate
-from registry.gates.settings import ALWAYS
+from plinth_registry import policy, waivers
+from plinth_registry.gates import blocking, evaluate
+from plinth_registry.gates.settings import ALWAYS
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof
 

@@ -4,7 +4,7 @@
     tallies(ctx, ...)    good and all seconds of every indicator, for windows of any length
     measure(ctx, ...)    error budgets over the window of the objectives
 
-Whether the data of a run is known down to its sources is for a package above to say (`registry.service_levels`).
+Whether the data of a run is known down to its sources is for a package above to say (`plinth_registry.service_levels`).
 """
 
 from __future__ import annotations

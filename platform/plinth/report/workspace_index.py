@@ -1,6 +1,6 @@
 """The index of a workspace: its state on one screen, its runs, and every page that was written; loads nothing.
 
-Does not belong here: reading the workspace (`jobs.workspace_index`).
+Does not belong here: reading the workspace (`plinth_jobs.workspace_index`).
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
-from jobs.installation import access, object_store
 from plinth.compute.context import Context
 from plinth.compute.progress import SILENT
 from plinth.operation.backup.snapshot import BackupArchive
 from plinth.operation.backup.taking import take
 from plinth.storage.workspace import Workspace, folder_of
+from plinth_jobs.cli.root import call
+from plinth_jobs.installation import access, object_store
 from tests.plinth.operation.backup.test_backup import fill
 from tests.s3_server import serving
 

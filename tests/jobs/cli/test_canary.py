@@ -13,7 +13,7 @@ from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from plinth.trust.clock import now
-from registry import policy, releases
+from plinth_registry import policy, releases
 from tests.jobs.conftest import RECIPE
 from tests.registry.conftest import small_policy
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from jobs.cli.training.checkpoint import in_words
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
@@ -18,6 +17,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
+from plinth_jobs.cli.training.checkpoint import in_words
 
 Plinth = Callable[..., Any]
 

@@ -10,14 +10,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from jobs.sensors import feed as feed_sensor
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.clock import now
-from registry import feed, releases, taint
-from registry.signed_log import MARKS
+from plinth_jobs.sensors import feed as feed_sensor
+from plinth_registry import feed, releases, taint
+from plinth_registry.signed_log import MARKS
 from tests.jobs.conftest import RECIPE
 
 Plinth = Callable[..., Any]

@@ -6,13 +6,13 @@ import json
 
 from click.testing import CliRunner
 
-from jobs.cli.root import cli
 from plinth.errors import RequestError
+from plinth_jobs.cli.root import cli
 
 
 def test_divisions_from_the_command_line() -> None:
     """JSON has all of them, in the order of the table."""
-    asked = ["plan", "-r", "jobs/recipes/demo.yaml", "--devices", "8xH200"]
+    asked = ["plan", "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "8xH200"]
     found = json.loads(CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False).stdout)
     assert found["minimum_devices"] == 1
     assert found["plan"]["device"] == "h200"
@@ -24,7 +24,7 @@ def test_divisions_from_the_command_line() -> None:
 
 
 def test_a_fleet_that_the_run_cannot_use_is_refused_with_one_that_it_can() -> None:
-    refused = CliRunner().invoke(cli, ["plan", "-r", "jobs/recipes/demo.yaml", "--devices", "512xH200"])
+    refused = CliRunner().invoke(cli, ["plan", "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "512xH200"])
     assert isinstance(refused.exception, RequestError)
     assert "batches of 4 sequences of 512 tokens, 2 layers, 4 heads" in str(refused.exception)
     assert "32 devices can be used" in str(refused.exception)

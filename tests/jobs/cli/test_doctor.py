@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from jobs.cli.start import machine
+from plinth_jobs.cli.start import machine
 
 Plinth = Callable[..., Any]
 

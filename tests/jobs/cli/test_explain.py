@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobs.cli.corpus import explain
+from plinth_jobs.cli.corpus import explain
 
 
 def test_what_has_no_value_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
-from registry import taint
+from plinth_registry import taint
 from tests.model_folder import save_model
 from tests.peers import Peer
 

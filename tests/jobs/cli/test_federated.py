@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import yaml
 
-from jobs.recipes import find
 from plinth.storage.workspace import Workspace
 from plinth.training.federated.exchange import Exchange
 from plinth.trust.pin import Trust
+from plinth_jobs.recipes import find
 from tests.plinth.training.federated_sites import contribution
 
 

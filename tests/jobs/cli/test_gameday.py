@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from jobs import gamedays
-from jobs.cli.root import call
 from plinth.operation.gamedays import table
 from plinth.operation.gamedays.gameday import GameDay, Struck, finding
 from plinth.storage.workspace import Workspace
+from plinth_jobs import gamedays
+from plinth_jobs.cli.root import call
 
 
 def _played(prepared: Any, folder: Path, chooser: Random) -> Struck:

@@ -14,8 +14,8 @@ from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust.pin import Trust
-from registry.server import stop_server
-from registry.signed_log import AUDIT
+from plinth_registry.server import stop_server
+from plinth_registry.signed_log import AUDIT
 
 Plinth = Callable[..., Any]
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jobs.cli
-from jobs.cli import output
-from jobs.cli.corpus import sample
+import plinth_jobs.cli
 from plinth.compute.progress import ProgressBars, ProgressLines
 from plinth.text.terminal import escaped, visible
+from plinth_jobs.cli import output
+from plinth_jobs.cli.corpus import sample
 
 #: A title, a cleared screen, a hyperlink, a reply that is typed, an 8-bit command, a reversed name, half a character.
 HOSTILE = [
@@ -122,7 +122,7 @@ def test_errors_are_cleaned(plinth: Callable[..., Any], hostile: str, debug: boo
 def test_commands_print_by_output_alone() -> None:
     """`click.echo` and `print` would pass text on as it is; the two modules that use them clean it themselves."""
     allowed = {"output.py", "root.py", "corpus/sample.py"}
-    folder = Path(jobs.cli.__file__).parent
+    folder = Path(plinth_jobs.cli.__file__).parent
     found = {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*.py")

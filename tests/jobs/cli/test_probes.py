@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.evaluation.probes import probe_sets
 from plinth.evaluation.probes.parameters import Probes, UserProbe
 from plinth.storage.workspace import Workspace
+from plinth_jobs.cli.root import call
 
 GOOD = {"prompt": "The capital of Wales is", "gold": "Cardiff", "wrong": ["Swansea"]}
-TINY = Path(__file__).parents[3] / "jobs" / "recipes" / "tiny.yaml"
+TINY = Path(__file__).parents[3] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 
 
 def write(folder: Path, *rows: object, examples: int = 1) -> Path:

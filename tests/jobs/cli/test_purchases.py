@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.launch.devices import DEVICES
+from plinth_jobs.cli.root import call
 
 
 def test_a_budget_is_answered_without_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs import own_notes
-from jobs.last_recipe import recall, remember
 from plinth.errors import MissingError
 from plinth.recipe.load import fingerprint, load
+from plinth_jobs import own_notes
+from plinth_jobs.last_recipe import recall, remember
 
 Plinth = Callable[..., Any]
 RECIPE = """\

@@ -13,7 +13,7 @@ from plinth.compute.context import Context
 from plinth.operation.retention import unneeded
 from plinth.provenance import lineage
 from plinth.storage.workspace import Workspace
-from registry import policy, releases
+from plinth_registry import policy, releases
 from tests.plinth.operation.retention.graphs import DAY, age, save, stored
 from tests.registry.conftest import Line, make_recipe, sign_candidate, small_policy
 

@@ -13,11 +13,11 @@ from typing import Any
 import click
 import pytest
 
-from jobs.cli import root
-from jobs.cli.options import Settings, shared
-from jobs.cli.root import COMMANDS, SECTIONS, Lazy, cli
 from plinth import errors
 from plinth.storage.workspace import Workspace
+from plinth_jobs.cli import root
+from plinth_jobs.cli.options import Settings, shared
+from plinth_jobs.cli.root import COMMANDS, SECTIONS, Lazy, cli
 
 Plinth = Callable[..., Any]
 BRANCHES = {
@@ -102,9 +102,7 @@ def test_interrupt_is_130_without_a_traceback(plinth: Plinth, raising: Any) -> N
     assert "Traceback" not in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("words", "nearest"), [(("stauts",), "plinth status"), (("keys", "shwo"), "plinth keys show")]
-)
+@pytest.mark.parametrize(("words", "nearest"), [(("stauts",), "plinth status"), (("keys", "shwo"), "plinth keys show")])
 def test_unknown_command_names_the_nearest(words: tuple[str, ...], nearest: str, plinth: Plinth) -> None:
     outcome = plinth(*words)
     assert outcome.code == 2
@@ -151,7 +149,7 @@ def test_version(plinth: Plinth) -> None:
 
 @pytest.mark.parametrize("words", [["recipe", "schema"], ["metrics", "list"]])
 def test_broken_pipe_is_quiet(words: list[str]) -> None:
-    code = f"from jobs.cli import main; main({words})"
+    code = f"from plinth_jobs.cli import main; main({words})"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout
     assert process.stderr
@@ -162,7 +160,7 @@ def test_broken_pipe_is_quiet(words: list[str]) -> None:
 
 def test_ctrl_c_of_a_real_process_is_130(tmp_path: Path) -> None:
     code = (
-        "import click, signal, time\nfrom jobs.cli import root\n"
+        "import click, signal, time\nfrom plinth_jobs.cli import root\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job begins without
         "@click.command()\ndef slow():\n    print('started', flush=True); time.sleep(600)\n"
         "root.Lazy.get_command = lambda self, ctx, name: slow\nroot.main(['status'])"
@@ -180,7 +178,7 @@ def test_ctrl_c_of_a_real_process_is_130(tmp_path: Path) -> None:
 
 def test_the_end_of_a_command_collects_nothing_that_was_imported() -> None:
     code = (
-        "import atexit, gc\nfrom jobs.cli import root\n"
+        "import atexit, gc\nfrom plinth_jobs.cli import root\n"
         "atexit.register(lambda: print(gc.get_freeze_count() > 1000))\nroot.main(['--version'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

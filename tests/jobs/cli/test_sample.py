@@ -72,7 +72,7 @@ def test_sample_in_the_terminal(plinth: Plinth, workspace: Path) -> None:
 
 
 def test_policy_try(plinth: Plinth, workspace: Path) -> None:
-    recipe = Path(judged_corpus.__file__).parents[1] / "jobs" / "recipes" / "tiny.yaml"
+    recipe = Path(judged_corpus.__file__).parents[1] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
     rules = [dict(rule) for rule in judged_corpus.RULES]
     rules[1]["drop"] = "gopher_quality.word_count < 5"
     policies = {"default": {"profiles": [], "rules": rules}}
@@ -110,7 +110,7 @@ def test_ledger_before_it_is_made(plinth: Plinth, workspace: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_source_value(plinth: Plinth, workspace: Path) -> None:
-    recipe = Path(judged_corpus.__file__).parents[1] / "jobs" / "recipes" / "tiny.yaml"
+    recipe = Path(judged_corpus.__file__).parents[1] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
     tried = {"extends": str(recipe), "corpus": {"annotate": {"c4": None, "fineweb": None, "gopher_repetition": None}}}
     tried["corpus"]["policies"] = {"default": judged_corpus.POLICY.model_dump(mode="json"), "code": {"rules": []}}
     tried["corpus"]["policies"]["code"]["rules"] = judged_corpus.POLICY.model_dump(mode="json")["rules"]

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from assets.catalog import stages
-from jobs.cli.start import status
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.recipe.load import load
@@ -22,6 +20,8 @@ from plinth.records import Manifest
 from plinth.storage import listing, off_limits, seal
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import without_result
+from plinth_assets.catalog import stages
+from plinth_jobs.cli.start import status
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
 
@@ -174,7 +174,7 @@ def test_it_imports_nothing_that_keys_and_checks_do_not_need(words: tuple[str, .
     _publish(ctx, 3)
     options = ["-w", str(ctx.workspace.root), "-r", str(RECIPE)]
     code = (
-        f"import sys; from jobs.cli.root import call; assert call({[*options, *words]}) == 0\n"
+        f"import sys; from plinth_jobs.cli.root import call; assert call({[*options, *words]}) == 0\n"
         f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobs import takedown
 from plinth.compute.context import Context
 from plinth.provenance.ledger.columns import BASE
 from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
+from plinth_jobs import takedown
 
 HOSTILE = "https://example.org/\x1b]0;owned\x07[red]x"
 

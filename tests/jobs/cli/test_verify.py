@@ -18,7 +18,7 @@ from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from registry import taint
+from plinth_registry import taint
 
 Plinth = Callable[..., Any]
 BUCKET = {
@@ -161,9 +161,7 @@ def test_what_leaves_is_noted(plinth: Plinth, made: tuple[Context, Manifest], tm
 
 
 @pytest.mark.parametrize("marked", ["manifest", "inventory"])
-def test_what_is_tainted_stays(
-    plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path, marked: str
-) -> None:
+def test_what_is_tainted_stays(plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path, marked: str) -> None:
     ctx, manifest = made
     target = manifest.digest if marked == "manifest" else manifest.inputs["notes/sources"]
     taint.mark(ctx, target, "compliance@example.org", "must go")

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from jobs.gamedays import TABLE
-from jobs.gamedays.orchestrator_day import _Death
-from jobs.gamedays.scratch_models import ASKED, GOOD, _policy, _recipe
 from plinth.operation.alerts.table import alerts
 from plinth.operation.gamedays.table import find
-from registry.gates.settings import ALWAYS
+from plinth_jobs.gamedays import TABLE
+from plinth_jobs.gamedays.orchestrator_day import _Death
+from plinth_jobs.gamedays.scratch_models import ASKED, GOOD, _policy, _recipe
+from plinth_registry.gates.settings import ALWAYS
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))

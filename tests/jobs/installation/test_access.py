@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from assets import catalog
-from jobs.installation import access, object_store
-from jobs.recipes import load
 from plinth.errors import MissingError, StorageError, WorkspaceError
 from plinth.storage.s3_objects import S3Objects
+from plinth_assets import catalog
+from plinth_jobs.installation import access, object_store
+from plinth_jobs.recipes import load
 from tests.jobs.conftest import RECIPE
 from tests.s3_server import Bucket, serving
 

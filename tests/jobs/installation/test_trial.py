@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from jobs.installation import access, certificates, trial
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace, folder_of
+from plinth_jobs.installation import access, certificates, trial
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE, ROOT, digests, plinth
 
@@ -138,7 +138,17 @@ def _require_restorable(where: str, place: Path, environment: dict[str, str]) ->
 @pytest.mark.needs("PostgreSQL")
 @pytest.mark.needs("Apache")
 def test_up_full_asks_for_a_login_over_tls_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "jobs.cli", "up", "--full", "-r", str(RECIPE), "--dagster-port", str(port())]
+    command = [
+        sys.executable,
+        "-m",
+        "plinth_jobs.cli",
+        "up",
+        "--full",
+        "-r",
+        str(RECIPE),
+        "--dagster-port",
+        str(port()),
+    ]
     command += ["--pages-port", str(port())]
     environment = {**os.environ, "TMPDIR": "/tmp"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -181,6 +191,6 @@ def _answered(address: str, account: tuple[str, ...], trust: str) -> bool:
 
 
 def port() -> int:
-    from registry.server import free_port
+    from plinth_registry.server import free_port
 
     return free_port()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.recipes import FOLDER
 from plinth.errors import BudgetError, RecipeError
 from plinth.experiment import arms
+from plinth_jobs.recipes import FOLDER
 
 FILE = """
 name: words

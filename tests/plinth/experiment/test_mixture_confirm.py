@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from jobs.recipes import FOLDER
 from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.errors import RecipeError, StageError
@@ -24,6 +23,7 @@ from plinth.experiment.parameters import Experiment
 from plinth.records import Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
+from plinth_jobs.recipes import FOLDER
 
 STREAMS = ("web", "prose", "code")
 SWARM = {

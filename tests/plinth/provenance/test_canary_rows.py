@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
 from plinth.corpus.canaries import generate, plant
@@ -16,6 +15,7 @@ from plinth.errors import MissingError
 from plinth.provenance.explain import explain_document
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from plinth_jobs.cli.root import call
 
 PARAMS = Canaries(count=8, references=128)
 COINS = {number: bool(generate.coin(PARAMS.seed, number)) for number in range(PARAMS.count)}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.recipes import find
 from plinth.recipe.load import check
+from plinth_jobs.recipes import find
 
 #: 64 sequences of 64 tokens, sixteen steps of four.
 RIGHT = {"sequence_tokens": 64, "total_tokens": 64 * 64}

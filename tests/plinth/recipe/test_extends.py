@@ -93,7 +93,7 @@ def test_the_wheel_holds_the_packaged_recipes_and_finds_them(tmp_path: Path) -> 
     zipfile.ZipFile(wheel).extractall(site)
     own.parent.mkdir()
     own.write_text("extends: base.yaml\nname: own\n")
-    script = "from jobs.recipes import FOLDER, check, find; from pathlib import Path; import plinth\n"
+    script = "from plinth_jobs.recipes import FOLDER, check, find; from pathlib import Path; import plinth\n"
     script += "problems = check(Path('own.yaml'))[1]; keys = [p.key for p in problems]\n"
     script += "assert 'extends' not in keys, keys\n"
     script += f"assert FOLDER.is_relative_to({str(site)!r}) and plinth.__file__.startswith({str(site)!r})\n"

@@ -12,8 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from assets.catalog import stages
-from jobs.recipes import FOLDER
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.corpus.sources.parameters import Bucket
 from plinth.experiment.arms import PREFIX
@@ -21,6 +19,8 @@ from plinth.recipe.load import check
 from plinth.recipe.recipe import RESERVED
 from plinth.recipe.release import ReleaseParameters
 from plinth.records import Name
+from plinth_assets.catalog import stages
+from plinth_jobs.recipes import FOLDER
 from tests.peers import Peer
 
 mlflow_exceptions = Peer("mlflow.exceptions")
@@ -40,7 +40,7 @@ def accepted(owner: str) -> bool:
 
 
 def as_dagster_has_it(owner: str) -> str:
-    """The owner of an asset, as `assets.framework.build` gives it."""
+    """The owner of an asset, as `plinth_assets.framework.build` gives it."""
     return owner if "@" in owner else f"team:{owner}"
 
 

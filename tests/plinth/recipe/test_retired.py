@@ -11,7 +11,6 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from jobs.recipes import FOLDER
 from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.corpus.models.registry import TRAINERS
 from plinth.launch.parameters import Launch
@@ -20,6 +19,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.recipe.reference import _inner
 from plinth.recipe.retired import ADVICE, MESSAGE, REMOVED, retired, without_defaults
 from plinth.records import is_internal
+from plinth_jobs.recipes import FOLDER
 
 LEARNT = {"kind": "classifier", "reference": ["web"], "random": ["prose"]}
 

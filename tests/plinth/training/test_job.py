@@ -50,7 +50,7 @@ from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.validation.parameters import Validation
-from registry import trained
+from plinth_registry import trained
 
 TRAINING = Training(
     model=Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48),
@@ -226,9 +226,7 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("importable")
-def test_orchestrator_dies_then_supervisor_dies_then_sigterm(
-    ctx: Context, prepared: RunConfig, tmp_path: Path
-) -> None:
+def test_orchestrator_dies_then_supervisor_dies_then_sigterm(ctx: Context, prepared: RunConfig, tmp_path: Path) -> None:
     """Three deaths, each survived; the end is that of an undisturbed run. Its ranks have the recipe's environment."""
     launch = prepared.launch.model_copy(update={"environment": {"HELD": str(tmp_path)}})
     slow = prepared.model_copy(update={"batches": "held_ranks:open_batches", "launch": launch})

@@ -17,7 +17,7 @@ from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 from plinth.trust.clock import now
-from registry import attestations, releases
+from plinth_registry import attestations, releases
 
 #: Held-out documents of each bucket.
 DOCUMENTS = 400

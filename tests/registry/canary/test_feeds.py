@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from registry.canary import feeds, journal
-from registry.canary import prometheus as prometheus_api
-from registry.canary.feeds import FeedState, take
-from registry.gates import FeedPolicy
+from plinth_registry.canary import feeds, journal
+from plinth_registry.canary import prometheus as prometheus_api
+from plinth_registry.canary.feeds import FeedState, take
+from plinth_registry.gates import FeedPolicy
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 LINES = FeedPolicy(lines="feed.jsonl")

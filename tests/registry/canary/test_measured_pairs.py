@@ -15,10 +15,10 @@ from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
-from registry import attestations
-from registry.canary import judge, observe
-from registry.canary.measured_pairs import WHOLE, measured_pairs
-from registry.gates import TrialPolicy
+from plinth_registry import attestations
+from plinth_registry.canary import judge, observe
+from plinth_registry.canary.measured_pairs import WHOLE, measured_pairs
+from plinth_registry.gates import TrialPolicy
 from tests.registry.canary.conftest import DOCUMENTS, documents, measured
 
 GOOD = {"web": 1.0, "code": 0.8}

@@ -10,11 +10,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from jobs.sensors.feed import feed
-from jobs.sensors.release import canary
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
-from registry import api, mirror, mlflow_client, policy, promotion
+from plinth_jobs.sensors.feed import feed
+from plinth_jobs.sensors.release import canary
+from plinth_registry import api, mirror, mlflow_client, policy, promotion
 from tests.registry.canary.conftest import measured
 from tests.registry.conftest import small_policy
 

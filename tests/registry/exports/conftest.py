@@ -20,10 +20,10 @@ from plinth.trust.authority import APPROVER, EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import MEASUREMENT_TYPE as MEASUREMENT
 from plinth.trust.standalone_verify import digest_of
-from registry import approval, policy, releases, verdict
-from registry.candidate import EVIDENCE_PREDICATE
-from registry.exports.sealed import ExportClaim, seal
-from registry.gates.settings import ApprovalPolicy
+from plinth_registry import approval, policy, releases, verdict
+from plinth_registry.candidate import EVIDENCE_PREDICATE
+from plinth_registry.exports.sealed import ExportClaim, seal
+from plinth_registry.gates.settings import ApprovalPolicy
 
 CHECKPOINT = "c" * 64
 #: What the export is of, and the digest of the policy that let it be released.

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.provenance.ledger import ledger
 from plinth.trust import dsse
-from registry import policy
-from registry.exports.sealed import verify
+from plinth_jobs.cli.root import call
+from plinth_registry import policy
+from plinth_registry.exports.sealed import verify
 from tests.judged_corpus import PLANTED, build, ledger_of
 from tests.peers import Peer
 from tests.registry.conftest import make_recipe

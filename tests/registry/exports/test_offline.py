@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.errors import SignatureError
 from plinth.provenance.statements import SLSA_PREDICATE
 from plinth.trust import dsse, enrolment, standalone_verify
 from plinth.trust.pin import Trust
-from registry import approval, policy, releases, verdict, waivers
-from registry.candidate import EVIDENCE_PREDICATE
-from registry.exports.sealed import ExportClaim, seal, verify
+from plinth_jobs.cli.root import call
+from plinth_registry import approval, policy, releases, verdict, waivers
+from plinth_registry.candidate import EVIDENCE_PREDICATE
+from plinth_registry.exports.sealed import ExportClaim, seal, verify
 from tests.registry.exports.conftest import CHECKPOINT, CLAIM, Attack, SealedFolder, make_root
 
 ALONE = Path(standalone_verify.__file__)

@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
-from registry import approval, audit_log, policy, releases, taint, verdict
-from registry.candidate import Candidate
-from registry.exports.released import find, papers_of, papers_of_candidate
-from registry.exports.sealed import verify
-from registry.gates.result import GateResult
-from registry.gates.settings import GatePolicy
-from registry.login import log
-from registry.papers import provider, signed
-from registry.papers.facts import ROLLED_BACK, UNRELEASED
-from registry.papers.provider import ProviderStatement
-from registry.released import released_as
+from plinth_jobs.cli.root import call
+from plinth_registry import approval, audit_log, policy, releases, taint, verdict
+from plinth_registry.candidate import Candidate
+from plinth_registry.exports.released import find, papers_of, papers_of_candidate
+from plinth_registry.exports.sealed import verify
+from plinth_registry.gates.result import GateResult
+from plinth_registry.gates.settings import GatePolicy
+from plinth_registry.login import log
+from plinth_registry.papers import provider, signed
+from plinth_registry.papers.facts import ROLLED_BACK, UNRELEASED
+from plinth_registry.papers.provider import ProviderStatement
+from plinth_registry.released import released_as
 from tests.model_folder import byte_level, save_folder
 from tests.registry.conftest import Line, make_recipe, sign_candidate
 from tests.registry.exports.conftest import make_root
@@ -80,9 +80,7 @@ def attest(ctx: Context, checkpoint: str, bpb: float = 0.5) -> None:
     dsse.write(path, content, Trust.of(ctx.workspace).signer("evaluator"))
 
 
-def move(
-    ctx: Context, found: Candidate, action: str, version: str | None, previous: str | None, **more: str
-) -> None:
+def move(ctx: Context, found: Candidate, action: str, version: str | None, previous: str | None, **more: str) -> None:
     about = {"candidate": found.subjects, "candidate_version": "1", "at": "2026-11-20T10:00:00+00:00"}
     to = {"action": action, "goal": action, "model": "demo", "version": version, "previous": previous}
     releases.append(ctx, by="tests", reason="a reason", **to, **about, **more)
@@ -285,9 +283,7 @@ def test_evidence_that_somebody_else_signed_stops_the_export(
     assert "nobody may state evidence/approvals/anna@example.org.json" in capfd.readouterr().err
 
 
-def test_without_the_promoters_key_nothing_leaves(
-    released: Context, tmp_path: Path, own_trust: Path
-) -> None:
+def test_without_the_promoters_key_nothing_leaves(released: Context, tmp_path: Path, own_trust: Path) -> None:
     shutil.rmtree(own_trust / "keys" / "promoter")
     assert export(released, "demo/2", tmp_path / "out") == 8
     assert not list(tmp_path.glob("*out*"))

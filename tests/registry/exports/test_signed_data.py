@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError, StorageError
 from plinth.records import Manifest
@@ -18,9 +17,10 @@ from plinth.storage.destination import write_file
 from plinth.trust import dsse, standalone_verify
 from plinth.trust.pin import Trust
 from plinth.trust.standalone_verify import EXPORT
-from registry import audit_log, taint
-from registry.exports import sealed
-from registry.exports.signed_data import leaving, verify
+from plinth_jobs.cli.root import call
+from plinth_registry import audit_log, taint
+from plinth_registry.exports import sealed
+from plinth_registry.exports.signed_data import leaving, verify
 from tests.registry.exports.conftest import SealedFolder, make_root
 from tests.s3_server import serving
 

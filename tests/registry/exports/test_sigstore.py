@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.errors import SignatureError
 from plinth.trust import identities
 from plinth.trust.authority import PROMOTER, ROOT, TRAINER, SigstoreIdentity
 from plinth.trust.pin import Trust
-from registry.exports.sealed import verify_bundle
+from plinth_jobs.cli.root import call
+from plinth_registry.exports.sealed import verify_bundle
 from tests.registry.exports.conftest import SealedFolder
 from tests.sigstore_instance import LocalSigstore, b64, recently
 

@@ -15,10 +15,10 @@ from plinth.compute.context import Context
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
 from plinth.trust.authority import APPROVER
-from registry import api, server
-from registry.candidate import Candidate
-from registry.login import accounts, settings
-from registry.login.settings import SIGNER, LoginSettings
+from plinth_registry import api, server
+from plinth_registry.candidate import Candidate
+from plinth_registry.login import accounts, settings
+from plinth_registry.login.settings import SIGNER, LoginSettings
 from tests.registry.conftest import Line
 
 ADA, BEN, EVE = "ada@example.org", "ben@example.org", "eve@example.org"

@@ -13,10 +13,10 @@ import requests
 
 from plinth.compute.context import Context
 from plinth.errors import RegistryError, SignatureError
-from registry import api, audit_log, mlflow_client, server
-from registry.login import accounts, log, settings
-from registry.login.settings import SIGNER
-from registry.signed_log import LOGINS
+from plinth_registry import api, audit_log, mlflow_client, server
+from plinth_registry.login import accounts, log, settings
+from plinth_registry.login.settings import SIGNER
+from plinth_registry.signed_log import LOGINS
 from tests.registry.login.conftest import ADA, BEN, EVE, Served, registered
 
 pytestmark = pytest.mark.slow

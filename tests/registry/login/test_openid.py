@@ -9,9 +9,9 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from registry import api
-from registry.candidate import Candidate
-from registry.login import log, settings
+from plinth_registry import api
+from plinth_registry.candidate import Candidate
+from plinth_registry.login import log, settings
 from tests.registry.login import openid
 from tests.registry.login.conftest import ADA, BEN, EVE, Served, registered
 from tests.registry.login.openid import Provider

@@ -16,8 +16,8 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.packing import packed as index
 from plinth.training.initial import replay
-from registry.papers.facts import PaperFacts, SignedText
-from registry.papers.gather import AttestedFacts, PaperSubject, gather
+from plinth_registry.papers.facts import PaperFacts, SignedText
+from plinth_registry.papers.gather import AttestedFacts, PaperSubject, gather
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED, ledger_of
 

@@ -11,11 +11,11 @@ import yaml
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError
-from registry.papers import BOM, DATA_CARD, MODEL_CARD, TRAINING_SUMMARY, papers
-from registry.papers.facts import UNRELEASED, PaperFacts
-from registry.papers.gather import PaperSubject, gather
-from registry.papers.provider import SUBJECTS
-from registry.papers.training_summary import size_range
+from plinth_registry.papers import BOM, DATA_CARD, MODEL_CARD, TRAINING_SUMMARY, papers
+from plinth_registry.papers.facts import UNRELEASED, PaperFacts
+from plinth_registry.papers.gather import PaperSubject, gather
+from plinth_registry.papers.provider import SUBJECTS
+from plinth_registry.papers.training_summary import size_range
 from tests.registry.papers.conftest import APPROVED, child_of, subject_of
 
 PAGES = (MODEL_CARD, DATA_CARD, TRAINING_SUMMARY)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.errors import RecipeError, SignatureError
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.pin import Trust
-from registry import audit_log
-from registry.papers import provider
-from registry.papers.provider import ProviderStatement
+from plinth_jobs.cli.root import call
+from plinth_registry import audit_log
+from plinth_registry.papers import provider
+from plinth_registry.papers.provider import ProviderStatement
 
 FILE = """
 release: demo

@@ -10,8 +10,8 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.provenance.statements import chain
-from registry import attestations
-from registry.recount import corpus
+from plinth_registry import attestations
+from plinth_registry.recount import corpus
 
 LICENCES = {"documents": {"MIT": 2}, "permitted": ["MIT"]}
 GRANTED = {"documents": 2, "train": True, "redistribute": True, "commercial": True}

@@ -26,9 +26,9 @@ from plinth.evaluation.slices import totals
 from plinth.evaluation.tasks.items import ITEMS
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
-from registry.gates import Evidence, GatePolicy, all_gates
-from registry.gates.all_gates import RESTS_ON
-from registry.recount import figures, measurements
+from plinth_registry.gates import Evidence, GatePolicy, all_gates
+from plinth_registry.gates.all_gates import RESTS_ON
+from plinth_registry.recount import figures, measurements
 from tests.registry.conftest import document_table
 from tests.registry.gate_evidence import policy, proof, set_fact
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from plinth.recipe.gate import Gate, GateVerdict
 from plinth.records import Frozen
-from registry.gates import Evidence
+from plinth_registry.gates import Evidence
 
 
 class Params(Frozen):

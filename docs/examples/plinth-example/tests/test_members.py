@@ -18,8 +18,8 @@ from plinth.corpus.sources.readers import read
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.evaluation.probes.base import items_of
 from plinth.storage.files import SourceFile
-from registry.gates import Evidence, GatePolicy, SliceScore, evaluate
-from registry.gates.facts import EvaluationFacts
+from plinth_registry.gates import Evidence, GatePolicy, SliceScore, evaluate
+from plinth_registry.gates.facts import EvaluationFacts
 
 ARCHIVE = b"""From ada@list.example Mon Nov 16 10:00:00 2026
 From: Ada <ada@list.example>

@@ -10,5 +10,5 @@ restoring   put one back into an empty place, each byte compared
     TO/snapshots/TIME-SHA256.json one backup; its name has the digest of its bytes
 
 Private keys, the secret of the workers' seal and MLflow's accounts lie outside the workspace and are in no backup. Does
-not belong here: what a signature means (registry), the drill (`jobs.backup_drill`).
+not belong here: what a signature means (registry), the drill (`plinth_jobs.backup_drill`).
 """

@@ -10,6 +10,6 @@
 Tables, one row a line: `trust_checks`, `secret_checks`, `place_checks`, `code_checks`, `corpus_checks`, `run_checks`,
 `money_checks`.
 
-Does not belong here: lines that need the registry (`registry.checks`) or Dagster (`jobs.checks`); the checks of a host
-before ranks start (`training.supervise`); checks of one manifest before it is published (`assets.framework`).
+Does not belong here: lines that need the registry (`plinth_registry.checks`) or Dagster (`plinth_jobs.checks`); the checks of a host
+before ranks start (`training.supervise`); checks of one manifest before it is published (`plinth_assets.framework`).
 """

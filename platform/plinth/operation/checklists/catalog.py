@@ -26,10 +26,10 @@ TABLES: Final = (
     f"{_HERE}.corpus_checks",
     f"{_HERE}.run_checks",
     f"{_HERE}.money_checks",
-    "registry.checks.log_checks",
-    "registry.checks.release_checks",
-    "registry.checks.server_checks",
-    "jobs.checks",
+    "plinth_registry.checks.log_checks",
+    "plinth_registry.checks.release_checks",
+    "plinth_registry.checks.server_checks",
+    "plinth_jobs.checks",
 )
 
 #: Lines of other packages.

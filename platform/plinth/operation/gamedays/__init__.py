@@ -19,5 +19,5 @@
     faulty_line    a proxy that stalls or is cut
     days/          the game days: checkpoints, jobs, data, trust
 
-Needs no torch before a rehearsal trains. Does not belong here: game days of MLflow (`jobs.gamedays`).
+Needs no torch before a rehearsal trains. Does not belong here: game days of MLflow (`plinth_jobs.gamedays`).
 """

@@ -1,6 +1,6 @@
 """The game days by name, each where it is written; looked up without loading the others.
 
-Game days that need MLflow or a registry are in `jobs/gamedays`, whose table is this one with its own lines.
+Game days that need MLflow or a registry are in `jobs/plinth_jobs/gamedays`, whose table is this one with its own lines.
 """
 
 from __future__ import annotations

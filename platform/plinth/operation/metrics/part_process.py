@@ -5,7 +5,7 @@
 Nobody waits for it: other parts are refreshed meanwhile. The process is a worker of `plinth.compute`, which the kernel
 ends with its owner. A part that takes too long, or on which the process dies, fails by name; the parts asked after it
 are asked again.
-Does not belong here: which parts there are, and what they read (`jobs.exporter_parts`).
+Does not belong here: which parts there are, and what they read (`plinth_jobs.exporter_parts`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The metrics of a workspace itself: its disk, its alarms, its orchestrator; of its corpus and its budgets.
 
-Does not belong here: its runs (runs), its service levels, releases and canaries (`registry.metrics`).
+Does not belong here: its runs (runs), its service levels, releases and canaries (`plinth_registry.metrics`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Assets downstream of the exclusion list: rebuilt, or the reason why nothing can be reported yet.
 
-The state of an asset is that of `plinth status`. Whoever knows the recipe's stages gives it (`jobs.takedown`).
+The state of an asset is that of `plinth status`. Whoever knows the recipe's stages gives it (`plinth_jobs.takedown`).
 """
 
 from __future__ import annotations

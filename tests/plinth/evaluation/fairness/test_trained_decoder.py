@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.evaluation.fairness import job
 from plinth.evaluation.fairness.parameters import Fairness
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
 from plinth.records import Manifest
+from plinth_jobs.cli.root import call
 from tests.model_folder import byte_level, save_folder
 from tests.plinth.evaluation.fairness.swapped_corpus import drawn
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from jobs.recipes import find
 from plinth.compute.context import Context
 from plinth.errors import ExtensionError, RecipeError
 from plinth.evaluation.probes import probe_sets, registry
@@ -18,6 +17,7 @@ from plinth.evaluation.probes.base import Probe, items_of
 from plinth.evaluation.probes.item import ProbeItem
 from plinth.evaluation.probes.parameters import FAMILIES, Probes
 from plinth.recipe.load import check
+from plinth_jobs.recipes import find
 from tests.catalogues import Including
 
 GOOD = ProbeItem("1", "elsewhere", "code", "t", "The capital of Wales is", " Cardiff", (" Swansea",), "The town of is")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from assets import serving
-from jobs.recipes import find, load
 from plinth.compute.context import Context
 from plinth.evaluation.serving import records
 from plinth.records import Manifest
+from plinth_assets import serving
+from plinth_jobs.recipes import find, load
 
 
 @pytest.mark.exhaustive

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assets import experiment as wiring
-from jobs.experiment import _in_turn
 from plinth.errors import RecipeError
 from plinth.experiment import answer, measure
 from plinth.experiment.arms import Arm
@@ -20,6 +18,8 @@ from plinth.experiment.scaling.optima import optimum
 from plinth.experiment.scaling.predict import predict
 from plinth.experiment.scaling.table import read_table
 from plinth.records import Manifest
+from plinth_assets import experiment as wiring
+from plinth_jobs.experiment import _in_turn
 from tests.plinth.experiment.scaling.ladders import ladder
 from tests.plinth.experiment.test_arms import load
 
@@ -46,8 +46,8 @@ TAIL = "ladder: {held_out: e}\nseeds: [1]\n"
 
 
 def climbing(folder: Path, tail: str = TAIL) -> tuple[Experiment, tuple[Arm, ...]]:
-    from jobs.recipes import FOLDER
     from plinth.experiment import arms
+    from plinth_jobs.recipes import FOLDER
 
     path = folder / "climb.yaml"
     path.write_text(LADDER + SIZES + tail)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.recipes import FOLDER
 from plinth.errors import BudgetError, RecipeError
 from plinth.experiment import arms
 from plinth.experiment.value.question import ANNEAL, BUCKET, PROXY, WITH, WITHOUT
+from plinth_jobs.recipes import FOLDER
 
 FILE = """
 name: forum

@@ -8,9 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from assets import experiment as wiring
-from jobs import source_question
-from jobs.recipes import FOLDER
 from plinth.compute.context import Context
 from plinth.corpus.sources.parameters import Bucket
 from plinth.errors import MissingError, RequestError
@@ -22,6 +19,9 @@ from plinth.experiment.value.verdict import BUY, DO_NOT_BUY, SourceVerdict
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
+from plinth_assets import experiment as wiring
+from plinth_jobs import source_question
+from plinth_jobs.recipes import FOLDER
 from tests.plinth.experiment.value.test_question import FILE
 from tests.plinth.experiment.value.test_value_page import FOUND
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs import backup_drill
 from plinth.compute.context import Context
 from plinth.compute.progress import SILENT
 from plinth.corpus.exclusions.exclusion_list import EXCLUSIONS
@@ -28,8 +27,9 @@ from plinth.operation.gamedays.signed_record import GAMEDAYS
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.trust.authority import COMPLIANCE
-from registry import releases
-from registry.signed_log import LOGS, MARKS, RELEASES
+from plinth_jobs import backup_drill
+from plinth_registry import releases
+from plinth_registry.signed_log import LOGS, MARKS, RELEASES
 from tests.s3_server import serving
 
 

@@ -112,23 +112,25 @@ def _revoked_key() -> None:
 
 def _orchestrator_death() -> None:
     """A job whose handle was not written is not found; Dagster, which is another process, loads this module too."""
-    from jobs.gamedays import orchestrator_day
     from plinth.launch import local
+    from plinth_jobs.gamedays import orchestrator_day
 
     local._without_handle = lambda directory: None
-    started = "import removed_protections, sys; from jobs.gamedays import orchestrated; sys.exit(orchestrated.main())"
+    started = (
+        "import removed_protections, sys; from plinth_jobs.gamedays import orchestrated; sys.exit(orchestrated.main())"
+    )
     orchestrator_day.ORCHESTRATED = ("-c", started)
 
 
 def _bad_release() -> None:
     """A mark freezes nothing."""
-    from registry import taint
+    from plinth_registry import taint
 
     taint.marks_on = lambda *_: ()
 
 
 def _mlflow_away() -> None:
-    from assets.training import TimelineRelay
+    from plinth_assets.training import TimelineRelay
 
     real = TimelineRelay._relay
 
@@ -143,10 +145,10 @@ def _mlflow_away() -> None:
 
 def main() -> None:
     """Play a game day without its protection."""
-    from jobs.gamedays import TABLE
     from plinth.operation.gamedays import warm_job
     from plinth.operation.gamedays.play import play
     from plinth.operation.gamedays.table import find
+    from plinth_jobs.gamedays import TABLE
 
     name, seed, first, instants = sys.argv[1], *map(int, sys.argv[2:5])
     os.environ[VARIABLE] = name

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jobs.gamedays import TABLE
 from plinth.operation.gamedays.play import play
 from plinth.operation.gamedays.table import find
+from plinth_jobs.gamedays import TABLE
 
 pytestmark = pytest.mark.exhaustive
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.operation.planning.corpus import (
     CHOSEN,
     DIGEST_MEGABYTES_S,
@@ -18,6 +17,7 @@ from plinth.operation.planning.corpus import (
     CorpusScale,
     estimate,
 )
+from plinth_jobs.cli.root import call
 
 ROOT = Path(__file__).parents[4]
 BOTH = ("predicted", "measured")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from jobs.cli.start import divisions
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
 from plinth.operation.planning import interval, memory, ranking
@@ -19,6 +18,7 @@ from plinth.operation.planning.ranking import TrainingWork
 from plinth.training.engine.optimizers import problems_with_division
 from plinth.training.parallel.parameters import Parallel, problems
 from plinth.training.parameters import Training
+from plinth_jobs.cli.start import divisions
 
 H100 = DEVICES["h100"]
 TINY = TrainingWork(Model(layers=4, dim=64, heads=4, kv_heads=2, ffn_dim=160), 512, 64, 16)
@@ -92,6 +92,7 @@ def test_memory_is_the_planners(kind: dict[str, Any]) -> None:
 def test_states_by_hand() -> None:
     """On one rank without ZeRO, in BF16: Adam's two moments and masters are 12 bytes a parameter, Muon's momentum of
     a matrix spares 4 of them, a mean takes 4."""
+
     def used(**optimizer: Any) -> int:
         training = Training(**QUIET, optimizer=optimizer)
         return min(one.memory_bytes for one in ranking.rank(_work(training), 1, H100) if one.zero_stage == 0)
@@ -163,9 +164,7 @@ def test_time_by_hand() -> None:
     piped = next(one for one in found.values() if one.pipeline == 8 and one.micro_batch == 1)
     assert piped.bubble_s / piped.compute_s == 7 / 1024
     assert piped.step_s == piped.compute_s + piped.bubble_s + sum(piped.exposed_s.values())
-    wide = next(
-        one for one in ranking.rank(LLAMA, 16, H100) if (one.tensor, one.data, one.zero_stage) == (8, 2, 0)
-    )
+    wide = next(one for one in ranking.rank(LLAMA, 16, H100) if (one.tensor, one.data, one.zero_stage) == (8, 2, 0))
     own = memory.parameters_of_rank(LLAMA.model, LLAMA.vocab_size, Parallel(tensor=8))
     assert wide.exposed_s["gradients"] == pytest.approx(4 * own / H100.between_bytes_per_s)  # and not hidden
 

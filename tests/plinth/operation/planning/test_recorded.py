@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jobs.cli.root import cli
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.launch.devices import DEVICES, called
@@ -27,6 +25,8 @@ from plinth.training.config import RunConfig
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.roofline import machine_speed
 from plinth.training.roofline.machine_speed import DeviceSpeed, MachineSpeed
+from plinth_jobs.cli.root import cli
+from plinth_jobs.recipes import load
 from tests.plinth.training.conftest import TINY, tiny
 
 STEPS = 20
@@ -223,7 +223,7 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
 
 def test_the_wall_clock_of_a_plan_is_at_the_speed_of_recorded_runs(workspace: Workspace) -> None:
     """Steps of 2.25 s without saves; a speed that is stated goes before, another device has none."""
-    asked = ["plan", "--workspace", str(workspace.root), "-r", "jobs/recipes/demo.yaml"]
+    asked = ["plan", "--workspace", str(workspace.root), "-r", "jobs/plinth_jobs/recipes/demo.yaml"]
 
     def answer(*more: str) -> dict[str, Any]:
         made = CliRunner().invoke(cli, [*asked, *more, "--json"], catch_exceptions=False).stdout
@@ -231,7 +231,7 @@ def test_the_wall_clock_of_a_plan_is_at_the_speed_of_recorded_runs(workspace: Wo
         return found
 
     assert answer()["wall_clock_s"] is None
-    recipe = load(Path("jobs/recipes/demo.yaml"))
+    recipe = load(Path("jobs/plinth_jobs/recipes/demo.yaml"))
     training, length = recipe.training, recipe.required_mixture().sequence_tokens
     like = {"model": training.model, "vocab_size": recipe.tokenizer.vocab_size, "sequence_tokens": length}
     like |= {"global_batch_sequences": training.global_batch_sequences, "parallel": training.parallel}
@@ -252,15 +252,15 @@ def test_the_wall_clock_of_a_plan_is_at_the_speed_of_recorded_runs(workspace: Wo
 
 def test_a_plan_says_what_was_recorded(workspace: Workspace) -> None:
     asked = ["--workspace", str(workspace.root)]
-    recipe = load(Path("jobs/recipes/demo.yaml"))
+    recipe = load(Path("jobs/plinth_jobs/recipes/demo.yaml"))
     model = {"model": recipe.training.model, "vocab_size": recipe.tokenizer.vocab_size}
     config = lived(workspace, "one", [2.0] * STEPS, **model)
     forecast.keep(config, forecast.foretell(config, device()))
     for more in ([], ["--devices", "8xH100"]):
-        done = CliRunner().invoke(cli, ["plan", *asked, "-r", "jobs/recipes/demo.yaml", *more], catch_exceptions=False)
+        done = CliRunner().invoke(cli, ["plan", *asked, "-r", "jobs/plinth_jobs/recipes/demo.yaml", *more], catch_exceptions=False)
         assert "foretold and measured: 1 run, a step off by" in done.stdout
     assert "computation reaches 40.00% to 60.00% of the peak (stated" in done.stdout
-    own = [*asked, "-r", "jobs/recipes/demo.yaml", "--devices", "2xcpu", "--json"]
+    own = [*asked, "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "2xcpu", "--json"]
     refused = CliRunner().invoke(cli, ["plan", *own])
     assert "were not measured" in str(refused.exception)
     speed = SPEED.model_copy(update={"machine": machine_speed.this_machine()})

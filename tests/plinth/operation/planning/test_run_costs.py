@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.root import call
 from plinth.compute import costs
 from plinth.compute.costs import AssetCost, StepCost
 from plinth.compute.stage import manifest
@@ -16,6 +15,7 @@ from plinth.operation.planning.run_costs import line, of_run, predict
 from plinth.records import Part, Step
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
+from plinth_jobs.cli.root import call
 
 MEGABYTE = 1_000_000
 

@@ -29,7 +29,7 @@ from plinth.records import Manifest, Part
 from plinth.storage import plain_file
 from plinth.storage.dvc import directory_object
 from plinth.trust.authority import COMPLIANCE
-from registry.signed_log import MARKS
+from plinth_registry.signed_log import MARKS
 from tests.plinth.operation.retention.graphs import DAY, NOW, Graph, Node, age, build, content, md5, save, stored
 
 
@@ -368,8 +368,10 @@ def test_storage_is_priced_by_age_and_reason(graph: Graph) -> None:
     assert [row.name for row in ages] == ["under 7 days", "90 days to a year"]
     assert ages[0].bytes == len(content(2)) == ages[0].month
     every = sum(row.bytes for row in ages)
-    assert every == sum(row.bytes for row in reasons) == sum(one.bytes for one, _ in made.kept) + sum(
-        one.bytes for one in made.unneeded
+    assert (
+        every
+        == sum(row.bytes for row in reasons)
+        == sum(one.bytes for one, _ in made.kept) + sum(one.bytes for one in made.unneeded)
     )
     spare = sum(row.unneeded_bytes for row in ages)
     assert spare == sum(one.bytes for one in made.unneeded) == sum(row.unneeded_month for row in reasons)
@@ -440,4 +442,3 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
     monkeypatch.setattr(plain_file, "opened", open_)
     return counts
-

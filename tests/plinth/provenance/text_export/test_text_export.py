@@ -12,7 +12,6 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine, LocalEngine
 from plinth.compute.stage import manifest
@@ -27,7 +26,8 @@ from plinth.records import Manifest, Part, Step
 from plinth.report.hub_card import hub_licence, size_category
 from plinth.storage import listing
 from plinth.storage.parts import read_table
-from registry import taint
+from plinth_jobs.cli.root import call
+from plinth_registry import taint
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED, ledger_of
 from tests.plinth.corpus.sources.conftest import make_source

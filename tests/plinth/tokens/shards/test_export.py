@@ -12,7 +12,6 @@ import fsspec
 import numpy as np
 import pytest
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Manifest
@@ -24,6 +23,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.tokenizer import tokenizer
+from plinth_jobs.cli.root import call
 from tests.s3_server import serving
 
 Read = Callable[[str], bytes]

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from assets import initial
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, LineageError, MissingError
 from plinth.model.decoder import build
@@ -27,6 +26,7 @@ from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.initial.parameters import InitialWeights
 from plinth.training.parameters import Training
+from plinth_assets import initial
 from tests.plinth.training.counted_tensors import Live
 
 STEPS = (3, 6, 9)

@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from assets import documents as documents_asset
-from assets import sampled, sources
-from assets.framework.stage import Stage
-from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.corpus.sources.sampled import SampledText
 from plinth.evaluation.engine.child import SPARE
@@ -26,10 +22,14 @@ from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.training.distillation import sampled_text
 from plinth.training.initial import source
-from registry import taint
+from plinth_assets import documents as documents_asset
+from plinth_assets import sampled, sources
+from plinth_assets.framework.stage import Stage
+from plinth_jobs.recipes import load
+from plinth_registry import taint
 from tests.model_folder import byte_level, save_folder
 
-RECIPE = Path(__file__).parents[4] / "jobs" / "recipes" / "tiny.yaml"
+RECIPE = Path(__file__).parents[4] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 MODEL = Model(layers=1, dim=32, heads=4, kv_heads=2, ffn_dim=48, tied_embeddings=False)
 PARAMS = SampledText(documents=5, max_tokens=24)
 WORDS = ["the river and the bridge", "a letter to the engine"]

@@ -10,11 +10,11 @@ import numpy as np
 import poisoned_corpus
 import pytest
 
-from jobs.cli.root import call
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.telemetry.timeline import History, timeline
+from plinth_jobs.cli.root import call
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.slow

@@ -92,7 +92,7 @@ def test_deepspeed_refuses_the_same_pipeline() -> None:
 
 
 def test_the_recipe_names_file_line_and_key(tmp_path: Path) -> None:
-    base = Path(__file__).parents[4] / "jobs" / "recipes" / "demo.yaml"
+    base = Path(__file__).parents[4] / "jobs" / "plinth_jobs" / "recipes" / "demo.yaml"
     path = tmp_path / "mine.yaml"
     path.write_text(f"extends: {base}\ntraining:\n  parallel:\n    tensor: 2\n    zero_stage: 3\n")
     recipe, found = check(path)
@@ -112,7 +112,7 @@ def test_the_block_bears_no_identity() -> None:
 
 
 def test_shorter_rows_divide_over_sequence_ranks_too(tmp_path: Path) -> None:
-    base = Path(__file__).parents[4] / "jobs" / "recipes" / "demo.yaml"
+    base = Path(__file__).parents[4] / "jobs" / "plinth_jobs" / "recipes" / "demo.yaml"
     lines = [
         f"extends: {base}",
         "mixture: {sequence_tokens: 480}",

@@ -110,7 +110,7 @@ def test_no_index_is_named(tiny: Any) -> None:
 
 
 def test_the_command(tiny: Any, tmp_path: Path, capsys: Any) -> None:
-    from jobs.cli.root import call
+    from plinth_jobs.cli.root import call
 
     _, docs = indexed(tiny)
     page = tmp_path / "page.txt"

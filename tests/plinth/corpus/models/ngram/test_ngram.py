@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus import models
@@ -28,6 +27,7 @@ from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.text.scoring.kneser_ney import BEGIN
 from plinth.text.words.sentences import BOUNDARY, normalised_token, tokens
+from plinth_jobs.cli.root import call
 
 RAW = {"kind": "ngram", "reference": ["web"], "vocabulary": 2000, "prune": [0, 0, 0, 0]}
 

@@ -160,7 +160,7 @@ def test_another_counting_than_the_project_has_is_named() -> None:
 
 def test_the_default_policy_is_a_profile_written_out() -> None:
     """So that rules of a recipe replace them all, as lists do, and opt-outs come first."""
-    base = yaml.safe_load((ROOT / "jobs" / "recipes" / "base.yaml").read_text())["corpus"]
+    base = yaml.safe_load((ROOT / "jobs" / "plinth_jobs" / "recipes" / "base.yaml").read_text())["corpus"]
     rules, edits = resolved(["fineweb/languages"], (), ())
     written = [(rule["reason"], rule["drop"]) for rule in base["policies"]["default"]["rules"]]
     assert written[0][0] == "opted_out"

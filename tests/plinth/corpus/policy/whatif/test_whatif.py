@@ -211,7 +211,7 @@ def test_stale_verdicts_are_refused(tmp_path: Path) -> None:
         whatif.published_bucket(ctx, "web")
 
 
-RECIPE = Path(__file__).parents[5] / "jobs" / "recipes" / "tiny.yaml"
+RECIPE = Path(__file__).parents[5] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
 
 
 def test_a_file_of_policies_is_laid_over_the_recipe(tmp_path: Path) -> None:

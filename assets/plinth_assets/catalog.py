@@ -1,0 +1,140 @@
+"""Every stage of a recipe, in an order in which each comes after what it reads."""
+
+from __future__ import annotations
+
+import difflib
+from fnmatch import fnmatchcase
+
+from plinth.errors import MissingError
+from plinth.recipe.recipe import Recipe
+from plinth_assets import (
+    annotate,
+    canaries,
+    candidate,
+    comparison,
+    contamination,
+    curate,
+    data_card,
+    dedup,
+    documents,
+    evaluation,
+    evaluation_page,
+    extraction,
+    fairness,
+    funnel,
+    holdout,
+    initial,
+    ledger,
+    lists,
+    memorisation,
+    mixture,
+    models,
+    packing,
+    pii,
+    policy,
+    probe_sets,
+    probes,
+    protected,
+    proxies,
+    removal_rates,
+    sampled,
+    serving,
+    shards,
+    slices,
+    sources,
+    span_dedup,
+    takedown,
+    tasks,
+    teacher_logits,
+    tokenizer,
+    trace_index,
+    training,
+)
+from plinth_assets.framework.attested import attested
+from plinth_assets.framework.stage import Stage
+
+STEMS = (
+    sampled,
+    sources,
+    lists,
+    documents,
+    models,
+    annotate,
+    slices,
+    removal_rates,
+    policy,
+    dedup,
+    span_dedup,
+    holdout,
+    contamination,
+    probe_sets,
+    protected,
+    curate,
+    initial,
+    tokenizer,
+    canaries,
+    shards,
+    trace_index,
+    packing,
+    mixture,
+    funnel,
+    data_card,
+    ledger,
+    takedown,
+    teacher_logits,
+    training,
+    evaluation,
+    probes,
+    memorisation,
+    extraction,
+    fairness,
+    pii,
+    tasks,
+    proxies,
+    comparison,
+    serving,
+    evaluation_page,
+    candidate,
+)
+
+#: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
+FOLLOWS_MIXTURE = (
+    *(initial, tokenizer, canaries, shards, trace_index, packing, mixture),
+    *(teacher_logits, training, evaluation, probes, memorisation, extraction, fairness, pii, tasks, proxies),
+    *(comparison, serving, evaluation_page, candidate),
+)
+
+
+def stages(recipe: Recipe) -> tuple[Stage, ...]:
+    """All stages of the recipe, upstream first; a section that the recipe lacks has none."""
+    stems = STEMS if recipe.mixture is not None else [stem for stem in STEMS if stem not in FOLLOWS_MIXTURE]
+    return tuple(attested(recipe, stage) for stem in stems for stage in stem.stages(recipe))
+
+
+def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Stage, ...]:
+    """The named assets with everything they need; `*` in a name stands for any letters. No names: all.
+
+    Raises:
+        MissingError: a name that no asset has.
+    """
+    if not names:
+        return all_stages
+    by_asset = {stage.asset: stage for stage in all_stages}
+    wanted: set[str] = set()
+    for name in names:
+        matching = [asset for asset in by_asset if fnmatchcase(asset, name)]
+        if not matching:
+            near = difflib.get_close_matches(name, by_asset, n=5, cutoff=0.4)
+            raise MissingError(
+                f"no asset {name}",
+                expected=f"one of {len(by_asset)}" + (f"; nearest: {', '.join(near)}" if near else ""),
+                remedy="`plinth status` lists assets; `*` stands for any letters",
+            )
+        wanted.update(matching)
+    waiting = list(wanted)
+    while waiting:
+        for dep in by_asset[waiting.pop()].deps:
+            if dep not in wanted:
+                wanted.add(dep)
+                waiting.append(dep)
+    return tuple(stage for stage in all_stages if stage.asset in wanted)

@@ -1,0 +1,216 @@
+"""`comparison`: every new checkpoint beside a model that the recipe names, measured alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.evaluation.comparison import job, readers
+from plinth.evaluation.comparison.changes import ancestry
+from plinth.evaluation.comparison.differences import in_order, said
+from plinth.evaluation.comparison.folder import weights
+from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.job import ASSET as EVALUATION
+from plinth.evaluation.job import of_parent
+from plinth.evaluation.memorisation.extraction import ASSET as EXTRACTION
+from plinth.evaluation.slices.spans import with_texts
+from plinth.provenance.statements import chain
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest, bucket_of
+from plinth.storage.atomic import write_bytes
+from plinth.storage.checkout import resolve
+from plinth.storage.off_limits import place
+from plinth.training.initial import source
+from plinth_assets import evaluation, extraction, fairness, memorisation, probes, proxies, tasks
+from plinth_assets.framework.inputs import shared_owner
+from plinth_assets.framework.present import markdown, page_value, picture, table
+from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.initial import begun
+
+ASSET = job.ASSET
+#: Modules whose stages measure a checkpoint item by item.
+MEASURING = (evaluation, probes, tasks, proxies, memorisation, extraction, fairness)
+#: Says that a checkpoint is compared with the champion of the recipe's release; with what its run began from.
+CHAMPION, PARENT = "champion", "initial"
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One comparison, where the recipe says with what."""
+    against = recipe.evaluation.against
+    if not against or (against == CHAMPION and recipe.release is None):
+        return []
+    own = measuring(recipe)
+    deps = dict.fromkeys([*(one.asset for one in own), *(name for one in own for name in one.deps)])
+    return [
+        Stage(
+            asset=ASSET,
+            deps=(*deps, *(begun(recipe) if against == PARENT else ())),
+            make=partial(_make, recipe, against),
+            version=job.VERSION,
+            params={},
+            outside=partial(_outside, recipe, against),
+            group="evaluation",
+            description="The checkpoint (a) beside the model that the recipe names (b): paired differences with "
+            "intervals, with and without contaminated items; what differs between the two.",
+            owner=shared_owner(recipe),
+            kinds=("pytorch", "parquet"),
+            present=partial(_present, recipe),
+            pool="training",
+        )
+    ]
+
+
+def measuring(recipe: Recipe) -> list[Stage]:
+    """Stages that measure a checkpoint and whose results can be paired."""
+    every = [stage for stem in MEASURING for stage in stem.stages(recipe)]
+    return [one for one in every if "checkpoint" in one.deps and readers.reader(one.asset) is not None]
+
+
+def measure(
+    recipe: Recipe, ctx: Context, checkpoint: Manifest, given: Mapping[str, Manifest], say: Say
+) -> MeasuredModel:
+    """Measure a checkpoint as the recipe measures its own; what was measured before is read from the step cache.
+
+    Args:
+        given: what the measuring stages read beside the checkpoint; a stage that lacks something is left out.
+    """
+    ctx.refs.save(checkpoint)
+    made = {}
+    for stage in measuring(recipe):
+        if not reads(stage) <= set(given):
+            continue
+        inputs = _own_run(ctx, stage, checkpoint, given) if "run" in stage.deps else given
+        if inputs is None:
+            say(f"without {stage.asset}: no run of {checkpoint.digest[:12]} on the shards of this workspace is here")
+            continue
+        made[stage.asset] = stage.make(ctx, {**inputs, "checkpoint": checkpoint}, say)
+        ctx.refs.save(made[stage.asset])
+    return MeasuredModel(checkpoint, made)
+
+
+def reads(stage: Stage) -> set[str]:
+    """What a stage reads beside a checkpoint and the run of that."""
+    return set(stage.deps) - {"checkpoint", "run", "mixture"}
+
+
+def _own_run(
+    ctx: Context, stage: Stage, checkpoint: Manifest, given: Mapping[str, Manifest]
+) -> dict[str, Manifest] | None:
+    """What a stage reads, with the run that the checkpoint came of.
+
+    A checkpoint that was not trained on these shards is asked for planted texts as one that never saw them, and cannot
+    be asked for training text; nor can one whose run is gone: None.
+    """
+    own = ancestry(ctx.refs, checkpoint)
+    same = [name for name in stage.deps if name.endswith("/shards") or name == "tokenizer"]
+    trained = {"run", "mixture"} <= set(own)
+    if trained and all(name in own and own[name].digest == given[name].digest for name in same):
+        kept = Path(ctx.workspace.runs / own["run"].stats["run_id"] / "config.json").exists()
+        return {**given, "run": own["run"], "mixture": own["mixture"]} if kept else None
+    return None if stage.asset == EXTRACTION else {name: one for name, one in given.items() if name != "run"}
+
+
+def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    own = {one.asset: inputs[one.asset] for one in measuring(recipe) if one.asset in inputs}
+    ours = MeasuredModel(inputs["checkpoint"], own)
+    other = parent(ctx, inputs) if against == PARENT else _other(recipe, ctx, against, inputs["checkpoint"].digest)
+    if other is None:
+        say(f"{recipe.required_release().name} has no champion yet: nothing to compare with")
+        return job.alone(inputs["checkpoint"])
+    theirs = measure(recipe, ctx, other, inputs, say)
+    if against == PARENT and (curated := text_of(ctx, other)):
+        ours, theirs = (_on_parents_text(recipe, ctx, one, curated) for one in (ours, theirs))
+    return job.run(ctx, ours, theirs)
+
+
+def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
+    """Curated text of a checkpoint's own run, by bucket, with the held-out part of it; none of weights from outside."""
+    links = (link for link in chain(ctx.refs, parent).own if link.asset.endswith("/curated"))
+    return {bucket_of(one.asset): ctx.refs.load(one.digest) for one in links if bucket_of(one.asset) != CANARIES}
+
+
+def _on_parents_text(
+    recipe: Recipe, ctx: Context, one: MeasuredModel, curated: Mapping[str, Manifest]
+) -> MeasuredModel:
+    """A model that is also measured on the text that its parent held out."""
+    made = of_parent(ctx, recipe.evaluation, one.checkpoint, curated)
+    ctx.refs.save(made)
+    return one._replace(measured={**one.measured, made.asset: made})
+
+
+def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | None:
+    """The model to compare with; None where that is the champion and there is none but the checkpoint itself."""
+    if against == CHAMPION:
+        from plinth_registry.evidence import champion
+
+        found = champion(ctx, recipe.required_release().name, own)
+        return ctx.refs.load(found) if found else None
+    base = ctx.workspace.input
+    folder = Path(base, against) if isinstance(base, Path) else Path(against)
+    if not folder.is_dir():
+        return resolve(ctx.refs, against)
+    return weights(ctx, Path(place(str(folder.absolute()), base).path))
+
+
+def parent(ctx: Context, inputs: Inputs) -> Manifest:
+    """What the run began from: a checkpoint, or weights from outside."""
+    (digest,) = inputs[source.ASSET].inputs.values()
+    return ctx.refs.load(digest)
+
+
+def _outside(recipe: Recipe, against: str, ctx: Context) -> str:
+    if against == PARENT:
+        return ""  # an input
+    published = ctx.refs.ref("checkpoint")
+    other = _other(recipe, ctx, against, published.digest if published else "")
+    return other.digest if other else ""
+
+
+def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
+    """The page of the comparison of a checkpoint, by its digest."""
+    return ctx.workspace.reports / page_name(recipe, checkpoint)
+
+
+def page_name(recipe: Recipe, checkpoint: str) -> str:
+    """The file of the page, next to those of the results and of the evaluation."""
+    return f"{recipe.name}-checkpoint-{checkpoint[:12]}-comparison.html"
+
+
+def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
+    """Write the page of a comparison for people, with the texts of its spans."""
+    from plinth.report.comparison import page
+
+    found = job.spans_of(made)
+    if found:
+        found = with_texts(ctx.store, ctx.refs, ctx.refs.load(made.inputs[f"a/{EVALUATION}"]), found)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, page(made, a, b, found).encode())
+
+
+def _named(name: str, model: Mapping[str, Any]) -> str:
+    """A model for people: which checkpoint, and its step where that is known."""
+    step = f", step {model['step']:,}" if "step" in model else ""
+    return f"{name} (checkpoint {model['checkpoint'][:12]}{step})"
+
+
+def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import comparison_figure
+
+    if not made.stats["lines"]:
+        return {"lines": "nothing was compared: there is no champion yet"}
+    target = path(ctx, recipe, made.stats["models"]["a"]["checkpoint"])
+    show(ctx, made, _named(recipe.name, made.stats["models"]["a"]), _named(recipe.evaluation.against,
+         made.stats["models"]["b"]), target)  # fmt: skip
+    lines = in_order(made.stats)
+    header = ["measure", "slice", "items", "a", "b", "a - b", "finding"]
+    cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]
+             for one in lines]  # fmt: skip
+    return {
+        "page": page_value(ctx, target),
+        "differences": picture(comparison_figure.figure, lines),
+        "lines": markdown(table(header, cells)),
+    }

@@ -1,0 +1,134 @@
+"""`dedup/exact`, `{bucket}/minhash`, `dedup/index`, `dedup/minhash`: duplicates over all buckets, one survivor each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.corpus.dedup import exact
+from plinth.corpus.dedup.near import index, minhash
+from plinth.errors import RecipeError
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth_assets.framework.inputs import by_bucket, each, shared_owner
+from plinth_assets.framework.present import markdown, table
+from plinth_assets.framework.stage import Inputs, Say, Stage
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """Exact first, then near duplicates among its survivors; the index of all documents on the way.
+
+    Raises:
+        RecipeError: the rule for survivors names a bucket or an annotation that the recipe has not.
+    """
+    _require(recipe.corpus.dedup.prefer, recipe.corpus.buckets, "corpus.dedup.prefer", "bucket")
+    _require(_quality(recipe), recipe.corpus.annotate, "corpus.dedup.quality", "annotation")
+    params, owner, kinds = recipe.corpus.dedup, shared_owner(recipe), ("parquet", "c")
+    near = params.minhash.resolved()
+    return [
+        Stage(
+            asset="dedup/exact",
+            deps=each(recipe, "documents", "policy", *_quality(recipe)),
+            make=partial(_exact, recipe),
+            version=exact.VERSION,
+            params=params.survivors(),
+            libraries=fingerprint.UNICODE,
+            group="dedup",
+            description="Documents with equal normalised text, across all buckets.",
+            owner=owner,
+            kinds=("parquet",),
+            present=_present,
+        ),
+        *(_signed(recipe, name) for name in recipe.corpus.buckets),
+        Stage(
+            asset="dedup/index",
+            deps=each(recipe, "documents", "minhash"),
+            make=partial(_index, recipe),
+            version=index.VERSION,
+            params=index.identity(params.minhash),
+            libraries=fingerprint.UNICODE,
+            group="dedup",
+            description="Band keys and text digests of all documents, sorted, for `plinth near`.",
+            owner=owner,
+            kinds=("c",),
+        ),
+        Stage(
+            asset="dedup/minhash",
+            deps=(*each(recipe, "documents", "minhash", *_quality(recipe)), "dedup/exact"),
+            make=partial(_near, recipe),
+            version=minhash.VERSION,
+            params={"minhash": near, **params.survivors()},
+            libraries=fingerprint.UNICODE,
+            group="dedup",
+            description="Near duplicates: LSH candidates, each verified by its similarity.",
+            owner=owner,
+            kinds=kinds,
+            present=_present,
+        ),
+    ]
+
+
+def _signed(recipe: Recipe, name: str) -> Stage:
+    params = recipe.corpus.dedup.minhash
+    return Stage(
+        asset=f"{name}/minhash",
+        deps=(f"{name}/documents",),
+        make=partial(_signatures, name, recipe),
+        version=minhash.SIGNATURE_VERSION,
+        params={**params.signature(), "bands": params.bands, "rows": params.rows},
+        libraries=fingerprint.UNICODE,
+        group="dedup",
+        description=f"MinHash signatures of {name} over shingles.",
+        owner=recipe.corpus.buckets[name].owner,
+        kinds=("parquet", "c"),
+    )
+
+
+def _require(names: Iterable[str], known: Iterable[str], key: str, what: str) -> None:
+    unknown = [name for name in names if name not in set(known)]
+    if unknown:
+        raise RecipeError(
+            f"{key} names no {what} of the recipe",
+            found=", ".join(unknown),
+            expected=f"one of {', '.join(sorted(known))}",
+            remedy=f"correct {key}",
+        )
+
+
+def _quality(recipe: Recipe) -> tuple[str, ...]:
+    """The annotation that ranks documents by quality, where the recipe keeps the best."""
+    quality = recipe.corpus.dedup.quality
+    return (quality.split(".", 1)[0],) if quality else ()
+
+
+def _qualities(recipe: Recipe, inputs: Inputs) -> dict[str, Manifest] | None:
+    named = _quality(recipe)
+    return by_bucket(recipe, inputs, named[0]) if named else None
+
+
+def _signatures(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return minhash.signatures(ctx, name, recipe.corpus.dedup.minhash, inputs[f"{name}/documents"])
+
+
+def _exact(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    documents, policies = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "policy")
+    return exact.run(ctx, recipe.corpus.dedup, documents, policies, quality=_qualities(recipe, inputs))
+
+
+def _index(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    documents, signatures = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "minhash")
+    return index.run(ctx, recipe.corpus.dedup.minhash, documents, signatures)
+
+
+def _near(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    documents, signatures = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "minhash")
+    params, found = recipe.corpus.dedup, inputs["dedup/exact"]
+    return minhash.run(ctx, params, documents, signatures, found, quality=_qualities(recipe, inputs))
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float)]
+    return {"summary": markdown(table(["what", "documents"], rows))}

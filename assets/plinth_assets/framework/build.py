@@ -1,0 +1,236 @@
+"""A stage as a Dagster asset: resolve inputs once, make, check, publish, present.
+
+Dagster records a materialisation even when its blocking check fails, so the check runs *before* the
+manifest is published and before anything is yielded: a failure publishes nothing and records nothing
+but the failed check.
+"""
+
+import inspect
+import time
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cache
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import dagster as dg
+from dagster import BetaWarning
+
+from plinth.compute import costs
+from plinth.compute.context import Context
+from plinth.errors import CheckFailedError, PlinthError
+from plinth.operation import asset_log
+from plinth.operation.indicators.facts import CHECKED, PUBLISHED
+from plinth.operation.spending import corpus_admission
+from plinth.records import Manifest
+from plinth.text.markdown import plain
+from plinth_assets.framework import data_docs, marks
+from plinth_assets.framework.expectations import Suite, SuiteOutcome, evaluate
+from plinth_assets.framework.present import metadata, page_link
+from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.framework.up_to_date import up_to_date
+
+CHECK = "expectations"
+PRIORITY = "dagster/priority"
+#: Tag of a Dagster run: the person who asked for it. Two-person approval counts nobody who did.
+REQUESTED_BY = "plinth/requested_by"
+
+#: Groups whose stages are no corpus: what they cost is ranks, which their jobs reserve, or next to nothing.
+NOT_CORPUS = frozenset({"training", "evaluation", "report", "registry", "release"})
+
+#: Request a run when the data version of an input changed and its blocking checks passed; latched, so that an update
+#: which arrives during a run is not lost. Whether the run has work to do is decided by `up_to_date`.
+ON_NEW_DATA = (
+    dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed()).since(
+        dg.AutomationCondition.newly_requested() | dg.AutomationCondition.newly_updated()
+    )
+    & dg.AutomationCondition.all_deps_blocking_checks_passed()
+    & ~dg.AutomationCondition.in_progress()
+    & ~dg.AutomationCondition.any_deps_in_progress()
+)
+
+
+#: Of what the nightly job brings up to date: late after two hours, failed after a night without it.
+NIGHTLY = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=50), warn_window=timedelta(hours=26))
+
+
+def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = False) -> dg.AssetsDefinition:
+    """The Dagster asset of a stage.
+
+    Args:
+        pages: where the pages of the workspace are served; linked.
+        group: in place of the stage's own, where that is too large to be read.
+        nightly: the corpus job of every night makes it, or finds it up to date.
+    """
+    key = dg.AssetKey(stage.asset.split("/"))
+    checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Expectations on the statistics.")]
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey(dep.split("/")) for dep in stage.deps],
+        group_name=group or stage.group,
+        kinds=set(stage.kinds),
+        owners=[stage.owner if "@" in stage.owner else f"team:{stage.owner}"],
+        description=stage.description,
+        code_version=stage.code_version,
+        check_specs=checks if stage.suite else None,
+        pool=stage.pool,
+        tags=dict(stage.tags),
+        op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
+        metadata=_code_reference(stage) | page_link(pages),
+        freshness_policy=NIGHTLY if nightly else None,
+        automation_condition=ON_NEW_DATA if stage.pool == "corpus" and stage.deps else None,
+    )
+    def definition(
+        context: dg.AssetExecutionContext, plinth: PlinthResource, session: dg.ResourceParam[Session]
+    ) -> Iterator[Any]:
+        try:
+            ctx = plinth.context(session)
+            ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run.run_id
+            session.assets.advance(0, stage.asset)
+            yield from execute(stage, ctx, context.log.info, session.warnings.append)
+            session.assets.advance()
+            for evaluation in marks.of_new(ctx, stage.asset):
+                context.instance.report_runless_asset_event(evaluation)
+        except PlinthError as error:
+            session.failures.append(error)
+            raise dg.Failure(description=str(error), allow_retries=False) from error
+
+    return definition
+
+
+def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None) -> Iterator[Any]:
+    """Make, check and publish a stage; yields Dagster events.
+
+    Args:
+        warn: called with a line for each check that failed without blocking.
+
+    Raises:
+        MissingError: an input has not been made.
+        CheckFailedError: a blocking expectation failed; nothing was published.
+    """
+    made = bring(stage, ctx, say)
+    if made.outcome:
+        failures = len(made.outcome.failures)
+        asset_log.append(
+            ctx, CHECKED, stage.asset, passed=not made.blocked, evaluated=made.outcome.evaluated, failures=failures
+        )
+    if made.blocked and made.suite and made.outcome:
+        yield _check_result(stage, made.suite, made.outcome)
+    manifest = publish(stage, ctx, made)
+    for line in made.outcome.warnings if made.outcome else ():
+        warn(f"{stage.asset}: {line}")
+    yield dg.MaterializeResult(
+        asset_key=dg.AssetKey(stage.asset.split("/")),
+        data_version=dg.DataVersion(manifest.digest),
+        metadata=metadata(stage, ctx, manifest, made.inputs, cached=made.cached),
+        check_results=[_check_result(stage, made.suite, made.outcome)] if made.suite and made.outcome else [],
+    )
+
+
+class CheckedManifest(NamedTuple):
+    """A stage's manifest with the outcome of its expectations; not published yet. `cached`: it was up to date."""
+
+    manifest: Manifest
+    inputs: Inputs
+    suite: Suite | None
+    outcome: SuiteOutcome | None
+    cached: bool = False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a blocking expectation failed."""
+        return self.outcome is not None and self.outcome.blocked
+
+
+def bring(stage: Stage, ctx: Context, say: Say) -> CheckedManifest:
+    """Find or make a stage's manifest from the published ones, and check it.
+
+    Raises:
+        MissingError: an input has not been made.
+    """
+    inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
+    found = up_to_date(stage, ctx, _digests(inputs))
+    if found is not None:
+        say(f"{stage.asset} is up to date: nothing was done")
+    manifest = found or _made(stage, ctx, inputs, say)
+    suite = stage.suite(manifest, inputs) if stage.suite else None
+    outcome = evaluate(suite) if suite else None
+    if suite and ctx.share is None:  # else several processes evaluate the same suites
+        data_docs.file(ctx.workspace, suite)
+    return CheckedManifest(manifest, inputs, suite, outcome, cached=found is not None)
+
+
+def publish(stage: Stage, ctx: Context, made: CheckedManifest) -> Manifest:
+    """Sign what must be signed of a stage's manifest, and make it the current one.
+
+    Raises:
+        CheckFailedError: a blocking expectation failed; nothing was published.
+    """
+    manifest, digests = made.manifest, _digests(made.inputs)
+    if made.blocked and made.outcome:
+        raise CheckFailedError(
+            f"{stage.asset} did not pass its checks and was not published",
+            found="; ".join(made.outcome.failures),
+            expected="all blocking checks to pass",
+            remedy="correct the input or the recipe, and run again",
+        )
+    if stage.statement and not stage.statement.holds(ctx, digests, manifest):
+        stage.statement.sign(ctx, digests, manifest)
+    ctx.refs.publish(manifest, stage.key(ctx, digests))
+    asset_log.append(ctx, PUBLISHED, stage.asset, digest=manifest.digest)
+    return manifest
+
+
+def _digests(inputs: Inputs) -> dict[str, str]:
+    return {dep: manifest.digest for dep, manifest in inputs.items()}
+
+
+def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    """The work, within the budget, with a record of what it cost. A job's ranks are reserved when it is submitted."""
+    read = corpus_admission.input_bytes(inputs.values())
+    held = None if stage.group in NOT_CORPUS else corpus_admission.reserve(ctx, stage.asset, read)
+    wall_s, cpu_s = time.monotonic(), time.process_time()
+    try:
+        manifest = stage.make(ctx, inputs, say)
+    finally:
+        own, wall = time.process_time() - cpu_s, time.monotonic() - wall_s
+        cost = costs.AssetCost(
+            asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall, input_bytes=read, run=ctx.run
+        )
+        corpus_admission.settle(ctx, held, cost)
+    costs.save(ctx.workspace, cost)
+    return manifest
+
+
+def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=dg.AssetKey(stage.asset.split("/")),
+        check_name=CHECK,
+        passed=not outcome.blocked and not outcome.warnings,
+        severity=dg.AssetCheckSeverity.ERROR if outcome.blocked else dg.AssetCheckSeverity.WARN,
+        metadata={
+            "suite": suite.name,
+            "evaluated": outcome.evaluated,
+            "failures": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.failures) or "none"),
+            "warnings": dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in outcome.warnings) or "none"),
+        },
+    )
+
+
+def _code_reference(stage: Stage) -> dict[str, Any]:
+    path, line = _place(inspect.unwrap(getattr(stage.make, "func", stage.make)))
+    if path is None:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=BetaWarning)
+        reference = dg.LocalFileCodeReference(file_path=path, line_number=line, label=stage.asset)
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}
+
+
+@cache
+def _place(function: FunctionType) -> tuple[str | None, int]:
+    """File and line; many stages have one function."""
+    return inspect.getsourcefile(function), function.__code__.co_firstlineno

@@ -1,0 +1,290 @@
+"""Data Docs: Great Expectations evaluates the suites of a run again, keeps their results and writes their pages.
+
+GX takes seconds to import and a tenth of a second per suite, so one process does it for a run, while the run goes on:
+`file` sends it a suite that `evaluate` has decided on, `finish` waits for the pages and returns what GX decides
+differently. The process ends when its input does, so a run that is killed has the pages of the suites that it reached.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from fcntl import F_SETPIPE_SZ, fcntl
+from functools import lru_cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from plinth import processes
+from plinth.errors import CheckFailedError
+from plinth.storage import locks
+from plinth.storage.workspace import Workspace
+from plinth_assets.framework.expectations import Expect, Suite, breaches, docs_index
+
+#: In the workspace: GX writes its files without a lock of its own.
+LOCK = "gx.lock"
+#: The pages of a large run take a minute; longer than this means that the process hangs.
+WAIT_S = 900.0
+#: Size of the pipe to the process: suites wait in it while GX is imported.
+PIPE_BYTES = 1 << 20
+#: Modules that GX imports and that no suite here uses.
+PUT_OFF = ("scipy.stats", "altair", "rfc3987_syntax")
+#: Arguments that tell expectations of one kind apart.
+_NAMED = frozenset({"column", "column_A", "column_B", "min_value", "max_value"})
+
+
+class _Writer:
+    """The process that shows what this one decides, from the first suite on; it stays for the next run in this process.
+    Arms of an experiment file from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._filed = False
+
+    def file(self, workspace: Workspace, suite: Suite) -> None:
+        """Have a suite of the workspace evaluated and shown."""
+        line = json.dumps({"root": str(workspace.root.absolute()), "suite": asdict(suite)}, default=str)
+        with self._lock:
+            self._filed = True
+            self._send(line.encode())
+
+    def finish(self) -> list[str]:
+        """Wait for the pages of what was filed; returns a line for each suite that GX evaluates differently, and for
+        pages that could not be written."""
+        with self._lock:
+            if not self._filed:
+                return []
+            self._filed = False
+            self._send(b"")
+            process = self._process
+            assert process
+            assert process.stdout
+            ready, _, _ = select.select([process.stdout], [], [], WAIT_S)
+            if ready and (answer := process.stdout.readline()):
+                return list(json.loads(answer))
+            if not ready:
+                process.kill()
+            process.communicate()
+            self._process = None
+        ended = f"ended with {process.returncode}" if ready else f"had not ended after {WAIT_S:.0f} s"
+        return [f"the Data Docs are incomplete: their process {ended}"]
+
+    def end(self) -> None:
+        """End the process, after the pages of what was filed."""
+        self.finish()
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+    def _send(self, line: bytes) -> None:
+        self._process = self._process or _started()
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended: `finish` says so
+            self._process.stdin.write(line + b"\n")
+
+
+def _started() -> subprocess.Popen[bytes]:
+    process: subprocess.Popen[bytes] = processes.start(
+        processes.python(__name__),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+    )
+    assert process.stdin is not None
+    with suppress(OSError):
+        fcntl(process.stdin, F_SETPIPE_SZ, PIPE_BYTES)
+    return process
+
+
+_WRITER = _Writer()
+file, finish, end = _WRITER.file, _WRITER.finish, _WRITER.end
+atexit.register(end)
+
+
+def main() -> None:
+    """Store the suites of standard input; an empty line asks for their pages, and for what GX decides differently."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the run's to handle
+    os.nice(10)
+    stored, differing = defaultdict[Path, list[str]](list), list[str]()
+    with os.fdopen(os.dup(1), "w", buffering=1) as answers, open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)  # GX prints
+        for line in sys.stdin.buffer:
+            if line.strip():
+                given = json.loads(line)
+                root, suite = Path(given["root"]), _suite(given["suite"])
+                stored[root].append(suite.name)
+                differing += contradictions(suite, store(suite, root))
+                continue
+            _write_all(stored)
+            answers.write(json.dumps(differing) + "\n")
+            differing.clear()
+        _write_all(stored)
+
+
+def _write_all(stored: dict[Path, list[str]]) -> None:
+    for root, suites in stored.items():
+        write_pages(root, suites)
+    stored.clear()
+
+
+def _suite(given: Mapping[str, Any]) -> Suite:
+    return Suite(given["name"], given["rows"], [Expect(**item) for item in given["expectations"]])
+
+
+def contradictions(suite: Suite, failed: frozenset[tuple[str, str]]) -> list[str]:
+    """Return a line for each expectation that GX decides differently; `failed` as `store` returns it."""
+    named = [(item, (f"Expect{item.kind}", _arguments(item.arguments))) for item in suite.expectations]
+    wrong = [" ".join(identity) for item, identity in named if bool(breaches(suite, item)) != (identity in failed)]
+    return [f"{suite.name}: Great Expectations decides differently about {each}" for each in wrong]
+
+
+def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:
+    """Evaluate a suite by GX and keep it and its result in the workspace; returns class and arguments of what fails.
+
+    Raises:
+        AttributeError: for an expectation that GX lacks; a defect in the suite, not in the data.
+        CheckFailedError: GX did not evaluate each expectation once.
+    """
+    import pandas as pd
+
+    gx, validator = _great_expectations(), _validator(root)
+    context, frame = validator.context, pd.DataFrame([dict(row) for row in suite.rows])
+    expectations = [
+        getattr(gx.expectations, f"Expect{item.kind}")(**item.arguments, severity=item.severity)
+        for item in suite.expectations
+    ]
+    with locks.locked(root / LOCK):
+        stored = context.suites.add_or_update(gx.ExpectationSuite(name=suite.name, expectations=expectations))
+        definition = gx.ValidationDefinition(name=suite.name, data=validator.batch, suite=stored)
+        context.validation_definitions.add_or_update(definition)
+        results = definition.run(batch_parameters={"dataframe": frame}).results
+        if len(results) != len(suite.expectations):
+            raise CheckFailedError(
+                f"suite {suite.name} was not evaluated in full",
+                found=f"{len(results)} results",
+                expected=f"{len(suite.expectations)}, one per expectation",
+                remedy="run the stage again; report it if it happens again",
+            )
+        _docs(root).suites.add_or_update(stored)
+    failed = [result.expectation_config for result in results if not result.success]
+    return frozenset((_class_name(config.type), _arguments(config.kwargs)) for config in failed)
+
+
+def write_pages(root: Path, suites: Iterable[str]) -> Path:
+    """Write the pages of these suites, of results that have none yet, and the first page; returns its path."""
+    docs, first = _docs(root), docs_index(Workspace(root))
+    from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
+
+    with locks.locked(root / LOCK):
+        pages = first.parent / "validations"
+        results = docs.validation_results_store.list_keys()
+        new = [key for key in results if not pages.joinpath(*key.to_tuple()).with_suffix(".html").exists()]
+        docs.build_data_docs(resource_identifiers=[*map(ExpectationSuiteIdentifier, suites), *new])
+    return first
+
+
+def _class_name(kind: str) -> str:
+    """The class of an expectation: GX reports `expect_column_values_to_be_between`."""
+    return "".join(word.capitalize() for word in kind.split("_"))
+
+
+def _arguments(given: Mapping[str, Any]) -> str:
+    """Arguments that were given, in one form: GX drops None and writes bounds as floats."""
+    own = {key: value for key, value in given.items() if value is not None and key in _NAMED}
+    return repr(sorted((key, float(value) if isinstance(value, int) else value) for key, value in own.items()))
+
+
+@dataclass(frozen=True)
+class _Validator:
+    """What validates the suites of a workspace in this process: a context, and the table of each run as a batch."""
+
+    context: Any
+    batch: Any
+
+
+@lru_cache(maxsize=4)
+def _validator(root: Path) -> _Validator:
+    """Results are kept in the workspace. Suites and definitions are kept in memory: GX reads them again before it
+    evaluates them, and any process that writes the workspace could have emptied them."""
+    context = _context(root, ("expectations_store", "validation_definition_store"))
+    table = context.data_sources.add_pandas("statistics").add_dataframe_asset("table")
+    return _Validator(context, table.add_batch_definition_whole_dataframe("whole"))
+
+
+@lru_cache(maxsize=4)
+def _docs(root: Path) -> Any:
+    """Context of the Data Docs: suites and results in the workspace, shown and never evaluated."""
+    return _context(root, ())
+
+
+def _context(root: Path, in_memory: Iterable[str]) -> Any:
+    """A GX context whose stores are files of the workspace, except those named."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    gx = _great_expectations()
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        FilesystemStoreBackendDefaults,
+        ProgressBarsConfig,
+    )
+
+    kept = FilesystemStoreBackendDefaults(root / "gx" / "gx")
+    for name in in_memory:
+        kept.stores[name]["store_backend"] = {"class_name": "InMemoryStoreBackend"}
+    bars = ProgressBarsConfig(globally=False, metric_calculations=False)
+    return gx.get_context(
+        mode="ephemeral", project_config=DataContextConfig(store_backend_defaults=kept, progress_bars=bars)
+    )
+
+
+class _ImportedAtFirstUse(ModuleType):
+    """Stands for a module until an attribute of it is read; `is_valid_syntax` of rfc3987_syntax, until it is called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__path__":  # the import system reads it
+            raise AttributeError(name)
+        return partial(self._call, name) if name == "is_valid_syntax" else getattr(self._module(), name)
+
+    def _call(self, name: str, *given: Any) -> Any:
+        return getattr(self._module(), name)(*given)
+
+    def _module(self) -> ModuleType:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+
+@contextmanager
+def put_off(names: Iterable[str]) -> Iterator[None]:
+    """Import the named modules at their first use, if the block imports them and nothing has before."""
+    modules = [_ImportedAtFirstUse(name) for name in names if name not in sys.modules]
+    sys.modules.update({module.__name__: module for module in modules})
+    try:
+        yield
+    finally:
+        for module in modules:  # other importers get the real one
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+
+
+def _great_expectations() -> Any:
+    """GX, without its tests of distributions, their charts, and jsonschema's grammar of IRIs: 3/5 of its CPU time."""
+    with put_off(PUT_OFF):
+        import great_expectations
+    return great_expectations
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Manifests as metadata that people look at. Small: the event log is not a data store."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from plinth.compute import costs
+from plinth.compute.context import Context
+from plinth.records import Manifest
+from plinth.text.markdown import code, plain
+from plinth_assets.framework.stage import Inputs, Stage
+
+if TYPE_CHECKING:
+    import dagster as dg
+    from matplotlib.figure import Figure
+
+MAX_STATS_CHARACTERS = 4_000
+MAX_TABLE_ROWS = 40
+PICTURE = "![plot](data:image/png;base64,"
+
+
+def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, cached: bool = False) -> dict[str, Any]:
+    """Metadata of a materialization: plots, numbers, tables, links; then sizes and statistics; versions last.
+
+    Args:
+        cached: the manifest was up to date, so that this materialization did no work.
+    """
+    import dagster as dg
+
+    shown: dict[str, Any] = {"up_to_date": cached}
+    making = partial(_making, ctx, stage.asset, cached)
+    for part in (partial(stage.present, ctx, manifest) if stage.present else dict, making):
+        try:
+            shown |= part()
+        except Exception as error:  # the work is done and published: a plot that fails must not undo it
+            shown["presentation_failed"] = f"{type(error).__name__}: {error}"
+    shown = dict(sorted(shown.items(), key=lambda item: _place(item[1])))
+    shown |= {"parts": len(manifest.parts), "bytes": manifest.bytes}
+    statistics = json.dumps(manifest.stats, default=str)
+    if manifest.stats and len(statistics) <= MAX_STATS_CHARACTERS:
+        shown["statistics"] = dg.MetadataValue.json(json.loads(statistics))
+    if manifest.rows:
+        shown.setdefault("dagster/row_count", manifest.rows)
+    if stage.schema is not None:
+        shown["dagster/column_schema"] = column_schema(stage.schema)
+    return shown | {
+        "dagster/uri": ctx.workspace.objects("manifests").where(f"{manifest.digest}.json"),
+        "step": f"{manifest.step} {manifest.version}",
+        "inputs": markdown(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
+        "code_version": stage.code_version,
+        "data_version": manifest.digest,
+    }
+
+
+def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
+    """Cost of this materialization without the ranks of its job: its price in dollars, CPU and wall seconds.
+
+    A cached one cost nothing, and links the run that made the manifest. Empty if no cost was recorded.
+    """
+    import dagster as dg
+
+    from plinth.operation.spending import corpus_admission, parameters
+
+    last = costs.load(ctx.workspace, asset)
+    if cached:
+        made_by = {"made_by": dg.MetadataValue.dagster_run(last.run)} if last and last.run else {}
+        return {"cost_usd": money(0.0), "cpu_seconds": 0.0, "duration_seconds": 0.0, **made_by}
+    if last is None:
+        return {}
+    return {
+        "cost_usd": money(corpus_admission.price(last, parameters.load(ctx.workspace).prices)),
+        "cpu_seconds": round(last.tasks.cpu_s + last.driver_cpu_s, 2),
+        "duration_seconds": round(last.wall_s, 2),
+    }
+
+
+def money(amount: float) -> str:
+    """Two decimals; amounts below 0.005 print as `< 0.01`."""
+    return "< 0.01" if 0 < amount < 0.005 else f"{amount:,.2f}"
+
+
+def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
+    """A page of the workspace: a link where it is served, else its path, which no browser follows from Dagster."""
+    import dagster as dg
+
+    from plinth.storage import addresses
+
+    url = addresses.page_url(ctx.workspace, path)
+    return dg.MetadataValue.url(url) if url else dg.MetadataValue.path(path)
+
+
+def _place(value: Any) -> int:
+    """Plots, then numbers, then tables and text, then everything else."""
+    import dagster as dg
+
+    if isinstance(value, dg.MarkdownMetadataValue):
+        return 0 if str(value.md_str).startswith(PICTURE) else 2
+    return 1 if isinstance(value, int | float) else 3
+
+
+def page_link(pages: str) -> dict[str, Any]:
+    """Metadata of every asset: where the pages of the workspace are served, or nothing where they are not."""
+    import dagster as dg
+
+    return {"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}
+
+
+def markdown(text: str) -> dg.MarkdownMetadataValue:
+    """Markdown as metadata. Stages import Dagster through here, when they show something: reading commands never do."""
+    import dagster as dg
+
+    return dg.MetadataValue.md(text)
+
+
+class Code(str):
+    """Text of a cell that is shown as code."""
+
+
+def table(header: list[str], rows: list[list[Any]]) -> str:
+    """A Markdown table; a long one is cut, with a note. Cells are foreign text, unless they are `Code`."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows[:MAX_TABLE_ROWS]]
+    if len(rows) > MAX_TABLE_ROWS:
+        lines.append(f"\n… and {len(rows) - MAX_TABLE_ROWS} more")
+    return "\n".join(lines)
+
+
+def interval(estimate: Mapping[str, Any]) -> str:
+    """The interval of an estimate as a manifest has it; its flags where it has none."""
+    if "low" in estimate:
+        return f"{_cell(float(estimate['low']))} to {_cell(float(estimate['high']))}"
+    return ", ".join(estimate["flags"])
+
+
+def picture(draw: Callable[..., Figure], *args: Any) -> dg.MarkdownMetadataValue:
+    """A figure of `plinth.report`, inline as PNG."""
+    from plinth.report.render import png
+
+    return markdown(f"{PICTURE}{base64.b64encode(png(draw, *args)).decode()})")
+
+
+def column_schema(schema: pa.Schema) -> dg.TableSchema:
+    """An Arrow schema in Dagster's terms."""
+    import dagster as dg
+
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable))
+            for field in schema
+        ]
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return code(value) if isinstance(value, Code) else plain(value)

@@ -1,0 +1,202 @@
+"""`initial` and `teacher`: models that the run begins from or learns from, proved and hashed before it trains."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import GateError, MissingError
+from plinth.evaluation.comparison.folder import open_file
+from plinth.model.hugging_face import CONFIG
+from plinth.provenance.statements import chain
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.storage.checkout import resolve
+from plinth.storage.off_limits import place
+from plinth.training import config, manifests
+from plinth.training.checkpoint import checkpoint, mean_record
+from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.training.initial import source
+from plinth.training.initial.parameters import InitialWeights
+from plinth_assets.framework.inputs import shared_owner
+from plinth_assets.framework.present import markdown, table
+from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_registry import taint
+from plinth_registry.released import record_of, standing_of, verify_release
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """An asset for the weights that the recipe begins from, and one for its teacher, where it names them."""
+    return [stage(asset, params, shared_owner(recipe)) for asset, params in _named(recipe).items()]
+
+
+def begun(recipe: Recipe) -> tuple[str, ...]:
+    """The assets of the models that the run begins from or learns from."""
+    return tuple(_named(recipe))
+
+
+def _named(recipe: Recipe) -> dict[str, InitialWeights]:
+    """What the recipe names, by asset."""
+    distillation = recipe.training.distillation
+    given = {source.ASSET: recipe.training.initial, source.TEACHER: distillation.weights if distillation else None}
+    return {asset: params for asset, params in given.items() if params is not None}
+
+
+def stage(asset: str, params: InitialWeights, owner: str) -> Stage:
+    """The asset of a model that exists."""
+    use = "that the run begins from" if asset == source.ASSET else "that are learnt from"
+    return Stage(
+        asset=asset,
+        deps=(),
+        make=partial(_make, asset, params),
+        outside=partial(_outside, params),
+        version=source.VERSION,
+        params={"licence": params.licence},
+        group="training",
+        description=f"Weights {use}, by content; lineage goes on through their parent.",
+        owner=owner,
+        kinds=("huggingface",) if params.folder else ("pytorch",),
+        present=_present,
+        pool="training",
+    )
+
+
+def _make(asset: str, params: InitialWeights, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    """Prove the source and make its manifest.
+
+    Raises:
+        GateError: a mark stands against it, or a release was never released.
+        SignatureError, LineageError, CheckpointError: it does not verify.
+    """
+    if params.folder:
+        made = source.of_folder(ctx, _folder(ctx, params.folder), params.licence, asset)
+    else:
+        parent = _release(ctx, params.release) if params.release else _checkpoint(ctx, params.checkpoint or "")
+        ctx.refs.save(parent)
+        made = source.of_checkpoint(ctx, parent, asset)
+    if marks := taint.marks_on(ctx, chain(ctx.refs, made)):
+        raise GateError(
+            f"the weights of the asset {asset} are tainted",
+            found="; ".join(marks),
+            remedy="name others: no option begins from, or learns from, what is tainted",
+        )
+    say(f"{asset} is {', '.join(f'{kind} {digest[:12]}' for kind, digest in made.inputs.items())}")
+    return made
+
+
+def _release(ctx: Context, target: str) -> Manifest:
+    """The checkpoint of a released version, proved from the signed history; MLflow is not asked."""
+    name, version = _version(ctx, target)
+    return ctx.refs.load(verify_release(ctx, name, version)[0].checkpoint)
+
+
+def vocabulary(ctx: Context, params: InitialWeights) -> int:
+    """Rows of the embeddings of the weights that a recipe names, for plans: nothing is proved.
+
+    Raises:
+        MissingError: nothing has that name.
+    """
+    if params.folder:
+        with open_file(_folder(ctx, params.folder), CONFIG) as stream:
+            return int(json.load(stream)["vocab_size"])
+    mean = _mean(ctx, params.checkpoint or "")
+    if params.checkpoint and mean is None:
+        return _run(ctx, params.checkpoint)[0].vocab_size
+    made = mean or ctx.refs.load(_meant(params, ctx))
+    (described_by,) = made.named(CONFIG)
+    return int(json.loads(ctx.store.read_bytes(described_by.blob))["vocab_size"])
+
+
+def _version(ctx: Context, target: str) -> tuple[str, str]:
+    """Name and number of `NAME@PLACE` or `NAME/VERSION`."""
+    name, at, which = target.rpartition("@") if "@" in target else target.rpartition("/")
+    version = standing_of(ctx, name).aliases.get(which) if at == "@" else which
+    if not name or not version:
+        raise MissingError(
+            f"no release {target!r}",
+            expected="NAME@champion, NAME@canary or NAME/VERSION of the signed history",
+            remedy="`plinth status` lists releases; `checkpoint` names what was not released",
+        )
+    return name, version
+
+
+def require_checkpoint(ctx: Context, target: str) -> None:
+    """Refuse what names no checkpoint that is kept, before anything is trained that would go on from it.
+
+    Raises:
+        MissingError: no run, or none of its kept checkpoints, has that name.
+    """
+    if _mean(ctx, target) is None:
+        manifests.committed_step(*_run(ctx, target))
+
+
+def _checkpoint(ctx: Context, target: str) -> Manifest:
+    if (mean := _mean(ctx, target)) is not None:
+        mean_record.require(RunDirectory(ctx.workspace.runs / str(mean.stats.get("run_id"))), mean)
+        return mean
+    run, step = _run(ctx, target)
+    return manifests.committed_manifest(ctx, run, step)
+
+
+def _mean(ctx: Context, target: str) -> Manifest | None:
+    """The mean of checkpoints with this digest, or with a digest that begins so; None where it names something else."""
+    try:
+        found = resolve(ctx.refs, target)
+    except MissingError:
+        return None
+    return found if mean_record.is_mean(found) else None
+
+
+def _run(ctx: Context, target: str) -> tuple[RunConfig, int | None]:
+    """The run that `RUN` or `RUN:STEP` names, by its id or a unique beginning of it, and the step."""
+    name, colon, step = target.partition(":")
+    found = sorted(path.parent.name for path in ctx.workspace.runs.glob("*/config.json"))
+    chosen = [one for one in found if one == name] or [one for one in found if one.startswith(name)]
+    if len(chosen) != 1 or (colon and not step.isdecimal()):
+        raise MissingError(
+            f"no run or step {target!r}",
+            found=", ".join(chosen) or "no run whose id begins so",
+            expected="RUN or RUN:STEP of this workspace, or the digest of a mean of checkpoints",
+            remedy="folders of `runs/` are named by run id; `plinth checkpoint list RUN` lists checkpoints",
+        )
+    return config.load(ctx.workspace.runs / chosen[0] / "config.json"), int(step) if step else None
+
+
+def _folder(ctx: Context, given: str) -> Path:
+    base = ctx.workspace.input
+    folder = Path(base, given) if isinstance(base, Path) else Path(given)
+    if not folder.is_dir():
+        raise MissingError(f"no folder {folder}", remedy="give it, or an absolute path")
+    return Path(place(str(folder.absolute()), base).path)
+
+
+def _outside(params: InitialWeights, ctx: Context) -> str:
+    """Changes when the name means something else, or marks do. What it means is proved and hashed by `make`."""
+    return fingerprint.digest([_meant(params, ctx), [mark.target for mark in taint.records(ctx)]])
+
+
+def _meant(params: InitialWeights, ctx: Context) -> str:
+    if params.folder:
+        files = sorted(path for path in _folder(ctx, params.folder).iterdir() if path.is_file())
+        return fingerprint.digest([[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files])
+    if params.release:
+        return record_of(ctx, *_version(ctx, params.release)).candidate["checkpoint"]
+    if (mean := _mean(ctx, params.checkpoint or "")) is not None:
+        return mean.digest
+    run, step = _run(ctx, params.checkpoint or "")
+    number = step if step is not None else max(checkpoint.committed(run.directory), default=0)
+    record = checkpoint.record_path(run.directory, number)
+    return fingerprint.digest(record.read_text() if record.exists() else "")
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[kind, digest] for kind, digest in made.inputs.items()]
+    rows += [[name, str(made.stats[name])] for name in ("run_id", "step", "vocab_size") if name in made.stats]
+    rows += [["licence", made.params["licence"]]] if "licence" in made.params else []
+    rows += [[part.name, f"{part.blob.bytes:,} bytes"] for part in made.parts]
+    return {"source": markdown(table(["what", "value"], rows)), "model": made.stats["model"]}

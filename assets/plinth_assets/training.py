@@ -1,0 +1,358 @@
+"""`run` and `checkpoint`: a detached job that the asset submits or finds again, and follows.
+
+The job outlives the orchestrator. Events of its timeline are relayed here: to the step's log, to MLflow
+in batches, and as plots once it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.protected import protected
+from plinth.errors import PlinthError
+from plinth.evaluation.probes import probe_sets
+from plinth.model import flops
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.text.markdown import plain
+from plinth.training import config, job, manifests, preparation
+from plinth.training.attempts import statement
+from plinth.training.checkpoint import checkpoint, mean_record
+from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.training.distillation import stored_logits
+from plinth.training.initial import replay, source
+from plinth.training.notices import notices
+from plinth.training.telemetry import run_figures
+from plinth.training.telemetry.run_figures import LABELS
+from plinth.training.telemetry.timeline import read_events, timeline
+from plinth.training.validation import seeds
+from plinth.training.validation.probe_curves import curves
+from plinth_assets.framework.inputs import by_bucket, each, planted, read_by_run, shared_owner
+from plinth_assets.framework.present import markdown, page_value, picture, table
+from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.initial import begun
+from plinth_assets.teacher_logits import stored
+from plinth_registry import api
+from plinth_registry.page_links import NOTE
+
+RELAY_INTERVAL_S = 10.0
+LOGGED_EVENTS = frozenset(
+    {"checkpoint", "save_failed", "refused", "upload_failed", "downloaded", "audited", "amended", "stopped_by_rule"}
+    | {"restart", "vanished", "lost", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
+    | {"averaged", "allowance", "allowance_spent"}
+    | {"finished", "failed", "stopped"}
+)
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """The run, then its final checkpoint."""
+    owner = shared_owner(recipe)
+    kinds = ("deepspeed", "pytorch")
+    model, parallel = recipe.training.model, recipe.training.parallel
+    return [
+        Stage(
+            asset="run",
+            deps=(
+                *("mixture", "tokenizer", *each(recipe, "shards")),
+                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *begun(recipe), *stored(recipe)),
+            ),
+            make=partial(_run, recipe),
+            intact=_has_last_checkpoint,
+            version=config.VERSION,
+            params=config.identified(recipe.training, "amendments"),
+            group="training",
+            description=f"One training run: {model.layers} layers of {model.dim}, ZeRO-{parallel.zero_stage}.",
+            owner=owner,
+            kinds=kinds,
+            present=partial(_present_run, recipe),
+            pool="training",
+        ),
+        Stage(
+            asset="checkpoint",
+            deps=("run", "tokenizer"),
+            make=partial(_checkpoint, recipe),
+            version=config.VERSION,
+            params=_average(recipe),
+            group="training",
+            description="Weights, configuration, state and resume proof of the final committed checkpoint, or of the "
+            "mean of checkpoints that the recipe asks for.",
+            owner=owner,
+            kinds=kinds,
+            present=_present_checkpoint,
+            pool="training",
+        ),
+    ]
+
+
+def _has_last_checkpoint(ctx: Context, run: Manifest) -> bool:
+    """False if a kept run has lost its last checkpoint: the run is resumed. A run whose folder is gone was let go."""
+    directory = RunDirectory(ctx.workspace.runs / str(run.stats["run_id"]))
+    return not directory.root.exists() or int(run.stats["steps"]) in checkpoint.kept(directory)
+
+
+def _average(recipe: Recipe) -> dict[str, Any]:
+    """The mean that the recipe asks for, in the identity of the asset `checkpoint`."""
+    average = recipe.training.checkpoints.average
+    return {} if average is None else {"average": average.model_dump(mode="json")}
+
+
+def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
+    shards = read_by_run(recipe, inputs, "shards") | replay.shards_of(ctx, inputs["mixture"])
+    curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
+    data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
+    scored = {name: inputs[name] for name in _probes(recipe)}
+    models = inputs.get(source.ASSET), inputs.get(source.TEACHER), inputs.get(stored_logits.ASSET)
+    return preparation.prepare(ctx, recipe.name, recipe.training, *data, scored, *models)
+
+
+def _canaries(recipe: Recipe) -> tuple[str, ...]:
+    """Assets of the planted text, for a run that must draw all of it."""
+    return planted(recipe, "curated", "shards")
+
+
+def _heldout(recipe: Recipe) -> tuple[str, ...]:
+    """Assets with held-out text, for a run with validation."""
+    return each(recipe, "curated") if recipe.training.validation is not None else ()
+
+
+def _probes(recipe: Recipe) -> tuple[str, ...]:
+    """The items of probes and their comparison with training text, for a run that scores them."""
+    validation = recipe.training.validation
+    scores = recipe.probes is not None and validation is not None and validation.probes_share
+    return (probe_sets.ASSET, protected.ASSET) if scores else ()
+
+
+def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    from plinth.operation.spending import admission, settlement
+    from plinth.report.run.metrics import words
+
+    prepared = _prepared(recipe, ctx, inputs)
+    told = notices(ctx, prepared)
+    handle = admission.submit(ctx, prepared)
+    say(f"run {prepared.run_id}: job {handle.id}, log {prepared.directory.log}")
+    relay = TimelineRelay(ctx, recipe, prepared.run_id, say)
+    api.describe_run(ctx, recipe, prepared.run_id, run_params(prepared), _run_tags(ctx, recipe, prepared))
+    with ctx.progress.meter("run", prepared.total_steps) as meter:
+        seen = 0
+        meter.tell(f"job {handle.id} submitted; ranks start, load the data and build the model before the first step")
+        for line in told:
+            say(line)
+            meter.tell(line)
+
+        def on_event(event: dict[str, Any]) -> None:
+            nonlocal seen
+            relay.add(event)
+            if event["event"] == "step" and event["step"] > seen:
+                meter.advance(event["step"] - seen, f"loss {event['loss']:.3f}  {event['tokens_per_s']:,.0f} tokens/s")
+                seen = event["step"]
+            elif event["event"] in LOGGED_EVENTS:
+                line = f"{event['event']}: {words(event)}"
+                say(line)
+                if event["event"] != "checkpoint":
+                    meter.tell(line)
+
+        try:
+            job.follow(ctx, prepared, on_event)
+        except PlinthError:
+            with contextlib.suppress(PlinthError):  # the error of the run matters more than that of its page
+                meter.tell(f"page: {_page(ctx, prepared)}")
+            raise
+        finally:
+            with contextlib.suppress(PlinthError):  # `plinth cost` settles what is not settled here
+                settlement.settle(ctx)
+    relay.finish([_page(ctx, prepared), prepared.directory.events])
+    figures = run_figures.of_history(timeline(prepared.directory.events)).known()
+    api.describe_run(ctx, recipe, prepared.run_id, {}, _run_tags(ctx, recipe, prepared), figures)
+    return manifests.run_manifest(ctx, prepared)
+
+
+def run_params(prepared: RunConfig) -> dict[str, Any]:
+    """The parameters of a run that people sort and compare runs by in MLflow."""
+    model, optimizer = prepared.model, prepared.optimizer
+    return {
+        "layers": model.layers,
+        "dim": model.dim,
+        "heads": model.heads,
+        "parameters": flops.parameters(model, prepared.vocab_size).total,
+        "vocab_size": prepared.vocab_size,
+        "lr": optimizer.lr,
+        "lr_schedule": optimizer.schedule,
+        "global_batch_sequences": prepared.global_batch_sequences,
+        "sequence_tokens": prepared.sequence_tokens,
+        "total_steps": prepared.total_steps,
+        "total_tokens": prepared.tokens_through(prepared.total_steps),
+        "precision": prepared.precision,
+        "ranks": prepared.ranks,
+        "seed": prepared.seed,
+    }
+
+
+def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, str]:
+    """MLflow's own tags of a run: user, source with its commit, and a description that defines the figures."""
+    hosts = [host for one in statement.known(prepared.directory) for host in
+             statement.stated(one, prepared.run_id).hosts if host.commit]  # fmt: skip
+    figures = "\n".join(f"- `{name}`: {label}" for name, label in LABELS.items())
+    tags = {
+        "mlflow.user": ctx.requested_by or getpass.getuser(),
+        "mlflow.source.type": "JOB",
+        "mlflow.source.name": f"plinth run, recipe {recipe.name}",
+        NOTE: f"Training run `{prepared.run_id}`. {plain(recipe.description)}\n\n"
+        f"Figures of the whole run:\n\n{figures}",
+    }
+    return tags | ({"mlflow.source.git.commit": hosts[-1].commit} if hosts else {})
+
+
+class TimelineRelay:
+    """Events to MLflow in batches, from a thread: a slow or absent server delays the metrics, but neither the training
+    nor its log."""
+
+    def __init__(
+        self, ctx: Context, recipe: Recipe, run_id: str, say: Say, interval_s: float = RELAY_INTERVAL_S
+    ) -> None:
+        self.ctx, self.recipe, self.run_id, self.say = ctx, recipe, run_id, say
+        self.interval_s = interval_s
+        self.waiting: list[dict[str, Any]] = []
+        self.sent = time.monotonic()
+        self._under_way: tuple[threading.Thread, list[Exception], int] | None = None
+
+    def add(self, event: dict[str, Any]) -> None:
+        self.waiting.append(event)
+        if self._under_way is not None and not self._under_way[0].is_alive():
+            self.drain()
+        if self._under_way is None and time.monotonic() - self.sent > self.interval_s:
+            self._send()
+
+    def finish(self, files: list[Path]) -> None:
+        """Send what is left, and the files of the run.
+
+        Raises:
+            RegistryError: the server is away; when the asset is asked for again, it is sent.
+        """
+        self.drain()
+        self._relay(self.waiting)
+        api.keep_files(self.ctx, self.recipe, self.run_id, files)
+
+    def _send(self) -> None:
+        self.sent, events, errors = time.monotonic(), list(self.waiting), list[Exception]()
+
+        def send() -> None:
+            try:
+                self._relay(events)
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=send, name="relay", daemon=True)
+        self._under_way = thread, errors, len(events)
+        thread.start()
+
+    def drain(self) -> None:
+        """Wait for the batch under way; an error that the next attempt may not meet is only logged."""
+        if self._under_way is None:
+            return
+        (thread, errors, count), self._under_way = self._under_way, None
+        thread.join()
+        if not errors:
+            del self.waiting[:count]
+        elif isinstance(errors[0], PlinthError):
+            self.say(f"MLflow did not accept {count} events; the next attempt follows: {errors[0].what}")
+        else:
+            raise errors[0]
+
+    def _relay(self, events: list[dict[str, Any]]) -> None:
+        api.relay_timeline(self.ctx, self.recipe, self.run_id, events)
+
+
+def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    run = inputs["run"]
+    prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
+    average = recipe.training.checkpoints.average
+    if average is None:
+        return manifests.checkpoint_manifest(ctx, prepared, run)
+    from plinth.training.checkpoint.averaging import asked  # torch: only where a recipe asks for a mean
+
+    made = asked(ctx, prepared, average)
+    say(f"the checkpoint is a {mean_record.in_words(made)}")
+    return made
+
+
+def _present_checkpoint(ctx: Context, made: Manifest) -> dict[str, Any]:
+    kind = mean_record.in_words(made) if mean_record.is_mean(made) else f"step {made.stats['step']}"
+    return {"checkpoint": kind, "run": made.stats["run_id"]}
+
+
+def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
+    import dagster as dg
+
+    from plinth.report import figures as report_figures
+    from plinth.report.run.metrics import words
+
+    prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
+    events = timeline(prepared.directory.events)
+    figures = run_figures.of_history(events)
+    facts = {LABELS[name]: value for name, value in figures.rounded().items()} | manifests.facts(ctx, prepared)
+    logged = [event for kind in sorted(LOGGED_EVENTS) for event in events.of(kind)]
+    logged.sort(key=lambda event: event["seq"])
+    rows = [[event["event"], words(event)] for event in logged]
+    return _present_probes(prepared) | {
+        "run": made.stats["run_id"],
+        **figures.known(),
+        "loss": picture(report_figures.loss, list(events.steps.values()), logged, figures.final_loss),
+        "facts": markdown(table(["fact", "value"], [list(item) for item in facts.items()])),
+        "timeline": markdown(table(["event", "what"], rows)),
+        **_present_cost(ctx, prepared),
+        "page": page_value(ctx, _page(ctx, prepared)),
+        "log": dg.MetadataValue.path(prepared.directory.log),
+        "events": dg.MetadataValue.path(prepared.directory.events),
+    }
+
+
+def _page(ctx: Context, prepared: RunConfig) -> Path:
+    """The page of the run, at the price of the ledger."""
+    from plinth.operation.spending import parameters
+    from plinth.report.run import build
+
+    price = parameters.load(ctx.workspace).price(prepared.stopping.price_per_rank_hour)
+    return build.write(ctx, prepared, price_per_rank_hour=price or None)
+
+
+def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
+    """What the run's jobs cost, on what, and the energy of its devices; nothing where the ledger is away."""
+    from plinth.operation.spending import summary
+    from plinth.operation.spending.energy import Energy
+
+    try:
+        row = summary.of_run(ctx, prepared.run_id)
+    except PlinthError:
+        return {}
+    if row is None or not row.rank_hours:
+        return {}
+    energy = Energy(row.kwh, row.measured)
+    spent = [[cause, f"{money:,.2f}"] for cause, money in row.causes.items()]
+    return {
+        "cost": row.spent,
+        "rank_hours": row.rank_hours,
+        "cost_by_cause": markdown(table(["spent on", "money"], spent)),
+        "energy": f"{row.kwh:,.3g} kWh, {energy.source}" if row.kwh is not None else energy.source,
+        **({"co2_kg": row.co2_kg} if row.co2_kg is not None else {}),
+    }
+
+
+def _present_probes(prepared: RunConfig) -> dict[str, Any]:
+    """The last look at each probe, where there are any, with what it may decide."""
+    from plinth.report.run import probes
+    from plinth.report.run.metrics import run_metrics
+
+    measured = run_metrics(read_events(prepared.directory.events))
+    rows = probes.rows(measured, seeds.over_seeds(prepared, curves(measured.events)))
+    header = ["probe", "items", "bits per byte", "noise", "control", "signal", "signal / noise", ""]
+    shown = ("name", "count", "score", "noise", "control", "signal", "ratio", "words")
+    return {"probes": markdown(table(header, [[row[key] for key in shown] for row in rows]))} if rows else {}

@@ -1,0 +1,53 @@
+"""Every asset of a recipe with its state, for `plinth status` and reports: up to date, stale, not made or broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.errors import IntegrityError, MissingError, PlinthError
+from plinth.recipe.recipe import Recipe
+from plinth.text.plural import counted
+from plinth_assets.catalog import stages
+from plinth_assets.framework.up_to_date import Decision, decide
+
+
+def elsewhere(count: int) -> str:
+    """A sentence about assets whose seal is not this workspace's: a folder that was moved has its trust elsewhere."""
+    return (
+        f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or none, so the "
+        "next run makes them again; where this workspace was moved or copied, bring `seal` from its trust folder "
+        "first (docs/installation.md)"
+    )
+
+
+def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
+    """Every asset with its state, rows and digest; `own` is False where another workspace's seal published it, and
+    `error` says why what was published cannot be read."""
+    catalog = stages(recipe)
+    try:
+        todo = decide(ctx, catalog)
+    except PlinthError:  # sources that cannot be read now must not hide published assets
+        todo = Decision((), tuple(stage.asset for stage in catalog))
+    rows = []
+    for stage in catalog:
+        manifest = todo.manifests.get(stage.asset)
+        state, own, broken = "up to date" if manifest else "not made", True, None
+        try:
+            if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # one that nobody here published is stale, too
+                manifest, state, own = ctx.refs.load(ref.digest), "stale", ctx.refs.own(ref)
+        except (MissingError, IntegrityError) as error:  # one that cannot be read hides no other
+            state, broken = "broken", error
+        rows.append(
+            {
+                "asset": stage.asset,
+                "group": stage.group,
+                "state": state,
+                "own": own,
+                "rows": manifest.rows if manifest else None,
+                "bytes": manifest.bytes if manifest else None,
+                "digest": manifest.digest if manifest else None,
+                "error": broken and broken.what,
+            }
+        )
+    return rows

@@ -1,0 +1,98 @@
+"""Checklists in Dagster: one asset each, with a check per line, evaluated by schedule.
+
+A line that fails is a failed check; one that warns, or could not be determined, is a failed check of severity WARN, for
+neither is a pass. A waived one passes, with the waiver in its description. Does not belong here: the lines
+(`plinth.operation.checklists.catalog`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from plinth.compute.context import Context
+from plinth.errors import MissingError, RequestError
+from plinth.operation.checklists import catalog, review, settings
+from plinth.operation.checklists.check import CHECKLISTS, PURPOSES, CheckedLine, ChecklistName
+from plinth.operation.checklists.scope import CheckScope
+from plinth.recipe.recipe import Recipe
+from plinth.storage.workspace import Workspace
+from plinth_assets.framework.present import page_link, table
+from plinth_jobs.last_recipe import recall
+
+#: First part of the assets' keys, and their group.
+GROUP = "checklists"
+#: Every six hours; `incident` is for whoever has one.
+CRON = "17 */6 * * *"
+#: Name of the job.
+JOB = "evaluate_checklists"
+
+
+def assets(recipe: Recipe, workspace: Path, pages: str = "") -> list[dg.AssetsDefinition]:
+    """The checklists of a workspace as assets, which link its pages where these are served."""
+    return [_asset(name, recipe, workspace, pages) for name in CHECKLISTS]
+
+
+def key_of(name: ChecklistName) -> dg.AssetKey:
+    """The asset of a checklist."""
+    return dg.AssetKey([GROUP, name])
+
+
+def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, pages: str) -> dg.AssetsDefinition:
+    lines = catalog.checks(name)
+    specs = [dg.AssetCheckSpec(_named(one.name), asset=key_of(name), description=one.claim) for one in lines]
+
+    @dg.asset(
+        key=key_of(name),
+        group_name=GROUP,
+        description=f"{PURPOSES[name]} `plinth check {name}`.",
+        owners=["team:operation"],
+        kinds={"plinth"},
+        code_version="1",
+        check_specs=specs,
+        metadata=page_link(pages),
+    )
+    def _checklist() -> Iterator[Any]:
+        found = review.evaluate(_scope(recipe, workspace), lines)
+        rows = [[one.name, one.outcome, one.owner, one.evidence, one.remedy] for one in found]
+        words = table(["check", "outcome", "owner", "seen", "remedy"], rows)
+        yield dg.MaterializeResult(
+            metadata={
+                "lines": dg.MetadataValue.md(words),
+                **{outcome: sum(one.outcome == outcome for one in found) for outcome in ("pass", "warn", "fail")},
+                "undetermined": sum(one.outcome == "undetermined" for one in found),
+            }
+        )
+        for one in found:
+            yield _result(name, one)
+
+    return _checklist
+
+
+def _result(name: ChecklistName, line: CheckedLine) -> dg.AssetCheckResult:
+    severity = dg.AssetCheckSeverity.ERROR if line.outcome == "fail" else dg.AssetCheckSeverity.WARN
+    return dg.AssetCheckResult(
+        asset_key=key_of(name),
+        check_name=_named(line.name),
+        passed=line.outcome in ("pass", "not applicable", "waived"),
+        severity=severity,
+        description="; ".join(part for part in (line.outcome, line.evidence, line.waiver) if part),
+        metadata={"remedy": line.remedy, "owner": line.owner},
+    )
+
+
+def _scope(recipe: Recipe, workspace: Path) -> CheckScope:
+    ctx = Context(Workspace(workspace))
+    try:
+        path = recall(workspace)
+    except (MissingError, RequestError):
+        path = None
+    return CheckScope(ctx, recipe, path, settings.load(ctx.workspace))
+
+
+def _named(name: str) -> str:
+    """A line's name as Dagster takes it."""
+    return name.replace("-", "_")

@@ -1,0 +1,23 @@
+"""The command line: `plinth COMMAND`. A folder is a section of `plinth --help`; a module holds a command or a few.
+
+    root     the sections and their help; errors as messages with exit codes
+    options  --workspace, --recipe, --json, and the settings that they fill
+    output   tables for people, JSON for programs
+    models   a model by any of its names
+
+    start/     set up and run
+    corpus/    from sources to the ledger
+    tokens/    tokenizer, packing, mixture
+    training/  jobs, runs, checkpoints
+    evaluation/  slices of held-out text, generation
+    experiment/  arms and their effects, scaling ladders
+    operation/  metrics, alerts, dashboards, reviews of weeks and months
+    release/   approval, verification, export
+
+Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help
+ends with an example, and it takes `--json` where it reads.
+"""
+
+from plinth_jobs.cli.root import main
+
+__all__ = ["main"]

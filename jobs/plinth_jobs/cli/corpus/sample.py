@@ -1,0 +1,245 @@
+"""`plinth sample`, `plinth review`, `plinth label`: human review of removed documents."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plinth.text.terminal import visible
+from plinth_jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.corpus.slices.review_labels import Review
+
+WORDS = {"g": "good", "b": "bad", "s": None, "good": "good", "bad": "bad"}
+
+reviewer_option = click.option(
+    "--reviewer",
+    envvar="PLINTH_REVIEWER",
+    metavar="NAME",
+    help="Name of the reviewer; by default the user of this machine.",
+)
+
+
+@click.command(
+    epilog=examples(
+        "plinth sample --reason too_few_words",
+        "plinth sample --reason near_duplicate --bucket web -n 100 --out near.jsonl",
+        "plinth sample --reason extract_timeout --json | jq -r '.[].uri'",
+    )
+)
+@click.option("--reason", required=True, help="Reason of a verdict or reject, as `plinth funnel` lists them.")
+@shared
+@click.option("-b", "--bucket", help="Only this bucket.")
+@click.option("-n", "--count", type=click.IntRange(1, 100_000), default=20, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed draws another sample.")
+@click.option("--fired", is_flag=True, help="Every document that the rule fires on, also where another rule was first.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth review`.")
+@json_option
+def sample(
+    settings: Settings,
+    reason: str,
+    bucket: str | None,
+    count: int,
+    seed: int,
+    fired: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Draw a sample of the documents or records that a reason removed. The same seed draws the same sample."""
+    from plinth.corpus.slices import removed_samples
+    from plinth.storage.atomic import write_bytes
+    from plinth_jobs.cli import output
+
+    ctx = settings.context(waits=not (out or as_json))
+    rows = removed_samples.sample(ctx, reason, _buckets(ctx, bucket), count, seed, fired=fired)
+    if out:
+        write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+        output.say(f"{len(rows)} of {reason} in {out}; fill in `label` (good or bad), then: `plinth review {out}`")
+    elif as_json:
+        output.emit_json(rows)
+    else:
+        click.echo_via_pager(_pages(rows)) if sys.stdout.isatty() else click.echo("".join(_pages(rows)), nl=False)
+
+
+@click.command(
+    epilog=examples(
+        "plinth sample --reason too_few_words --out short.jsonl && plinth review short.jsonl",
+        "plinth review summary",
+    )
+)
+@click.argument("what", metavar="FILE.jsonl|summary")
+@shared
+@reviewer_option
+@json_option
+def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -> None:
+    """Store the labels of a sample and prompt for missing ones. `summary` shows the precision of every reason.
+
+    `bad` means that the document was rightly removed, `good` that it should have stayed.
+    """
+    from plinth.corpus.slices import review_labels
+    from plinth_jobs.cli import output
+
+    ctx = settings.context(waits=True)
+    if what == "summary":
+        return _show_summary(ctx, as_json)
+    rows = list(_rows(Path(what)))
+    given = [row for row in rows if row.get("label")]
+    asked = [] if as_json or not sys.stdin.isatty() else list(_asked([row for row in rows if not row.get("label")]))
+    labels = [_label(row["id"], row["reason"], row["label"], reviewer, row.get("note") or "") for row in given + asked]
+    if labels:
+        review_labels.append(ctx.workspace, labels)
+    left = len(rows) - len(labels)
+    if as_json:
+        output.emit_json({"kept": len(labels), "without_label": left})
+    else:
+        output.say(f"{len(labels)} labels stored, {left} of {what} have none yet. `plinth review summary` shows all.")
+    return None
+
+
+@click.command(
+    epilog=examples('plinth label 9f86d081884c7d659a2feaa0c55ad015 good --reason few_stop_words --note "a poem"')
+)
+@click.argument("document", metavar="ID")
+@click.argument("word", metavar="good|bad", type=click.Choice(["good", "bad"]))
+@shared
+@click.option("--reason", help="Reason of the removal; by default that of its verdict.")
+@click.option("--note", default="", help="Comment on the label.")
+@reviewer_option
+@json_option
+def label(
+    settings: Settings, document: str, word: str, reason: str | None, note: str, reviewer: str | None, as_json: bool
+) -> None:
+    """Label one document: rightly removed (bad) or wrongly removed (good)."""
+    from plinth.corpus.slices import review_labels
+    from plinth_jobs.cli import output
+
+    ctx = settings.context()
+    made = _label(document, reason or _reason(ctx, document), word, reviewer, note)
+    path = review_labels.append(ctx.workspace, [made])
+    if as_json:
+        output.emit_json(made)
+    else:
+        output.say(f"{made.id} is {made.label} for {made.reason}, by {made.reviewer}; stored in {path}")
+
+
+def _buckets(ctx: Context, bucket: str | None) -> list[str]:
+    from plinth.errors import MissingError
+
+    have = [ref.asset.removesuffix("/documents") for ref in ctx.refs.all() if ref.asset.endswith("/documents")]
+    if bucket is not None and bucket not in have:
+        raise MissingError(f"no bucket {bucket}", expected=f"one of {', '.join(have)}" if have else "documents")
+    return have if bucket is None else [bucket]
+
+
+def _reason(ctx: Context, document: str) -> str:
+    from plinth.errors import MissingError
+    from plinth.provenance.explain import explain_document
+
+    found = explain_document(ctx, document)
+    if not found["reason"]:
+        raise MissingError(f"{document} was not removed ({found['status']})", remedy="name a reason with --reason")
+    return str(found["reason"])
+
+
+def _label(document: str, reason: str, word: str, reviewer: str | None, note: str) -> Review:
+    from pydantic import ValidationError
+
+    from plinth.corpus.slices.review_labels import Review
+    from plinth.errors import RecipeError
+
+    moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    given = {"id": document, "reason": reason, "label": word, "reviewer": reviewer or getpass.getuser()}
+    try:
+        return Review.model_validate({**given, "time": moment, "note": note})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecipeError(
+            f"no label: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            found=first.get("input"),
+            expected="an id of 32 hexadecimal digits, a reason, good or bad",
+        ) from error
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    from plinth.errors import MissingError, RecipeError
+
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MissingError(
+            f"cannot read {path}", found=error, remedy="`plinth sample --reason REASON --out FILE.jsonl` makes one"
+        ) from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line) if line.strip() else None
+        except ValueError as error:
+            raise RecipeError(f"{path}:{number} is not JSON", found=error, remedy="correct the line") from error
+        if row is None:
+            continue
+        if not isinstance(row, dict) or not {"id", "reason"} <= row.keys():
+            raise RecipeError(f"{path}:{number} is no line of a sample", expected="an object with id, reason and label")
+        yield row
+
+
+def _asked(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One by one, until the reviewer quits."""
+    for row in rows:
+        click.echo(_page(row))
+        word = click.prompt("[g]ood, [b]ad, [s]kip, [q]uit", type=click.Choice([*WORDS, "q"]), show_choices=False)
+        if word == "q":
+            return
+        if WORDS[word]:
+            yield {**row, "label": WORDS[word]}
+
+
+def _pages(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for number, row in enumerate(rows, start=1):
+        yield f"{number}/{len(rows)}  {_page(row)}\n"
+
+
+def _page(row: dict[str, Any]) -> str:
+    """One row for a person."""
+    values = ", ".join(f"{name} = {value}" for name, value in (row.get("values") or {}).items())
+    kept = row.get("survivor")
+    other = f"of {kept['uri']}  {kept['bucket']} {kept['id']}" if kept else row.get("where", "")
+    why = f"  {values}  ({row['rule']})" if row.get("rule") else f"  {other}"
+    text = visible(f"  {row['bucket']} {row['id']}\n  {row['reason']}{why}\n  {row['excerpt']}\n")
+    return f"{click.style(visible(row['uri']), bold=True)}{text}"
+
+
+def _show_summary(ctx: Context, as_json: bool) -> None:
+    from plinth.corpus.slices import review_labels
+    from plinth.corpus.slices.removed_samples import summary
+    from plinth_jobs.cli import output
+
+    rows = summary(review_labels.read(ctx.workspace))
+    if as_json:
+        output.emit_json(rows)
+        return
+    columns = ("reason", "labels", "right", "wrong", "precision", "from", "to")
+    shown = (
+        (
+            row["reason"],
+            row["labels"],
+            row["rightly_removed"],
+            row["wrongly_removed"],
+            f"{row['precision']:.1%}",
+            f"{row['low']:.1%}",
+            f"{row['high']:.1%}",
+        )
+        for row in rows
+    )
+    output.table(columns, shown, right=columns[1:])
+    if rows:
+        output.say("Share of the labelled that were rightly removed, with Wilson's 95% interval.")
+    else:
+        output.say("No labels yet: `plinth sample --reason R --out FILE.jsonl`, then `plinth review FILE.jsonl`.")

@@ -1,0 +1,82 @@
+"""`plinth keys sign`, `plinth keys publish`, `--propose`: root versions that several holders sign."""
+
+from __future__ import annotations
+
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plinth_jobs.cli.options import F, Settings, shared
+from plinth_jobs.cli.release.key_changes import audited_change, noted_change, tell_change, workspace_of
+
+if TYPE_CHECKING:
+    from plinth.trust.versions import RootProposal
+
+file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+instead_option = click.option("--instead", is_flag=True, help="This machine signed another such version; give that up.")
+
+
+def propose_option(function: F) -> F:
+    """`--propose FILE`, as `propose`: the change is written there for other holders of the root to sign."""
+
+    @click.option("--propose", "file", default=None, metavar="FILE", type=click.Path(path_type=Path),
+                  help="Write the next version of the root to FILE, for its other holders to sign.")  # fmt: skip
+    @instead_option
+    @wraps(function)
+    def run(*args: Any, file: Path | None, instead: bool, **given: Any) -> Any:
+        from plinth.trust.versions import Proposing
+
+        return function(*args, propose=Proposing(file=file, instead=instead) if file else None, **given)
+
+    return run  # type: ignore[return-value]
+
+
+@click.command()
+@file_argument
+@instead_option
+@click.option("--yes", is_flag=True, help="Sign without a question.")
+@shared
+def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
+    """Show what the proposal FILE changes, and add the signature of this machine's root key."""
+    from plinth.trust import versions
+    from plinth.trust.pin import Trust
+
+    workspace = workspace_of(settings)
+    proposal = versions.read(Trust.newest(workspace), file)
+    tell(proposal, file)
+    if not (yes or click.confirm("Sign it?")):
+        return
+    with audited_change(settings, f"sign {_named(proposal)}", proposed=True):
+        tell(versions.sign(workspace, file, expected=proposal.record, instead=instead), file)
+
+
+@click.command()
+@file_argument
+@shared
+def publish(settings: Settings, file: Path) -> None:
+    """Publish the proposal FILE, when enough holders of the root signed it; needs no key."""
+    from plinth.trust import versions
+
+    with noted_change(settings, f"publish {file.name}") as asked:
+        trust = versions.publish_proposal(workspace_of(settings), file)
+        asked.subject = f"publish {trust.root.title}, SHA-256 {trust.root.digest()}"
+    tell_change(trust)
+
+
+def tell(proposal: RootProposal, file: Path) -> None:
+    """Print what a proposal changes, who signed it, and what it lacks."""
+    from plinth.trust import root
+    from plinth_jobs.cli import output
+
+    keys = {**proposal.record.keys, **proposal.before.keys}
+    by = sorted({keys[key_id].owner for key_id in (*proposal.signed_old, *proposal.signed_new)})
+    rest = f"missing: {proposal.missing}" if proposal.missing else "ready: `plinth keys publish FILE`"
+    changes = (f"  {line}" for line in root.changes(proposal.before, proposal.record))
+    lines = (f"{file}: {_named(proposal)}", *changes, f"signed by {', '.join(by) or 'nobody'}; {rest}")
+    output.say(output.plain_markup("\n".join(lines)))
+
+
+def _named(proposal: RootProposal) -> str:
+    return f"version {proposal.record.version} of root {proposal.record.name}, SHA-256 {proposal.record.digest()}"

@@ -1,0 +1,234 @@
+"""`plinth keys`: the root of trust of a workspace, who signs as which role, and the private keys of this machine."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
+from plinth_jobs.cli.release import key_identities, key_proposals
+from plinth_jobs.cli.release.key_changes import audited_change, noted_change, tell_change, workspace_of
+from plinth_jobs.cli.release.key_proposals import propose_option
+
+if TYPE_CHECKING:
+    from plinth.trust.pin import Trust
+    from plinth.trust.versions import Proposing
+
+#: Approver of a demo root: the one that the demo's recipe names.
+DEMO_APPROVER = "demo-approver@example.org"
+
+
+@group(
+    epilog=examples(
+        "plinth keys init --demo",
+        "plinth keys init --name acme --person ada@example.org --person ben@example.org",
+        "plinth keys show",
+    )
+)
+def keys() -> None:
+    """Make and change the root of trust: which keys may sign as which role, until when.
+
+    The root and the private keys lie outside the workspace, in $PLINTH_TRUST or ~/.config/plinth/trust. Nothing else
+    makes a key: what needs one that is not there fails and says so.
+    """
+
+
+@keys.command()
+@click.option("--name", default=None, metavar="NAME", help="Name of the root (default: the workspace's folder).")
+@click.option("--person", "people", multiple=True, metavar="PERSON", help="Approver, by name or e-mail address.")
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650), help="Valid for so many days.")
+@click.option("--demo", is_flag=True, help="To try: asks nothing, and all that it signs is shown as of a demo root.")
+@shared
+def init(settings: Settings, name: str | None, people: tuple[str, ...], days: int, demo: bool) -> None:
+    """Make a root of trust with one key for each role and each approver, and pin it on this machine.
+
+    With --demo, a demo root that is there already is kept.
+    """
+    from plinth.compute.context import Context
+    from plinth.trust import enrolment, pin
+    from plinth_jobs.cli import output
+    from plinth_registry.signed_log import AUDIT
+
+    workspace = workspace_of(settings)
+    if demo and (workspace.trust_folder / pin.ROOT_FILE).exists():
+        trust = pin.Trust.of(workspace)
+        if trust.root.demo:
+            AUDIT.records(Context(workspace))  # one that was deleted is refused now, not after the harvest
+            return output.say(f"{trust.root.title} is pinned already: {trust.folder}")
+    everybody = people or ((DEMO_APPROVER,) if demo else ())
+    called = name or settings.workspace.absolute().name
+    with noted_change(settings, f"init {called}") as asked:
+        trust = enrolment.initialise(workspace, called, everybody, demo=demo, days=days)
+        asked.subject = f"init {trust.root.title}, SHA-256 {trust.root.digest()}"
+    output.say(f"{trust.root.title}: {trust.folder}")
+    if not demo:
+        output.say("Give root.json to whoever verifies. Move the keys to where each role works; the root's to a safe.")
+    return None
+
+
+@keys.command()
+@shared
+@json_option
+def show(settings: Settings, as_json: bool) -> None:
+    """List roles, keys, owners and revocations, and which private keys are on this machine."""
+    from plinth_jobs.cli import output
+
+    trust = _trust(settings)
+    if as_json:
+        return output.emit_json(trust.root)
+    rows = []
+    for role, known in trust.root.roles.items():
+        for key_id in known.keys:
+            key = trust.root.keys[key_id]
+            rows.append([role, key.owner, key_id[:12], _state(trust, role, key_id)])
+    output.say(f"{trust.root.title}, until {trust.root.expires}, SHA-256 {trust.root.digest()}")
+    needs = {role: known.threshold for role, known in trust.root.roles.items()}
+    several = [f"{role} needs {count} keys" for role, count in needs.items() if count > 1]
+    output.table(["role", "owner", "key", ""], rows)
+    if several:
+        output.say("; ".join(several))
+    for role, those in trust.root.identities.items():
+        for each in those:
+            output.say(output.plain_markup(f"{role} by Sigstore: {each.identity} of {each.issuer}"))
+    return None
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("owner")
+@click.option("--source", default=None, metavar="SOURCE", help="A key that is there already: hsm:ID?label=TOKEN.")
+@shared
+def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
+    """Make a private key for OWNER as ROLE on this machine; prints the public half, which the root's holder enrols.
+
+    With --source nothing is made: where the key is kept is noted. PLINTH_PIN_FILE, or a question, gives its PIN.
+    """
+    from plinth.trust import enrolment
+    from plinth_jobs.cli import output
+
+    folder = workspace_of(settings).trust_folder
+    if source is not None:
+        return output.say(enrolment.note_key(folder, role, owner, source).strip())
+    return output.say(enrolment.new_key(folder, role, owner).strip())
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("public", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--owner", required=True, metavar="OWNER", help="Person or service that holds the private half.")
+@propose_option
+@shared
+def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Proposing | None) -> None:
+    """Let the key in the PEM file PUBLIC sign as ROLE; needs the root's key."""
+    from plinth.trust import enrolment
+
+    with audited_change(settings, f"enrol {role} {owner}", proposed=bool(propose)):
+        tell_change(enrolment.enrol(workspace_of(settings), role, owner, public.read_text(), propose=propose), propose)
+
+
+@keys.command()
+@click.argument("key")
+@click.option("--from", "since", type=click.DateTime(), default=None, help="UTC; by default now.")
+@propose_option
+@shared
+def revoke(settings: Settings, key: str, since: datetime | None, propose: Proposing | None) -> None:
+    """Refuse what KEY (the beginning of its identity) states from a date on; earlier statements still hold."""
+    from plinth.trust import enrolment
+
+    when = datetime.now(UTC) if since is None else since.replace(tzinfo=UTC)
+    with audited_change(settings, f"revoke {key} from {when.isoformat(timespec='seconds')} on", proposed=bool(propose)):
+        tell_change(enrolment.revoke(workspace_of(settings), key, when, propose=propose), propose)
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("owner")
+@shared
+def rotate(settings: Settings, role: str, owner: str) -> None:
+    """Give OWNER a new key as ROLE and revoke the old one from now on."""
+    from plinth.trust import enrolment
+
+    with audited_change(settings, f"rotate {role} {owner}"):
+        tell_change(enrolment.rotate(workspace_of(settings), role, owner))
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("count", type=click.IntRange(min=1))
+@propose_option
+@shared
+def threshold(settings: Settings, role: str, count: int, propose: Proposing | None) -> None:
+    """Let ROLE need the signatures of COUNT different keys."""
+    from plinth.trust import enrolment
+
+    with audited_change(settings, f"threshold of {role} {count}", proposed=bool(propose)):
+        tell_change(enrolment.threshold(workspace_of(settings), role, count, propose=propose), propose)
+
+
+@keys.command()
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650))
+@propose_option
+@shared
+def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
+    """Sign the next version of the root with a later expiry."""
+    from plinth.trust import enrolment
+
+    with audited_change(settings, f"renew for {days} days", proposed=bool(propose)):
+        tell_change(enrolment.renew(workspace_of(settings), days, propose=propose), propose)
+
+
+@keys.command()
+@shared
+def adopt(settings: Settings) -> None:
+    """Seal what this workspace published before it had a root of trust, on your word that it is what was made."""
+    from plinth.trust.authority import TRAINER
+    from plinth_jobs.cli import output
+    from plinth_registry.audit_log import AuditedAction, audited, may_record
+
+    ctx = settings.context()
+    with audited(ctx, AuditedAction("adopt", "what was published before the root", getpass.getuser())) as asked:
+        if not may_record(ctx, "adopt"):
+            _trust(settings).signer(TRAINER)  # says whose key is missing, before anything is sealed
+        asked.subject = f"{ctx.refs.adopt()} references and {ctx.cache.adopt()} step records"
+    output.say(f"sealed {asked.subject}")
+
+
+@keys.command()
+@click.argument("root", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="Give up the root that is pinned now.")
+@shared
+def pin(settings: Settings, root: Path, replace: bool) -> None:
+    """Trust the file ROOT for this workspace: how it reached this machine is what the trust rests on."""
+    from plinth.trust import enrolment
+
+    with noted_change(settings, f"pin {root.name}") as asked:
+        trust = enrolment.pin_root(workspace_of(settings), root, replace=replace)
+        asked.subject = f"pin {trust.root.title}, SHA-256 {trust.root.digest()}{', replacing' if replace else ''}"
+    tell_change(trust)
+
+
+keys.add_command(key_proposals.sign)
+keys.add_command(key_proposals.publish)
+keys.add_command(key_identities.identity)
+
+
+def _trust(settings: Settings) -> Trust:
+    from plinth.trust.pin import Trust
+
+    return Trust.of(workspace_of(settings))
+
+
+def _state(trust: Trust, role: str, key_id: str) -> str:
+    from plinth.errors import SignatureError
+
+    key = trust.root.keys[key_id]
+    if key.revoked_from:
+        return f"revoked from {key.revoked_from} on"
+    try:
+        return "private key here" if trust.signer(role, key.owner).key_id == key_id else ""
+    except SignatureError:
+        return ""

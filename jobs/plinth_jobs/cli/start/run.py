@@ -1,0 +1,189 @@
+"""`plinth run` and `plinth up`: the commands that start work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plinth.compute.select_engine import ENGINES, Compute
+from plinth.compute.share import TaskShare
+from plinth.compute.threads import cores
+from plinth.text.plural import counted
+from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from plinth_jobs.pipeline import RunSummary
+
+
+@click.command(
+    epilog=examples(
+        "plinth run -r demo",
+        "plinth run --select mixture",
+        "plinth run --select 'web/*' --workers 4",
+        "plinth run --engine ray --ray-address auto",
+        "plinth -w s3://bucket/corpus run -r recipe.yaml --part 0/8",
+        "plinth run -r demo --harvest",
+    )
+)
+@shared
+@recipe_option
+@click.option(
+    "-s", "--select", multiple=True, metavar="ASSET", help="Only this asset and its inputs; `*/curated` selects many."
+)
+@click.option(
+    "-n",
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="Worker processes of the corpus stages; one per core by default.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    envvar="PLINTH_ENGINE",
+    default="local",
+    show_default=True,
+    help="Engine of the corpus stages.",
+)
+@click.option(
+    "--ray-address",
+    envvar="PLINTH_RAY_ADDRESS",
+    default="",
+    metavar="HOST:PORT",
+    help="A running Ray cluster (`auto` finds this machine's); without it a local one is started.",
+)
+@click.option(
+    "--part",
+    default="",
+    metavar="I/N",
+    help="One of N processes over the same workspace, counted from 0: makes the corpus, beginning with its share.",
+)
+@click.option(
+    "--harvest",
+    is_flag=True,
+    help="Demo: take the text of this machine again; otherwise the harvest of the first run is kept.",
+)
+@json_option
+def run(
+    settings: Settings,
+    select: tuple[str, ...],
+    workers: int | None,
+    engine: str,
+    ray_address: str,
+    part: str,
+    harvest: bool,
+    as_json: bool,
+) -> None:
+    """Run the pipeline: bring every asset of a recipe up to date, from sources to release.
+
+    Assets that are up to date are left alone; interrupted work continues where it stopped. The number of
+    workers and the engine change the time and not one byte of the result.
+    """
+    from plinth.compute.progress import for_command
+    from plinth_jobs.cli import output
+
+    with for_command().meter("loading", 0):  # the first time, Python compiles what it imports
+        from plinth_jobs import pipeline
+
+    TaskShare.parse(part)
+    compute = Compute(engine, workers or cores(), ray_address, part)
+
+    def say(sentence: str) -> None:
+        output.line(sentence, err=True)
+
+    summary = pipeline.run(settings.workspace, settings.recipe_path(), select, compute, harvest=harvest, say=say)
+    if as_json:
+        output.emit_json(summary)
+    else:
+        _show(summary, settings.workspace)
+
+
+@click.command(
+    epilog=examples(
+        "plinth up",
+        "plinth up -r demo --dagster-port 3100 --pages-port 3101",
+        "plinth up --full -r demo",
+    )
+)
+@shared
+@recipe_option
+@click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
+@click.option("--pages-port", type=click.IntRange(1, 65535), default=3001, show_default=True)
+@click.option(
+    "--origin",
+    multiple=True,
+    envvar="PLINTH_ORIGINS",
+    metavar="URL",
+    help="Address under which a proxy serves Dagster, such as https://dagster.example.org:8443.",
+)
+@click.option("--full", is_flag=True, help="To try: PostgreSQL, S3, TLS and logins on this machine; nothing is kept.")
+def up(settings: Settings, dagster_port: int, pages_port: int, origin: tuple[str, ...], full: bool) -> int:
+    """Serve Dagster, MLflow, the pages of the workspace and its metrics on loopback until Ctrl-C; prints the addresses.
+
+    Schedules and sensors are active meanwhile: new source files, approvals, failures. A server that ends is started
+    again, and `plinth doctor` names it. Dagster answers to its address on loopback and to --origin alone. With --full,
+    a workspace in a bucket and databases in PostgreSQL are made for as long as the command runs, and people log in
+    over TLS.
+    """
+    if full:
+        from plinth_jobs.installation import trial
+
+        return trial.up(settings.recipe_path(), dagster_port, pages_port)
+    from plinth_jobs.servers import up as serve
+
+    return serve(settings.workspace, settings.recipe_path(), dagster_port, pages_port, origin)
+
+
+@click.command(epilog=examples("plinth down"))
+@shared
+@json_option
+def down(settings: Settings, as_json: bool) -> None:
+    """Stop what Plinth has started for a workspace on this machine: the Dagster pages and the MLflow server.
+
+    Training runs go on; `plinth job cancel` ends one. What needs the server again starts it.
+    """
+    from plinth_jobs import running
+    from plinth_jobs.cli import output
+
+    stopped = running.down(settings.context().workspace)
+    if as_json:
+        output.emit_json([each._asdict() for each in stopped])
+    elif stopped:
+        output.facts({f"stopped {each.name}": f"process {each.pid}, {output.size(each.bytes)}" for each in stopped})
+    else:
+        output.say("Nothing runs.")
+
+
+def _show(summary: RunSummary, workspace: Path) -> None:
+    from plinth_jobs.cli import output
+
+    made = f"made {counted(len(summary.done), 'asset')}" if summary.done else "nothing to do"
+    output.heading(f"{made}, {len(summary.fresh)} up to date ({output.duration(summary.seconds)})")
+    for bucket, account in summary.accounts.items():
+        output.line(f"{bucket}: {account.line}")
+    if summary.release:
+        output.facts(summary.release)
+    if summary.page:
+        output.facts({"results": summary.page.absolute().as_uri()})
+    for line in summary.warnings:
+        output.line(f"warning: {line}")
+    at = "" if workspace == Path("workspace") or "PLINTH_WORKSPACE" in os.environ else f" -w {workspace}"
+    output.say("\nNext:")
+    output.facts({f"plinth {command}{at}{rest}": words for command, rest, words in _next(summary)})
+
+
+def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """Commands to try next, each with its result."""
+    made = {*summary.done, *summary.fresh}
+    commands = [("status", "", "the state of every asset")]
+    if "funnel" in made:
+        commands.append(("funnel", "", "documents through every stage"))
+    if "run" in made:
+        commands.append(("batch", " latest 1", "the documents of a training step"))
+    if summary.release.get("alias") == "champion":
+        commands.append(("verify", " champion", "every link back to the sources"))
+    if "waiting" in summary.release:
+        commands.append(("approve", "", "pending candidates, with every gate"))
+    return [*commands, ("up", "", "Dagster and MLflow in a browser")]

@@ -1,0 +1,106 @@
+"""The process of the Dagster pages: `python -m plinth_jobs.dagster_pages WORKSPACE_FILE PORT [ORIGIN ...]`.
+
+Dagster's webserver answers any host name and runs mutations of simple requests, so a page of any site could start runs
+as whoever has a browser on this machine. Here a request must name this server (`RequestGuard`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+HOST = "127.0.0.1"
+NAMES = ("127.0.0.1", "localhost", "[::1]")
+#: Content types of a query in a body; a page of another site can send neither without asking first.
+QUERIES = ("application/json", "application/graphql")
+FORBIDDEN = 403
+#: As Dagster's own command has them: milliseconds between updates of a page; of the database, milliseconds of a
+#: statement, seconds of a connection, and connections.
+POLL_MS, DATABASE = 2000, (15_000, 3600, 20)
+
+
+class RequestGuard:
+    """ASGI middleware: answers requests that name this server, and queries that only its own pages can send.
+
+    Args:
+        port: of this server on loopback.
+        origins: further addresses under which a proxy serves it, such as `https://dagster.example.org`.
+    """
+
+    def __init__(self, app: Any, port: int, origins: Sequence[str] = ()) -> None:
+        self._app = app
+        own = [f"{name}:{port}" for name in NAMES]
+        self._hosts = {*own, *(urlsplit(origin).netloc.lower() for origin in origins)}
+        self._origins = {*(f"http://{host}" for host in own), *(origin.lower().rstrip("/") for origin in origins)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the request on, or refuse it."""
+        why = self._refusal(scope) if scope["type"] in ("http", "websocket") else ""
+        if not why:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": why})
+        else:
+            head = [(b"content-type", b"text/plain; charset=utf-8")]
+            await send({"type": "http.response.start", "status": FORBIDDEN, "headers": head})
+            await send({"type": "http.response.body", "body": f"refused: {why}\n".encode()})
+
+    def _refusal(self, scope: Scope) -> str:
+        """Why a request is refused; empty: it is not."""
+        headers = [(name.lower(), value.decode("latin-1").lower()) for name, value in scope["headers"]]
+        hosts = [value for name, value in headers if name == b"host"]
+        origins = [value for name, value in headers if name == b"origin"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return "this server has another name"
+        if any(origin not in self._origins for origin in origins):
+            return "a page of another site sent it"
+        if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/graphql"):
+            return _query_refusal(scope["method"], dict(headers))
+        return ""
+
+
+def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
+    """A browser sends a simple request to any site without asking; Dagster runs its query, mutations too."""
+    if method == "POST":
+        kind = headers.get(b"content-type", "").partition(";")[0].strip()
+        return "" if kind in QUERIES else f"a query is sent as {' or '.join(QUERIES)}"
+    page = method in ("GET", "HEAD") and "text/html" in headers.get(b"accept", "")
+    return "" if page or method == "OPTIONS" else "a query is sent by POST"
+
+
+def guarded(context: Any, port: int, origins: Sequence[str] = ()) -> Any:
+    """Dagster's pages of a workspace context as an ASGI app behind the guard."""
+    from dagster_webserver.webserver import DagsterWebserver
+    from starlette.middleware import Middleware
+
+    class GuardedWebserver(DagsterWebserver[Any, Any]):
+        """Dagster's webserver behind the guard."""
+
+        def build_middleware(self) -> list[Middleware]:
+            return [Middleware(RequestGuard, port=port, origins=origins), *super().build_middleware()]
+
+    return GuardedWebserver(context, "", POLL_MS).create_asgi_app()
+
+
+def serve(workspace_file: str, port: int, origins: Sequence[str]) -> None:
+    """Serve the pages of the instance in DAGSTER_HOME until a signal comes."""
+    import uvicorn
+    from dagster import DagsterInstance
+    from dagster._core.workspace.context import WorkspaceProcessContext
+    from dagster._core.workspace.load_target import WorkspaceFileTarget
+
+    target = WorkspaceFileTarget([workspace_file])
+    with DagsterInstance.get() as instance:
+        instance.optimize_for_webserver(*DATABASE)
+        with WorkspaceProcessContext(instance, workspace_load_target=target) as context:
+            uvicorn.run(guarded(context, port, origins), host=HOST, port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

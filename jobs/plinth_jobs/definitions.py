@@ -1,0 +1,208 @@
+"""Dagster's view of a recipe.
+
+`build` takes the recipe and the workspace and accepts overrides, so that tests swap resources without
+patching. Dagster itself loads this module and finds both in the environment: PLINTH_RECIPE and
+PLINTH_WORKSPACE, and PLINTH_PAGES where the pages are served, which `plinth up` sets.
+"""
+
+import gc
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dagster as dg
+
+from plinth import processes
+from plinth.compute.select_engine import DEFAULT, Compute
+from plinth.errors import RecipeError
+from plinth.recipe.recipe import Recipe
+from plinth.storage.workspace import Workspace, folder_of
+from plinth_assets import drift, service_levels
+from plinth_assets.catalog import stages
+from plinth_assets.framework.build import asset
+from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_assets.framework.stage import Stage
+from plinth_jobs import checklists, experiments, marks, queueing, schedules
+from plinth_jobs.pipeline import CANDIDATE, RELEASE
+from plinth_jobs.recipes import find, load
+from plinth_jobs.sensors import arrival, feed, release, upkeep
+
+#: Names of jobs; an asset may not have the same one.
+CORPUS = "make_corpus"
+LEVELS, DRIFT = "measure_service_levels", "score_drift"
+
+#: Groups that a corpus job makes; later groups use accelerators and are started on purpose.
+CORPUS_GROUPS = (
+    "sources",
+    "documents",
+    "models",
+    "annotations",
+    "verdicts",
+    "dedup",
+    "curated",
+    "tokens",
+    "mixture",
+    "report",
+)
+TRAINING_GROUPS = ("training", "evaluation", "registry")
+#: Assets of a group that can be read when it is unfolded in the graph.
+READABLE = 60
+
+
+class AssetJob(NamedTuple):
+    """A job over assets, and the schedule that starts it where there is one."""
+
+    name: str
+    selection: dg.AssetSelection
+    description: str
+    schedule: str = ""
+    cron: str = ""
+    scheduled: str = ""
+    queued: bool = False  # has the priority and quota of the recipe's team
+
+
+def group_names(all_stages: Sequence[Stage]) -> dict[str, str]:
+    """Group of each asset in Dagster: its stage's.
+
+    One too large to be read is divided by kind, such as `annotations_c4`, or by bucket, `annotations_web`: by what
+    there is less of.
+    """
+    by_group = dict[str, list[list[str]]]()
+    for stage in all_stages:
+        by_group.setdefault(stage.group, []).append(stage.asset.split("/"))
+    named = dict[str, str]()
+    for group, keys in by_group.items():
+        place = min((-1, 0), key=lambda at: len({key[at] for key in keys}))
+        for key in keys:
+            apart = f"_{key[place].replace('-', '_')}" if len(keys) > READABLE else ""
+            named["/".join(key)] = group + apart
+    return named
+
+
+def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage]) -> list[AssetJob]:
+    assets, named = dg.AssetSelection.assets, group_names(all_stages)
+
+    def groups(*wanted: str) -> dg.AssetSelection:
+        return dg.AssetSelection.groups(*sorted({named[one.asset] for one in all_stages if one.group in wanted}))
+
+    found = [
+        AssetJob(CORPUS, groups(*CORPUS_GROUPS), "From sources to mixture.",
+                 "nightly", "0 2 * * *", "Brings the corpus up to date at 02:00; what is up to date is left alone.",
+                 queued=True),
+        AssetJob(CANDIDATE, groups(*CORPUS_GROUPS, *TRAINING_GROUPS), "From sources to a registered candidate.",
+                 queued=True),
+        AssetJob(LEVELS, assets(service_levels.ASSET), "Service levels and error budgets as they stand.",
+                 "service_levels", "7 * * * *", "Measures service levels and error budgets every hour."),
+        AssetJob(checklists.JOB, dg.AssetSelection.groups(checklists.GROUP), "Evaluates the checklists.",
+                 "checklists", checklists.CRON, "Evaluates the checklists of this workspace, four times a day."),
+    ]  # fmt: skip
+    if recipe.release is not None:
+        found.append(AssetJob(RELEASE, groups("release"), "Promote the approved candidate.", queued=True))
+    if drift.stages(recipe):
+        found.append(
+            AssetJob(DRIFT, assets(drift.ASSET), "The champion on held-out text that came since the last look.",
+                     "drift_daily", "0 5 * * *", "Scores the champion on new held-out documents, at 05:00.")
+        )  # fmt: skip
+    return found
+
+
+def build(
+    recipe: Recipe,
+    workspace: Path,
+    *,
+    compute: Compute = DEFAULT,
+    resources: Mapping[str, Any] | None = None,
+    further: Iterable[Stage] = (),
+    pages: str = "",
+) -> dg.Definitions:
+    """All assets, checks, jobs, schedules and sensors of a recipe, and assets of `further` stages.
+
+    Args:
+        pages: where the pages of the workspace are served; every asset links them.
+    """
+    all_stages = stages(recipe)
+    table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
+    marks_checks = marks.checks(named, workspace)
+    # Marks are apart: whoever marks or makes an asset has it evaluated.
+    tags, apart = queueing.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
+    jobs = {one.name: _job(one, apart, tags if one.queued else {}) for one in table}
+    return dg.Definitions(
+        assets=[
+            *(
+                asset(stage, pages, group=named[stage.asset], nightly=stage.group in CORPUS_GROUPS)
+                for stage in all_stages
+            ),
+            *(asset(stage, pages) for stage in (*drift.stages(recipe), *further)),
+            service_levels.asset(recipe, pages),
+            *checklists.assets(recipe, workspace, pages),
+        ],
+        asset_checks=marks_checks,
+        jobs=list(jobs.values()),
+        schedules=[
+            *(schedules.of_job(jobs[one.name], one.schedule, one.cron, one.scheduled) for one in table if one.cron),
+            *schedules.of_reviews(workspace),
+        ],
+        sensors=_sensors(recipe, workspace, jobs),
+        resources={"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **(resources or {})},
+        executor=dg.in_process_executor,
+    )
+
+
+def _job(one: AssetJob, apart: dg.AssetSelection, tags: Mapping[str, str]) -> Any:
+    return dg.define_asset_job(
+        one.name,
+        one.selection - apart,
+        executor_def=dg.in_process_executor,
+        tags={**tags, queueing.JOB: one.name},
+        description=one.description,
+    )
+
+
+def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[dg.SensorDefinition]:
+    found = [arrival.arrival(recipe, workspace, jobs[CORPUS])]
+    if RELEASE in jobs:
+        of_release = jobs[RELEASE]
+        found += [
+            release.approval(recipe, workspace, of_release),
+            release.canary(recipe, workspace, of_release),
+            release.mirror(recipe, workspace),
+        ]
+    if DRIFT in jobs:
+        found.append(upkeep.drift(workspace))
+    return [
+        *found,
+        feed.feed(recipe, workspace),
+        upkeep.pages(workspace),
+        upkeep.failure(workspace),
+        upkeep.automation(),
+    ]
+
+
+def _recipe_named() -> str:
+    """The recipe that the environment names.
+
+    Raises:
+        RecipeError: none.
+    """
+    if named := os.environ.get("PLINTH_RECIPE"):
+        return named
+    raise RecipeError(
+        "the code location has no recipe",
+        found="PLINTH_RECIPE is not set",
+        expected="PLINTH_RECIPE, a recipe file, and PLINTH_WORKSPACE, its workspace (default: ./workspace)",
+        remedy="set both, as `PLINTH_RECIPE=recipe.yaml PLINTH_WORKSPACE=workspace dagster asset materialize -m "
+        "plinth_jobs.definitions --select ASSET`; `plinth up` sets them itself",
+    )
+
+
+@dg.definitions
+def definitions() -> dg.Definitions:
+    """The code location, from the environment."""
+    gc.set_threshold(50_000, 10, 10)  # at Python's 700, a tenth of the time of 2,000 assets is collections
+    workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
+    processes.shut_out(workspace)
+    recipe = load(find(_recipe_named()))
+    compute = Compute.from_environment()
+    further, pages = experiments.remembered(workspace), os.environ.get("PLINTH_PAGES", "")
+    return build(recipe, workspace, compute=compute, further=further, pages=pages)

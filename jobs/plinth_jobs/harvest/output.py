@@ -1,0 +1,94 @@
+"""Candidates in, files out: choose within a bound, write only what differs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plinth.storage.atomic import named_failures
+from plinth_jobs.harvest.summary import BucketSummary, Count
+
+
+@dataclass
+class Output:
+    """Files of one bucket under `root`, relative names, and counts by licence.
+
+    Args:
+        counted: called with the number of documents after each.
+    """
+
+    root: Path
+    counted: Callable[[int], None] = lambda documents: None
+    note: str = ""
+    files: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, list[int]] = field(default_factory=dict)
+
+    def count(self, licence: str, size: int) -> None:
+        """Count one document."""
+        pair = self.counts.setdefault(licence, [0, 0])
+        pair[0] += 1
+        pair[1] += size
+        self.counted(sum(documents for documents, _ in self.counts.values()))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file unless it is there with these bytes already."""
+        path = self.root / name
+        self.files[name] = len(data)
+        with named_failures(path):
+            if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    def summary(self) -> BucketSummary:
+        """Documents, bytes and files of this bucket."""
+        licences = {name: Count(documents=n, bytes=size) for name, (n, size) in sorted(self.counts.items())}
+        return BucketSummary(
+            documents=sum(count.documents for count in licences.values()),
+            bytes=sum(count.bytes for count in licences.values()),
+            files=len(self.files),
+            licences=licences,
+            note=self.note,
+        )
+
+
+def draw(name: str) -> int:
+    """A number that depends on a name alone: the order in which candidates are taken, and their file."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big")
+
+
+def take(sizes: Mapping[str, int], bound: int) -> list[str]:
+    """Names in the order of their hash until their sizes reach the bound; then sorted."""
+    taken, held = [], 0
+    for name in sorted(sizes, key=draw):
+        if held + sizes[name] <= bound:
+            taken.append(name)
+            held += sizes[name]
+    return sorted(taken)
+
+
+def level(totals: Iterable[int], bound: int) -> int:
+    """The largest share L such that the sum of min(total, L) stays within the bound."""
+    left, waiting = bound, sorted(totals)
+    for index, total in enumerate(waiting):
+        share = left // (len(waiting) - index)
+        if total > share:
+            return share
+        left -= total
+    return max(waiting, default=0)
+
+
+def gzipped(data: bytes) -> bytes:
+    """Gzip without a time in its header: same bytes in, same bytes out."""
+    return gzip.compress(data, compresslevel=6, mtime=0)
+
+
+def shares(names: Iterable[str], count: int) -> Iterator[tuple[int, list[str]]]:
+    """Names dealt to `count` files by hash, so that a new one changes only the file it falls in."""
+    dealt: list[list[str]] = [[] for _ in range(count)]
+    for name in sorted(names):
+        dealt[draw(name) % count].append(name)
+    return ((index, group) for index, group in enumerate(dealt) if group)

@@ -1,0 +1,98 @@
+"""The process of a trial's S3 server: `python -m plinth_jobs.installation.object_store FOLDER PORT BUCKET`.
+
+moto's server over HTTPS with what makes it stand for a real one: every request is signed by an account that is known,
+and its policy (`infra/s3/policies`) permits it or the request is denied; conditional writes are atomic; the bucket
+encrypts by default. Objects lie in memory and end with the process. What moto does not evaluate is the condition of a
+policy (`s3:prefix` of lists); Amazon S3 does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from plinth.storage.atomic import write_bytes
+from plinth_jobs.installation import access
+
+#: Written when the server can be asked: access key and secret of each role.
+ACCOUNTS: Final = "accounts.json"
+ADMINISTRATOR: Final = "administrator"
+EVERYTHING: Final = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+
+WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def atomic_conditions(app: WsgiApp) -> WsgiApp:
+    """The server's app with conditional writes one after the other: S3 compares and writes in one."""
+    lock = threading.Lock()
+
+    def serialised(environment: dict[str, Any], respond: Any) -> Iterable[bytes]:
+        conditions = {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"} & environment.keys()
+        conditional = conditions and environment["REQUEST_METHOD"] == "PUT"
+        with lock if conditional else nullcontext():
+            return app(environment, respond)
+
+    return serialised
+
+
+def prepare(endpoint: str, authority: Path | None, bucket: str, prefix: str) -> dict[str, dict[str, str]]:
+    """Make a bucket that encrypts by default, and an account for each role; returns their keys.
+
+    From here on every request to the server in this process is authenticated and authorised.
+    """
+    import boto3
+    from moto import settings
+
+    session = boto3.Session("test", "test", region_name="us-east-1")
+    place: dict[str, Any] = {"endpoint_url": endpoint, "verify": str(authority) if authority else None}
+    s3, iam = session.client("s3", **place), session.client("iam", **place)
+    for name in (bucket, access.backup_bucket(bucket)):
+        s3.create_bucket(Bucket=name)
+        s3.put_bucket_encryption(Bucket=name, ServerSideEncryptionConfiguration=access.encryption())
+    found = {}
+    policies = {role: access.policy(role, bucket, prefix) for role in access.roles()}
+    for role, policy in ((ADMINISTRATOR, EVERYTHING), *policies.items()):
+        iam.create_user(UserName=role)
+        iam.put_user_policy(UserName=role, PolicyName=role, PolicyDocument=json.dumps(policy))
+        key = iam.create_access_key(UserName=role)["AccessKey"]
+        found[role] = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+    settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
+    return found
+
+
+def without_controls(app: WsgiApp) -> WsgiApp:
+    """The server's app without moto's own pages, which reset it or end its authorisation."""
+
+    def guarded(environment: dict[str, Any], respond: Any) -> Iterable[bytes]:
+        if environment["PATH_INFO"].startswith("/moto-api"):
+            respond("403 Forbidden", [("Content-Type", "text/plain")])
+            return [b"no pages of moto here\n"]
+        return app(environment, respond)
+
+    return guarded
+
+
+def serve(folder: Path, port: int, bucket: str) -> None:
+    """Answer on a port of loopback until a signal comes."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
+
+    app = without_controls(atomic_conditions(DomainDispatcherApplication(create_backend_app)))
+    certificate = (str(folder / "server.pem"), str(folder / "server.key"))
+    server = make_server(
+        "127.0.0.1", port, app, threaded=True, request_handler=MotoRequestHandler, ssl_context=certificate
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    accounts = prepare(f"https://localhost:{port}", folder / "authority.pem", bucket, access.PREFIX)
+    write_bytes(folder / ACCOUNTS, json.dumps(accounts).encode(), mode=0o600)
+    thread.join()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

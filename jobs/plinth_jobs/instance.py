@@ -1,0 +1,121 @@
+"""The Dagster instance of a workspace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from plinth.errors import WorkspaceError
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth_jobs import own_notes
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+
+def settings_file() -> Path:
+    """`dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else the one beside the packages (or inside, in a wheel)."""
+    if named := os.environ.get("PLINTH_DAGSTER_YAML"):
+        return Path(named)
+    here = Path(__file__).parent
+    beside = here.parent / "dagster.yaml"
+    return beside if beside.exists() else here / "dagster.yaml"
+
+
+def home(workspace: Workspace) -> Path:
+    """DAGSTER_HOME of a workspace: a private folder with the current settings.
+
+    They name classes that Dagster imports and calls, so they are not read from the workspace, which others may write;
+    the databases stay there.
+    """
+    folder = own_notes.folder(workspace.root) / "dagster"
+    target, wanted = folder / "dagster.yaml", yaml.safe_dump(_settings(workspace.dagster)).encode()
+    if not target.exists() or target.read_bytes() != wanted:
+        write_bytes(target, wanted)
+    return folder
+
+
+def _settings(databases: Path) -> dict[str, Any]:
+    """The settings, with Dagster's own defaults for what they leave out, in the workspace."""
+    given: dict[str, Any] = yaml.safe_load(settings_file().read_bytes()) or {}
+    own = {
+        "local_artifact_storage": _local("dagster._core.storage.root", "LocalArtifactStorage", databases),
+        "compute_logs": _local(
+            "dagster._core.storage.local_compute_log_manager", "LocalComputeLogManager", databases / "storage"
+        ),
+    }
+    if not _STORAGES & given.keys():
+        own["storage"] = {"sqlite": {"base_dir": str(databases)}}
+    return own | given
+
+
+def _local(module: str, name: str, folder: Path) -> dict[str, Any]:
+    return {"module": module, "class": name, "config": {"base_dir": str(folder)}}
+
+
+#: Settings that say where runs, events and schedules are.
+_STORAGES = frozenset({"storage", "run_storage", "event_log_storage", "schedule_storage"})
+
+
+#: The code location that `plinth up` serves, and the repository in it: Dagster's names for a module.
+LOCATION, REPOSITORY = "plinth_jobs.definitions", "__repository__"
+
+
+def of_code_location(instance: dg.DagsterInstance, job: str) -> dg.DagsterInstance:
+    """Have the runs that this process executes recorded as runs of a job of the code location.
+
+    Dagster's pages list runs by the origin of their job (timeline, job, asset); `execute_in_process` records none.
+    """
+    from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), REPOSITORY), job)
+    create = partial(instance.create_run_for_job, remote_job_origin=origin)
+    instance.create_run_for_job = create  # type: ignore[method-assign]
+    return instance
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGINT and SIGTERM interrupt the Dagster runs of this process, and restore their handlers after it.
+
+    Dagster gives SIGTERM the handler of SIGINT for good, and a shell starts a background job with SIGINT ignored: such
+    a job could not be stopped, and its children would ignore SIGTERM too.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def open_instance(workspace: Workspace) -> dg.DagsterInstance:
+    """The instance, for runs that this process executes itself.
+
+    Raises:
+        WorkspaceError: its settings name what is not installed or not reached.
+    """
+    import dagster as dg
+
+    try:
+        return dg.DagsterInstance.from_config(str(home(workspace)))
+    except Exception as error:  # each storage raises what it likes
+        raise WorkspaceError(
+            f"Dagster opens no instance with the settings in {settings_file()}",
+            found=error,
+            remedy="correct them; where they name PostgreSQL, start it, and pip install 'plinth[postgres]'",
+        ) from error

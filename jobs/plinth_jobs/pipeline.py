@@ -1,0 +1,213 @@
+"""Run the pipeline: assets that are up to date are left alone, the rest runs through Dagster in this process.
+
+    harvest (demo) -> plan -> Dagster run -> approval -> Dagster run of the release -> results page
+
+The same assets, checks and instance serve the Dagster UI; this module only selects assets, and imports Dagster
+(`dagster_run`) when one has to be made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.compute.progress import Progress, for_terminal
+from plinth.compute.select_engine import DEFAULT, Compute
+from plinth.corpus.documents.account import Account, published
+from plinth.errors import PlinthError, RecipeError
+from plinth.recipe.recipe import Recipe
+from plinth.storage.workspace import Workspace
+from plinth_assets.catalog import selected, stages
+from plinth_assets.framework.stage import Stage
+from plinth_assets.framework.up_to_date import decide
+from plinth_jobs import policies, results, workspace_index
+from plinth_jobs.asset_states import elsewhere
+from plinth_jobs.last_recipe import remember
+from plinth_jobs.recipes import load
+
+RELEASE_GROUP = "release"
+CORPUS_POOL = "corpus"
+#: Names of the jobs in Dagster; an asset may not have the same one.
+CANDIDATE, RELEASE = "make_candidate", "make_release"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Assets that a run made, and those that were up to date; `warnings` of the checks that do not block; accounts of
+    files and records, by bucket."""
+
+    done: tuple[str, ...]
+    fresh: tuple[str, ...]
+    seconds: float
+    page: Path | None = None
+    release: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    accounts: dict[str, Account] = field(default_factory=dict)
+
+
+def run(
+    workspace: Path,
+    recipe_path: Path,
+    select: tuple[str, ...] = (),
+    compute: Compute = DEFAULT,
+    *,
+    harvest: bool = False,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> RunSummary:
+    """Bring the recipe's assets (or some, with what they need) up to date.
+
+    Args:
+        compute: with a `share`, one of several processes: assets of the corpus only; they publish the same.
+        harvest: take the demo's harvest again, although an earlier one is there.
+        say: is told at the start what will keep a candidate from being released.
+
+    Raises:
+        RecipeError, MissingError: the recipe or the selection is wrong.
+        SignatureError: a release is asked for and no root of trust is pinned, or its policy does not hold.
+        StageError: a stage failed; assets finished before it are kept.
+    """
+    started = time.monotonic()
+    recipe = load(recipe_path)
+    catalog = stages(recipe)
+    chosen = selected(catalog, select)
+    space = Workspace(workspace).ensure()
+    with nullcontext() if compute.share else space.locked(f"plinth run -r {recipe_path}"):
+        remember(space.root, recipe_path)
+        progress = for_terminal()
+        take_harvest(space, recipe, progress, again=harvest)
+        if compute.share:
+            chosen = tuple(stage for stage in chosen if stage.pool == CORPUS_POOL)
+        ctx = Context(space, progress=progress)
+        for sentence in _policy(ctx, recipe, chosen):
+            say(sentence)
+        todo = decide(ctx, chosen)
+        if others := [ref for asset in todo.stale if (ref := ctx.refs.seen(asset)) and not ctx.refs.own(ref)]:
+            say(elsewhere(len(others)))
+        making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
+        warned = _execute(ctx, recipe, making, compute) if making else ()
+        released = any(stage.group == RELEASE_GROUP for stage in chosen)
+        with progress.meter("release and pages", 3) as meter:
+            meter.advance(0, "deciding on the release")
+            release = _release(ctx, recipe, compute) if released else {}
+            meter.advance(1, "results")
+            page = _page(ctx, recipe) if released or len(chosen) == len(catalog) else None
+            meter.advance(1, "index")
+            if not compute.share:
+                workspace_index.refresh(space, say)
+            meter.advance()
+    accounts = dict(_accounts(ctx, recipe, chosen))
+    return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release, warned, accounts)
+
+
+def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
+    """Run what the approval sensor would request now."""
+    from plinth_jobs.release_requests import requests
+    from plinth_registry import api
+    from plinth_registry.gates import summary
+
+    if person := recipe.required_release().auto_approve_as:
+        for status in api.pending(ctx, recipe):
+            if status.waits_for_approval:
+                reason = f"approved by the recipe; gates before: {summary(status.gates)}"
+                api.approve(ctx, recipe, status.version, person, reason)
+    try:
+        wanted = requests(ctx, recipe)
+    except PlinthError:  # as the sensor skips; `describe_release` reports it
+        wanted = ()
+    for _ in wanted:
+        _execute(ctx, recipe, ["release"], compute, job=RELEASE)
+    return describe_release(ctx, recipe)
+
+
+def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
+    """The champion, the last movement of the release, and the gates that block candidates."""
+    from plinth_assets.candidate import waiting
+    from plinth_registry import api
+    from plinth_registry.standing import standing
+
+    history = api.history(ctx, recipe)
+    held = waiting(ctx, recipe)
+    shown = {"waiting": held} if held != "no candidate" else {}
+    if not history:
+        return shown
+    last, places = history[-1], standing(history)
+    version = places.champion or places.canary
+    return {
+        "release": f"{last.model} version {version}" if version else f"{last.model}: no version",
+        "alias": (places.place(version) if version else None) or "none",
+        "last_action": last.action,
+        "by": last.by,
+        **shown,
+    }
+
+
+def _page(ctx: Context, recipe: Recipe) -> Path:
+    """The results page, written unless the one that is there shows what is there now."""
+    return results.current(ctx, recipe) or results.write(ctx, recipe)
+
+
+def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[str]:
+    """What the gate policy will hold against a candidate of this recipe, before days of work are spent on one."""
+    from plinth_registry import policy
+
+    if not any(stage.group in ("registry", RELEASE_GROUP) for stage in chosen):
+        return
+    signed = policies.ensure(ctx, recipe)
+    if signed is None:
+        name = recipe.required_release().name
+        yield f"no gate policy is signed for {name}: no candidate will pass (`plinth gates sign FILE`)"
+        return
+    for gate in policy.unmeasured(signed.policy, recipe):
+        yield f"the policy {signed.title} asks a gate that this recipe has no evidence for: {gate}"
+
+
+def _accounts(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[tuple[str, Account]]:
+    """The account of each bucket whose documents are among these stages."""
+    assets = {stage.asset for stage in chosen}
+    for bucket in recipe.corpus.buckets:
+        keys = [f"{bucket}/{kind}" for kind in ("sources", "documents")]
+        made = [ctx.refs.current(key) for key in keys if key in assets and ctx.refs.ref(key)]
+        if len(made) == len(keys) and (found := published(*made)):
+            yield bucket, found
+
+
+def _group(chosen: tuple[Stage, ...], asset: str) -> str:
+    return next(stage.group for stage in chosen if stage.asset == asset)
+
+
+def take_harvest(space: Workspace, recipe: Recipe, progress: Progress, *, again: bool = False) -> None:
+    """Harvest this machine's text, for a recipe that asks for it.
+
+    Raises:
+        RecipeError: the workspace is shared, or the recipe takes no harvest and one is asked for again.
+    """
+    if recipe.harvest:
+        from plinth_jobs.harvest import harvest
+
+        if not isinstance(space.input, Path):
+            raise RecipeError(
+                f"recipe {recipe.name} harvests this machine",
+                found=f"the shared workspace {space.uri}",
+                expected="a workspace that is a folder",
+                remedy="run it with --workspace DIR; a shared workspace takes recipes whose sources all machines see",
+            )
+        harvest(space.input, again=again, progress=progress)
+    elif again:
+        raise RecipeError(
+            f"recipe {recipe.name} takes no harvest",
+            expected="`harvest: true`, as in the demo recipe",
+            remedy="run it without --harvest",
+        )
+
+
+def _execute(
+    ctx: Context, recipe: Recipe, assets: list[str], compute: Compute, job: str = CANDIDATE
+) -> tuple[str, ...]:
+    from plinth_jobs import dagster_run
+
+    return dagster_run.execute(ctx.workspace, recipe, assets, compute, job, ctx.progress)

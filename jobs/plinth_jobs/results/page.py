@@ -1,0 +1,237 @@
+"""The page of results of one subject: funnel, mixture, loss, bits per byte, gates, release, and commands to try next.
+
+Everything on a page is of its subject (`subject`); what is of another one is labelled so: the champion at the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from plinth.compute.context import Context
+from plinth.evaluation.slices.totals import interval
+from plinth.provenance import lineage
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.report import data as report
+from plinth.report.page import page
+from plinth.storage.atomic import write_bytes
+from plinth.tokens.mixture import mixture
+from plinth.training import config, manifests
+from plinth.training.telemetry import run_figures
+from plinth.training.telemetry.timeline import timeline
+from plinth_assets import comparison, evaluation_page
+from plinth_assets.framework.expectations import docs_index
+from plinth_jobs.results import subject as subjects
+from plinth_jobs.results.subject import Subject
+from plinth_registry import api
+from plinth_registry.gates import GateResult, summary
+from plinth_registry.releases import ReleaseRecord
+from plinth_registry.standing import standing
+
+#: The index of the workspace's pages, next to them.
+INDEX = "index.html"
+#: What a page shows, in the workspace: published assets, decisions and their evidence, pages that it links.
+SHOWN = (
+    *("refs/**/*.json", "releases/*", "approvals/**/*", "attestations/**/*", "policies/**/*", "taint/**/*"),
+    *("audit/**/*", "trust/**/*", "reports/*.html"),
+)
+
+
+def path(ctx: Context, recipe: Recipe, subject: str) -> Path:
+    """The page of a subject, by its name such as `candidate-2`."""
+    return ctx.workspace.reports / subjects.file_name(recipe, subject)
+
+
+def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
+    """Write the page of a candidate, by default of what was made last. Returns its path.
+
+    Raises:
+        MissingError: the funnel has not been made yet, or no such candidate.
+    """
+    about = subjects.newest(ctx, recipe) if version is None else subjects.of_candidate(ctx, recipe, version)
+    gates = _gates(ctx, recipe, about)
+    content = report.ReportData(
+        title=f"{recipe.name}: {about.title}",
+        subtitle=recipe.description,
+        written=f"{datetime.fromtimestamp(time.time(), UTC):%Y-%m-%d %H:%M} UTC",
+        headline=_headline(about),
+        release=_release(ctx, recipe, about),
+        gates=tuple(map(_gate, gates)),
+        gates_summary=summary(gates) if gates else "",
+        slices=about.evaluation.stats["slices"] if about.evaluation else {},
+        languages=about.evaluation.stats.get("axes", {}).get("language", {}) if about.evaluation else {},
+        run=_training(ctx, about.run) if about.run else None,
+        funnel=about.funnel.stats if about.funnel else None,
+        mixture=tuple(mixture.rows(about.mixture)) if about.mixture else (),
+        lineage=_ancestors(ctx, about.evaluation) if about.evaluation else (),
+        next=_next(ctx, recipe, about),
+    )
+    target = path(ctx, recipe, about.name)
+    write_bytes(target, page(content).encode())
+    return target
+
+
+def current(ctx: Context, recipe: Recipe) -> Path | None:
+    """The page of what was made last, if it is newer than everything in the workspace that it shows; else None."""
+    if recipe.release is not None and api.pending(ctx, recipe):  # its gates are evaluated now
+        return None
+    found = path(ctx, recipe, subjects.newest(ctx, recipe).name)
+    if not found.exists():
+        return None
+    own = (found, found.with_name(INDEX))
+    shown = (file for pattern in SHOWN for file in ctx.workspace.root.glob(pattern) if file not in own)
+    written = found.stat().st_mtime_ns
+    return found if all(file.stat().st_mtime_ns < written for file in shown) else None
+
+
+def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
+    """Write again the pages of candidates that a release record newer than the page has moved, oldest first."""
+    if recipe.release is None:
+        return ()
+    history = api.history(ctx, recipe)
+    candidates = {record.version: record.candidate_version for record in history}
+    moved = set[str]()
+    for record in history:
+        at = datetime.fromisoformat(record.at).timestamp()
+        for version in filter(None, {record.candidate_version, candidates.get(record.previous)}):
+            target = path(ctx, recipe, subjects.candidate_name(version))
+            if target.exists() and target.stat().st_mtime < at:
+                moved.add(version)
+    return tuple(write(ctx, recipe, version) for version in sorted(moved, key=int))
+
+
+def _headline(about: Subject) -> tuple[report.Fact, ...]:
+    facts = []
+    if about.funnel:
+        total = about.funnel.stats["total"]
+        facts.append(report.Fact(label="documents in", value=f"{total['stages'][0]['documents_in']:,}"))
+        kept = "documents kept" if about.mixture is None else "documents trained on"
+        facts.append(report.Fact(label=kept, value=f"{total['trained']['documents']:,}"))
+        if about.mixture is not None:
+            facts.append(report.Fact(label="tokens in shards", value=f"{total['trained']['tokens']:,}"))
+    if about.run:
+        facts.append(report.Fact(label="tokens trained", value=f"{about.run.stats['tokens']:,}"))
+    if about.evaluation:
+        overall = about.evaluation.stats["overall"]
+        note = f"95%: {interval(overall, 3)}; gzip -9 {overall['gzip']:.2f}, byte trigram {overall['trigram']:.2f}"
+        facts.append(report.Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
+    return tuple(facts)
+
+
+def _release(ctx: Context, recipe: Recipe, about: Subject) -> report.ReleaseCard | None:
+    """What became of the candidate in the signed history; None for what is not a candidate."""
+    if recipe.release is None or about.version is None or about.checkpoint is None:
+        return None
+    history = api.history(ctx, recipe)
+    held = standing(history)
+    own = [one for one in history if _is_of(one, about)]
+    champion = [one for one in history if one.version == held.champion]
+    facts = _movement(own[-1]) if own else {}
+    if champion and not _is_of(champion[-1], about):
+        facts["champion when this page was written"] = f"version {held.champion}, {_candidate(champion[-1])}"
+    version = own[-1].version or "" if own else ""
+    return report.ReleaseCard(
+        name=recipe.release.name,
+        version=version,
+        alias=held.place(version) or "" if version else "",
+        approved_by=tuple(approval.by for approval in own[-1].approvals) if own else (),
+        facts=tuple(report.Fact(label=name, value=value) for name, value in facts.items()),
+    )
+
+
+def _is_of(record: ReleaseRecord, about: Subject) -> bool:
+    assert about.checkpoint is not None
+    same = record.candidate.get("checkpoint") == about.checkpoint.digest
+    return same and record.candidate_version == about.version and record.action in ("canary", "champion", "rollback")
+
+
+def _movement(last: ReleaseRecord) -> dict[str, str]:
+    """The last movement that put this candidate somewhere."""
+    return {
+        "moved by": last.by,
+        "reason": last.reason,
+        "at": f"{datetime.fromisoformat(last.at).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+        "checkpoint": last.candidate.get("checkpoint", "")[:16],
+    }
+
+
+def _candidate(record: ReleaseRecord) -> str:
+    return f"candidate {record.candidate_version}"
+
+
+def _gates(ctx: Context, recipe: Recipe, about: Subject) -> tuple[GateResult, ...]:
+    """Evaluate the gates of the candidate now."""
+    if about.version is None or recipe.release is None:
+        return ()
+    return api.status(ctx, recipe, about.version).gates
+
+
+def _gate(one: GateResult) -> report.GateOutcome:
+    tone: Literal["pass", "note", "fail"] = "fail" if one.blocks else "pass" if one.passed else "note"
+    return report.GateOutcome(name=one.name, state=one.state, tone=tone, reason=one.detail)
+
+
+def _training(ctx: Context, run: Manifest) -> report.RunCard:
+    prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
+    events = timeline(prepared.directory.events)
+    steps = list(events.steps.values())
+    figures, facts = run_figures.of_history(events), manifests.facts(ctx, prepared)
+    quoted = [report.Fact(label=run_figures.LABELS[name], value=value) for name, value in figures.rounded().items()]
+    return report.RunCard(
+        run_id=prepared.run_id,
+        steps=tuple(steps),
+        events=tuple(events.events),
+        final_loss=figures.final_loss,
+        facts=(*quoted, *(report.Fact(label=name.replace("_", " "), value=_shown(it)) for name, it in facts.items())),
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...]:
+    """The chain by kind: how many manifests of each, and the digest where there is one."""
+    kinds: Counter[str] = Counter()
+    digests: dict[str, str] = {}
+    for link in lineage.walk(ctx, evaluation.digest).links:
+        bucket, _, stage = link.asset.partition("/")
+        kind = stage if stage and bucket not in ("dedup", "tokenizer") else link.asset
+        kinds[kind] += 1
+        digests[kind] = link.digest
+    return tuple(
+        report.Ancestor(asset=kind, digest=digests[kind] if n == 1 else "", note=f"{n} manifests" if n > 1 else "")
+        for kind, n in kinds.items()
+    )
+
+
+def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ...]:
+    at = f"-w {ctx.workspace.root.name}"
+    run, digest = about.run.stats["run_id"] if about.run else "", about.checkpoint.digest if about.checkpoint else ""
+    rows: Sequence[tuple[str, str, object]] = [
+        ("Dagster, MLflow and all pages in a browser", "plinth up", True),
+        ("the training run on one page", f"plinth timeline {run}", run),
+        ("the documents of a training step", f"plinth batch {run} 1", run),
+        ("one document through every stage", "plinth explain URI", True),
+        ("the ledger as Parquet, for any query engine", "plinth ledger export ledger", recipe.mixture is None),
+        ("every link back to the sources, every byte hashed", f"plinth verify {digest[:16]}", digest),
+    ]
+    commands = tuple(report.Next(what=what, command=f"{command} {at}") for what, command, there in rows if there)
+    pages = [("index of this workspace", Path(INDEX))]
+    if digest:
+        pages += [("every measure of the checkpoint, with intervals", evaluation_page.path(ctx, recipe, digest)),
+                  (f"the checkpoint and {recipe.evaluation.against}, compared", comparison.path(ctx, recipe, digest)),
+                  ("the training run", ctx.workspace.reports / f"{run}.html")]  # fmt: skip
+    links = [report.Next(what=what, link=path.name) for what, path in pages if (ctx.workspace.reports / path).exists()]
+    docs = docs_index(ctx.workspace)
+    if docs.exists():
+        place = Path("..", docs.relative_to(ctx.workspace.root)).as_posix()
+        links.append(report.Next(what="every check of every stage, as Data Docs", link=place))
+    return (*commands, *links)

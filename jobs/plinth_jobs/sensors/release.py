@@ -1,0 +1,121 @@
+"""Sensors of a release: its approvals, the canary on trial, and what MLflow shows of it."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import PlinthError, TrustError
+from plinth.recipe.recipe import Recipe
+from plinth.storage.workspace import Workspace
+from plinth_jobs.release_requests import requests
+from plinth_jobs.sensors.alarms import record_failure
+
+RUNNING = dg.DefaultSensorStatus.RUNNING
+APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60
+
+
+def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
+    """Executes approvals given in MLflow or by signed statement."""
+
+    @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
+    def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Requests the release job once for every approved candidate, and for every promotion or rollback since."""
+        try:
+            keys = requests(Context(Workspace(workspace)), recipe)
+        except PlinthError as error:
+            return dg.SkipReason(str(error))
+        if not keys:
+            return dg.SkipReason("no approved candidate is pending")
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key) for key in keys])
+
+    return _approval
+
+
+def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
+    """Writes what the signed history says to MLflow; an alias or version set by hand is undone and alarmed about."""
+
+    @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
+    def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Compares MLflow's aliases with the signed history of releases."""
+        from plinth_registry import api
+
+        try:
+            differed = api.repair(Context(Workspace(workspace)), recipe)
+        except TrustError as error:
+            differed = (str(error),)
+        except PlinthError as error:
+            return dg.SkipReason(str(error))
+        # An alarm for each new finding, not for each tick; one that comes again after it was mended is new.
+        seen = fingerprint.digest(list(differed)) if differed else ""
+        if seen != (context.cursor or ""):
+            context.update_cursor(seen)
+            for sentence in differed:
+                context.log.warning(sentence)
+                record_failure(workspace, "", "mirror", sentence)
+        return dg.SkipReason("; ".join(differed) or "MLflow shows what the signed history says")
+
+    return _mirror
+
+
+def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
+    """Judges the canary on trial and gives it back when it is worse; requests its promotion where the policy lets it
+    become champion without a person. The alarm about a return is the feed's."""
+
+    @dg.sensor(name="canary", job=job, minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
+    def _canary(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Compares the canary with the champion by everything that is known now."""
+        from plinth_registry import api
+
+        known, _, fault = (context.cursor or "").partition("|")
+        try:
+            tick = api.watch_canary(Context(Workspace(workspace)), recipe)
+        except PlinthError as error:
+            alarms = [str(error)] if isinstance(error, TrustError) else []
+            _alarm_once(context, workspace, "canary", alarms, known, fault)
+            return dg.SkipReason(str(error))
+        if tick is None:
+            return dg.SkipReason("no canary is on trial")
+        seen = fingerprint.digest(tick.data)
+        faults = [f"{name}: {feed.fault}" for name, feed in tick.status.feeds.items() if feed.fault]
+        _alarm_once(context, workspace, "canary", faults, seen, fault)
+        # At most one request an hour, which the gates may refuse.
+        key = f"canary/{tick.status.number}/{int(time.time() // 3600)}"
+        requests = [dg.RunRequest(run_key=key)] if tick.due else []
+        events = [_trial(Context(Workspace(workspace)), tick)] if seen != known else []
+        if not requests and not events:
+            return dg.SkipReason(tick.status.next)
+        return dg.SensorResult(run_requests=requests, asset_events=events)
+
+    return _canary
+
+
+def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
+    """The state of a trial, for the page of the release."""
+    from plinth.report import trial_figure
+    from plinth_assets.framework.present import page_value, picture, table
+
+    rows = [[one.role, one.finding] for one in tick.data.streams]
+    plot = {"evidence": picture(trial_figure.figure, tick.data.streams)} if rows else {}
+    return dg.AssetObservation(
+        asset_key=dg.AssetKey("release"),
+        description=f"Trial of version {tick.status.canary}: {tick.status.next}.",
+        metadata={
+            **plot,
+            "page": page_value(ctx, tick.page),
+            "streams": dg.MetadataValue.md(table(["role", "finding"], rows)),
+        },
+    )
+
+
+def _alarm_once(
+    context: dg.SensorEvaluationContext, workspace: Path, name: str, found: list[str], seen: str, before: str
+) -> None:
+    """An alarm for each new finding, not for each tick; the cursor keeps what was seen and the finding."""
+    now = fingerprint.digest(found) if found else ""
+    if found and now != before:
+        record_failure(workspace, "", name, "; ".join(found))
+    context.update_cursor(f"{seen}|{now}")

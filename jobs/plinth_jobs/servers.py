@@ -1,0 +1,222 @@
+"""The servers of a workspace, on loopback: Dagster with its daemon, MLflow, the pages of the workspace, its metrics.
+
+Each is a part of its own (`plinth_jobs.supervised`): one that ends is started again and costs no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+from plinth import processes
+from plinth.compute.context import Context
+from plinth.compute.progress import Progress, for_command
+from plinth.errors import PlinthError, RegistryError, TrustError
+from plinth.storage import addresses, started
+from plinth.storage.atomic import append_to
+from plinth.storage.workspace import Workspace
+from plinth_jobs import page_server, policies, supervised, workspace_index
+from plinth_jobs.instance import home
+from plinth_jobs.last_recipe import remember
+from plinth_jobs.recipes import load
+from plinth_jobs.supervised import PartSupervisor, ServerPart, SharedProcess
+from plinth_registry import api
+from plinth_registry.server import MODELS, ensure_server, find_server
+
+HOST = "127.0.0.1"
+#: Of the exporter; the next free one of ten.
+METRICS_PORT = 9464
+#: Name of the code location in Dagster: its schedules and sensors are known by it.
+LOCATION = "plinth_jobs.definitions"
+
+
+def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
+    """Variables of Dagster's processes: recipe, workspace, MLflow and where the pages are served."""
+    # Dagster takes the first entry of the path for the working directory and imports nothing from it
+    path = [str(processes.elsewhere()), *processes.imports().values()]
+    return {
+        "PYTHONPATH": os.pathsep.join(path),
+        "DAGSTER_HOME": str(home(workspace)),
+        "PLINTH_WORKSPACE": str(workspace.root),
+        "PLINTH_RECIPE": str(recipe_path.absolute()),
+        "MLFLOW_TRACKING_URI": mlflow_uri,
+        "PLINTH_PAGES": pages,
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def up(
+    workspace: Path,
+    recipe_path: Path,
+    dagster_port: int = 3000,
+    pages_port: int = 3001,
+    origins: Sequence[str] = (),
+) -> int:
+    """Serve until interrupted; schedules and sensors run meanwhile.
+
+    Args:
+        origins: addresses under which a proxy serves Dagster, besides its own on loopback.
+
+    Raises:
+        PlinthError: a port is taken, or the recipe is wrong.
+    """
+    space = Workspace(workspace).ensure()
+    recipe_path = remember(space.root, recipe_path)
+    _require_free(dagster_port, "Dagster pages", "--dagster-port")
+    _require_free(pages_port, "pages of the workspace", "--pages-port")
+    addresses.note(space, f"http://{HOST}:{dagster_port}/", f"http://{HOST}:{pages_port}/")
+    metrics_port = _free_from(METRICS_PORT)
+    with suppress(TrustError):  # without a root of trust the pages can be looked at
+        policies.ensure(Context(space), load(recipe_path))
+    progress = for_command()
+    with progress.meter("starting MLflow", 0):
+        mlflow_uri = ensure_server(space)
+    pages = f"http://{HOST}:{pages_port}/"
+    own, log = environment(space, recipe_path, mlflow_uri, pages), started.folder(space) / "up.log"
+    log.write_bytes(b"")
+    with progress.meter("writing pages", 0):
+        server = _serve_pages(space, recipe_path, pages_port, pages)
+    try:
+        with tempfile.TemporaryDirectory(prefix="plinth-up-") as folder:
+            dagster = _dagster_parts(Path(folder), log, own, dagster_port, origins)
+            exporter = ServerPart("exporter", lambda: _export(log, space, recipe_path, metrics_port))
+            mlflow = ServerPart("MLflow server", lambda: _mlflow(space), shared=True)
+            with _supervised(space, [mlflow, *dagster, exporter], progress) as supervisor:
+                print(
+                    f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri.rstrip('/')}{MODELS}\n"
+                    f"Pages    {pages}\n"
+                    f"Metrics  http://{HOST}:{metrics_port}/metrics\nLog      {log}\n"
+                    "Ctrl-C stops the servers; jobs keep running",
+                    flush=True,
+                )
+                supervisor.run()
+    finally:
+        server.shutdown()
+        server.server_close()
+    return 0
+
+
+@contextmanager
+def _supervised(space: Workspace, parts: Sequence[ServerPart], progress: Progress) -> Iterator[PartSupervisor]:
+    """Started parts, which are stopped when the block ends; a signal ends its `run`."""
+    supervisor = PartSupervisor(parts, supervised.record_path(space), _say)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: supervisor.request_stop())
+    try:
+        with progress.meter("starting servers", len(parts)) as meter:
+            supervisor.start(meter)
+        yield supervisor
+    finally:
+        with progress.meter("stopping servers", 0):
+            supervisor.stop()
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _dagster_parts(folder: Path, log: Path, own: dict[str, str], port: int, origins: Sequence[str]) -> list[ServerPart]:
+    """Code location, daemon and pages of Dagster.
+
+    The code location makes assets and signs; the other two talk to it by a socket in a private folder, without keys.
+    """
+    place, listed = folder / "code.sock", folder / "workspace.yaml"
+    listed.write_text(json.dumps({"load_from": [{"grpc_server": {"socket": str(place), "location_name": LOCATION}}]}))
+    code = processes.python("dagster", "code-server", "start", "--socket", str(place), "-m", LOCATION)
+    code += ["--location-name", LOCATION, "--use-python-environment-entry-point", "--log-level", "warning"]
+    daemon = processes.python("dagster._daemon", "run", "-w", str(listed), "--log-level", "warning")
+    pages = processes.python("plinth_jobs.dagster_pages", str(listed), str(port), *origins)
+
+    def start_code() -> subprocess.Popen[bytes]:
+        place.unlink(missing_ok=True)  # of one that was killed
+        return _start(log, code, own, *processes.JOB)
+
+    return [
+        ServerPart("Dagster code location", start_code, lambda: _answers(place)),
+        ServerPart("Dagster daemon", lambda: _start(log, daemon, own, *processes.STORES)),
+        ServerPart("Dagster pages", lambda: _start(log, pages, own, *processes.STORES), lambda: _listens(port)),
+    ]
+
+
+def _start(log: Path, command: Sequence[str], own: dict[str, str], *needs: str) -> subprocess.Popen[bytes]:
+    with append_to(log) as stream:
+        process: subprocess.Popen[bytes] = processes.start(
+            command,
+            *needs,
+            own=own,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            preexec_fn=supervised.dies_with_parent,
+        )
+    return process
+
+
+def _answers(place: Path) -> bool:
+    """True if a process listens on a socket of the file system."""
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(str(place))
+        return True
+    return False
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _mlflow(space: Workspace) -> SharedProcess:
+    """The MLflow server, which other commands use too: started if there is none."""
+    ensure_server(space)
+    found = find_server(space)
+    process = found.find() if found else None
+    if process is None:
+        raise RegistryError("the MLflow server ended as soon as it was started", remedy="mlflow/server.log says why")
+    return SharedProcess(process)
+
+
+def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> ThreadingHTTPServer:
+    """Write the index, serve the pages, and link them from MLflow."""
+    recipe = load(recipe_path)
+    workspace_index.refresh(space, lambda sentence: print(sentence, file=sys.stderr))
+    with suppress(PlinthError):  # without the link the pages are there all the same
+        api.link_pages(Context(space), recipe, url)
+    return page_server.serve(space, HOST, port)
+
+
+def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
+    """The exporter, which ends with this process however that ends."""
+    command = processes.python("plinth_jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
+    return _start(log, [*command, "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
+
+
+def _free_from(port: int) -> int:
+    """The first free port of ten: several workspaces may be looked at on one machine.
+
+    Raises:
+        PlinthError: none is free.
+    """
+    for each in range(port, port + 10):
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, each)) != 0:
+                return each
+    raise PlinthError(f"ports {port} to {port + 9} on {HOST} are taken", remedy="end the programs that listen there")
+
+
+def _require_free(port: int, what: str, option: str) -> None:
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, port)) == 0:
+            raise PlinthError(
+                f"port {port} on {HOST} is taken",
+                expected=f"a free port for the {what}",
+                remedy=f"end the program that listens there, or give another {option}",
+            )

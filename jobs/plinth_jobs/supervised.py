@@ -1,0 +1,224 @@
+"""Parts of `plinth up`: each a process that is started again when it ends, and named in `plinth doctor` since.
+
+    ServerPart      a name and how to start it
+    PartSupervisor  starts parts in order, polls them, restarts with backoff, stops them in reverse
+    UpRecord        what runs and what has ended, for other commands; in the private folder of the workspace
+
+A part that ends costs no other part. The wait before a restart doubles from `FIRST_S` to `LONGEST_S`, and starts over
+after `STEADY_S` of life. Start the supervisor in the main thread: the kernel ends parts when that thread ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import psutil
+
+from plinth.compute.progress import Meter
+from plinth.errors import PlinthError
+from plinth.records import Frozen
+from plinth.storage import started
+from plinth.storage.atomic import write_bytes
+from plinth.storage.started import RunningProcess
+from plinth.storage.workspace import Workspace
+
+FIRST_S, LONGEST_S, STEADY_S = 1.0, 60.0, 300.0
+POLL_S, READY_S, STOP_GRACE_S = 0.5, 300.0, 20.0
+PR_SET_PDEATHSIG = 1
+
+
+class WatchedProcess(Protocol):
+    """What is needed of a process."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+
+
+class ServerPart(NamedTuple):
+    """A part of `plinth up`.
+
+    Args:
+        start: starts its process.
+        is_ready: true once others may rely on it; they are started then.
+        shared: it is stopped by those who use it, not by the supervisor.
+    """
+
+    name: str
+    start: Callable[[], WatchedProcess]
+    is_ready: Callable[[], bool] = lambda: True
+    shared: bool = False
+
+
+class PartState(Frozen):
+    """How a part is. `ended` says how and when it ended last; empty: never."""
+
+    name: str
+    pid: int = 0
+    restarts: int = 0
+    ended: str = ""
+
+
+class UpRecord(RunningProcess):
+    """A `plinth up`: its process, and the state of its parts."""
+
+    parts: tuple[PartState, ...] = ()
+
+
+class _Watched:
+    """A part, its process and its restarts."""
+
+    def __init__(self, part: ServerPart) -> None:
+        self.part, self.state = part, PartState(name=part.name)
+        self.process: WatchedProcess | None = None
+        self.started_at = self.due = 0.0
+        self.failures = 0
+
+
+class PartSupervisor:
+    """Keeps parts alive until it is stopped.
+
+    Args:
+        record: where to write the state.
+        say: takes a sentence about a part that ended.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[ServerPart],
+        record: Path,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._parts, self._record, self._say, self._clock = [_Watched(part) for part in parts], record, say, clock
+        self._stopping = False
+
+    def start(self, meter: Meter | None = None) -> None:
+        """Start every part, and wait for each until it is ready, has ended or `READY_S` are over."""
+        for each in self._parts:
+            if meter:
+                meter.advance(1, each.part.name)
+            self._start(each)
+            until = self._clock() + READY_S
+            while not each.part.is_ready() and self._clock() < until and not self._stopping:
+                if each.process is None or each.process.poll() is not None:
+                    break
+                time.sleep(POLL_S / 5)
+
+    def run(self) -> None:
+        """Check the parts until `request_stop`."""
+        while not self._stopping:
+            self.check()
+            time.sleep(POLL_S)
+
+    def request_stop(self) -> None:
+        """End `run`: for a signal handler."""
+        self._stopping = True
+
+    def check(self) -> None:
+        """Name each part that has ended since the last check, and start those whose wait is over."""
+        for each in self._parts:
+            if each.process is not None and (code := each.process.poll()) is not None:
+                self._note_end(each, _words(code))
+            if each.process is None and self._clock() >= each.due:
+                each.state = each.state.model_copy(update={"restarts": each.state.restarts + 1})
+                self._start(each)
+
+    def stop(self) -> None:
+        """Stop every part, the last one first, and delete the record."""
+        own = [each.process for each in reversed(self._parts) if each.process is not None and not each.part.shared]
+        for process in own:
+            process.send_signal(signal.SIGTERM)
+        until = self._clock() + STOP_GRACE_S
+        while any(process.poll() is None for process in own) and self._clock() < until:
+            time.sleep(POLL_S / 5)
+        for process in own:
+            if process.poll() is None:
+                process.kill()
+        self._record.unlink(missing_ok=True)
+
+    def _start(self, each: _Watched) -> None:
+        try:
+            each.process = each.part.start()
+        except (PlinthError, OSError) as error:
+            self._note_end(each, f"not started: {error}")
+            return
+        each.started_at = self._clock()
+        each.state = each.state.model_copy(update={"pid": each.process.pid})
+        self._write()
+
+    def _note_end(self, each: _Watched, how: str) -> None:
+        lived = self._clock() - each.started_at if each.process is not None else 0.0
+        each.failures = 1 if lived >= STEADY_S else each.failures + 1
+        wait_s = min(FIRST_S * 2 ** (each.failures - 1), LONGEST_S)
+        each.process, each.due = None, self._clock() + wait_s
+        ended = f"{how} at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        each.state = each.state.model_copy(update={"pid": 0, "ended": ended})
+        self._write()
+        self._say(f"{each.part.name} ended ({how}); it is started again in {wait_s:g} s")
+
+    def _write(self) -> None:
+        own = RunningProcess.of(psutil.Process().pid)
+        record = UpRecord(**own.model_dump(), parts=tuple(each.state for each in self._parts))
+        write_bytes(self._record, record.model_dump_json(indent=1).encode())
+
+
+class SharedProcess:
+    """A process that is not a child of this one, such as the MLflow server."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
+
+    def poll(self) -> int | None:
+        """None while it lives; -1 then: only its parent learns its status."""
+        try:
+            alive = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            alive = False
+        return None if alive else -1
+
+    def send_signal(self, sig: int) -> None:
+        self._process.send_signal(sig)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def record_path(workspace: Workspace) -> Path:
+    """The record of the workspace's `plinth up`."""
+    return started.folder(workspace) / "up.json"
+
+
+def read(workspace: Workspace) -> UpRecord | None:
+    """The record, also of a `plinth up` that was killed; None: none runs, or it was stopped."""
+    try:
+        return UpRecord.model_validate_json(record_path(workspace).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def dies_with_parent() -> None:
+    """In a child, before it runs: end when the parent's thread ends, with the signals that a shell's background job
+    ignores."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _words(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    return f"signal {-code}" if code != -1 else "it is gone"

@@ -1,0 +1,117 @@
+"""Models by the names that people have for them, as manifests of checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plinth.errors import MissingError, PlinthError
+from plinth.evaluation.comparison.folder import weights
+from plinth.extensions import nearest
+from plinth.records import Manifest
+from plinth.storage.checkout import resolve
+from plinth_jobs.runs import configurations, find_run
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+
+ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
+MODELS = ("checkpoint", "weights")
+#: Names that an error lists; likeness from which one of them may be what was meant, as of mistyped commands.
+NAMED, LIKE = 12, 0.6
+#: How a path begins that is no name of a version.
+PATHS = ("/", "./", "../", "~")
+
+
+def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
+    """The checkpoint that a target names; what is signed is verified first.
+
+    Args:
+        target: `release`, `canary`, NAME/VERSION, NAME@ALIAS, a folder of weights, a run, RUN:STEP, or the digest of a
+            checkpoint. A folder goes before a version of that name, which is `models:/NAME/VERSION` then; never before
+            `NAME@ALIAS`.
+        release: gives the name of the recipe's release.
+
+    Raises:
+        MissingError: nothing has that name, or what has is no model.
+        SignatureError, LineageError, GateError: a version or a signed folder does not verify.
+    """
+    with hinted(ctx, target):
+        return _model(ctx, target, release)
+
+
+@contextmanager
+def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[None]:
+    """Where nothing has the name of a target: the error names the nearest model of the workspace, or all.
+
+    Args:
+        others: further names that would have done.
+    """
+    try:
+        yield
+    except MissingError as error:
+        known, asked = [*names(ctx), *others], target.partition(":")[0]
+        if target.startswith(PATHS) or (asked and any(one.startswith(asked) for one in known)):
+            raise  # there is one of that name, and something else is missing
+        if hint := nearest(target, known, cutoff=LIKE):
+            error.remedy = hint
+        else:
+            error.expected = f"{', '.join(known[:NAMED])}, a digest or a folder"
+        raise
+
+
+def names(ctx: Context) -> list[str]:
+    """The names of models of a workspace: places of its release, runs, then versions."""
+    from plinth_registry import releases
+
+    found = [*ALIASES, "latest", *sorted(configurations(ctx))]
+    with suppress(PlinthError):  # a history that does not hold is another command's error
+        for record in releases.history(ctx, expired=True):
+            own = [f"{record.model}@{place}" for place in sorted({*ALIASES.values()})]
+            found += [*own, *([f"{record.model}/{record.version}"] if record.version else [])]
+    return list(dict.fromkeys(found))
+
+
+def _model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
+    from plinth_registry.standing import names_place
+
+    if target in ALIASES:
+        return _verified(ctx, f"{release()}@{ALIASES[target]}")
+    if target and not names_place(target) and Path(target).is_dir():
+        return _folder(ctx, Path(os.path.abspath(target)))
+    if target.startswith(PATHS):
+        raise MissingError(f"no folder {target}", expected="one with *.safetensors, config.json, tokenizer.json")
+    if "@" in target or "/" in target:
+        return _verified(ctx, target)
+    run, colon, step = target.partition(":")
+    if colon or run == "latest" or any(name.startswith(run) for name in configurations(ctx)):
+        return _of_run(ctx, run, step)
+    found = resolve(ctx.refs, target)
+    if found.asset not in MODELS:
+        raise MissingError(f"{target} is no model", found=f"a manifest of {found.asset}", expected=" or ".join(MODELS))
+    return found
+
+
+def _verified(ctx: Context, target: str) -> Manifest:
+    from plinth_registry.verified import verify_model
+
+    return ctx.refs.load(verify_model(ctx, target).checkpoint)
+
+
+def _folder(ctx: Context, folder: Path) -> Manifest:
+    from plinth_registry import signing
+
+    signed = folder.name and signing.is_signed(folder)  # a signature lies beside the folder; the root has no beside
+    return _verified(ctx, str(folder)) if signed else weights(ctx, folder)
+
+
+def _of_run(ctx: Context, run: str, step: str) -> Manifest:
+    from plinth.training import manifests
+
+    config = find_run(ctx, run)
+    if step and not step.isdecimal():
+        raise MissingError(f"{step!r} is no step", expected="RUN:STEP with a whole number")
+    return manifests.committed_manifest(ctx, config, int(step) if step else None)

@@ -1,0 +1,91 @@
+"""Tiles of the index about operation: open incidents, game days, the last check of every asset, values of sources.
+
+Does not belong here: corpus, releases, money and service levels (`states`).
+"""
+
+from __future__ import annotations
+
+import time
+
+from plinth.compute.context import Context
+from plinth.operation import asset_log
+from plinth.operation.gamedays import signed_record
+from plinth.operation.indicators.facts import CHECKED
+from plinth.report.workspace_index import Standing, StateTile
+from plinth_jobs.workspace_index.links import beside, some
+
+
+def incidents(ctx: Context) -> StateTile:
+    """Those that are open: promotions are frozen meanwhile."""
+    from plinth_registry.incidents import incidents as recorded
+
+    found = recorded(ctx)
+    still = [one for one in found if one.closed is None]
+    if not still:
+        note = f"{len(found):,} closed" if found else "plinth incident open TITLE"
+        return StateTile(label="Incidents", value="none open", note=note, standing="good")
+    return StateTile(
+        label="Incidents",
+        value=f"{len(still)} open",
+        note=f"promotions are frozen; {some([one.title for one in still], 1)}",
+        standing="bad",
+        href=beside(ctx, f"incident-{still[-1].number}.html"),
+    )
+
+
+def gamedays(ctx: Context) -> StateTile:
+    """The last record of each game day that was ever played here."""
+    last = {record.name: record for _, record in signed_record.records(ctx)}
+    if not last:
+        return StateTile(label="Game days", value="none", note="plinth gameday list")
+    failed = sorted(name for name, record in last.items() if not record.passed)
+    standing: Standing = "bad" if failed else "good"
+    shown = failed[0] if failed else list(last)[-1]
+    return StateTile(
+        label="Game days",
+        value=f"{len(last) - len(failed)} of {len(last)} passed",
+        note=some(failed),
+        standing=standing,
+        href=beside(ctx, f"gameday-{shown}.html"),
+    )
+
+
+def source_values(ctx: Context) -> StateTile:
+    """The verdicts on sources that were trained with and without (`plinth source value … --train`)."""
+    from plinth.experiment.arms import PREFIX
+    from plinth.experiment.value.verdict import NOT_DECIDED
+
+    published = [ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects")]
+    stats = {ref.asset.split("/")[1]: ctx.refs.load(ref.digest).stats for ref in published}
+    found = {name: str(own["value"]["verdict"]) for name, own in stats.items() if "value" in own}
+    if not found:
+        return StateTile(label="Source values", value="none", note="plinth source value PATH")
+    undecided = sorted(name for name, verdict in found.items() if verdict == NOT_DECIDED)
+    shown = undecided[0] if undecided else sorted(found)[-1]
+    return StateTile(
+        label="Source values",
+        value=f"{len(found) - len(undecided)} of {len(found)} decided",
+        note=some([f"{name}: {verdict}" for name, verdict in sorted(found.items())]),
+        standing="attention" if undecided else "good",
+        href=beside(ctx, f"experiment-{shown}.html"),
+    )
+
+
+def checks(ctx: Context) -> StateTile:
+    """The last suite of each asset: one that did not pass kept its asset from being published."""
+    last = {
+        str(event["asset"]): event
+        for event in asset_log.read(ctx.workspace, time.time())
+        if event["event"] == CHECKED
+    }
+    if not last:
+        return StateTile(label="Checks", value="none evaluated")
+    blocked = sorted(asset for asset, event in last.items() if not event["passed"])
+    warned = sorted(asset for asset, event in last.items() if event["passed"] and event["failures"])
+    standing: Standing = "bad" if blocked else "attention" if warned else "good"
+    return StateTile(
+        label="Checks",
+        value=f"{len(last) - len(blocked)} of {len(last)} assets pass",
+        note=some(blocked or warned),
+        standing=standing,
+    )

@@ -1,0 +1,168 @@
+"""Tiles of the index: how each part of the workspace stands today.
+
+A part that cannot be read is `unknown`; it hides no other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from plinth.compute.context import Context
+from plinth.errors import PlinthError
+from plinth.operation import objectives
+from plinth.operation.spending import parameters
+from plinth.operation.spending.ledger import MICROS, Ledger
+from plinth.recipe.recipe import Recipe
+from plinth.report.workspace_index import Standing, StateTile
+from plinth_jobs.results.subject import candidate_name, file_name
+from plinth_jobs.workspace_index import operation_states
+from plinth_jobs.workspace_index.links import beside, some
+
+#: Seconds during which an alert is of today.
+DAY_S = 86_400.0
+#: A budget of which so much is spent is one to look at.
+LOOK_AT = 0.8
+
+
+def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
+    """The state of each part; one that cannot be read is `unknown` and hides no other."""
+    parts: list[tuple[str, Callable[[], StateTile | None]]] = []
+    if recipe is not None:
+        parts.append(("Assets", lambda: _assets(ctx, recipe)))
+        if recipe.release is not None:
+            parts += [
+                ("Release", lambda: _release(ctx, recipe)),
+                ("Candidates", lambda: _candidates(ctx, recipe)),
+                ("Canary", lambda: _canary(ctx, recipe)),
+            ]
+    parts += [
+        ("Incidents", lambda: operation_states.incidents(ctx)),
+        ("Alerts, last 24 hours", lambda: _alerts(ctx)),
+        ("Checks", lambda: operation_states.checks(ctx)),
+        ("Game days", lambda: operation_states.gamedays(ctx)),
+        ("Source values", lambda: operation_states.source_values(ctx)),
+        ("Budgets", lambda: _budgets(ctx)),
+        ("Service levels", lambda: _service_levels(ctx)),
+    ]
+    for label, state in parts:
+        try:
+            tile = state()
+        except PlinthError as error:
+            tile = StateTile(label=label, value="could not be read", note=error.what, standing="unknown")
+        if tile is not None:
+            yield tile
+
+
+def _assets(ctx: Context, recipe: Recipe) -> StateTile:
+    from plinth_assets.catalog import stages
+    from plinth_assets.framework.up_to_date import decide
+
+    catalog = stages(recipe)
+    stale = decide(ctx, catalog).stale
+    fresh = len(catalog) - len(stale)
+    return StateTile(
+        label="Assets",
+        value=f"{fresh} of {len(catalog)} up to date",
+        note=some(stale),
+        standing="good" if not stale else "attention",
+    )
+
+
+def _release(ctx: Context, recipe: Recipe) -> StateTile:
+    from plinth_registry import api
+    from plinth_registry.standing import standing
+
+    history = api.history(ctx, recipe)
+    now, name = standing(history), recipe.required_release().name
+    if now.champion is None:
+        return StateTile(label="Release", value=f"{name}: none", standing="attention" if history else "none")
+    last = [record for record in history if record.version == now.champion][-1]
+    return StateTile(
+        label="Release",
+        value=f"{name} version {now.champion}",
+        note=f"champion since {datetime.fromisoformat(last.at).astimezone(UTC):%Y-%m-%d %H:%M} UTC, by {last.by}",
+        standing="good",
+        href=beside(ctx, file_name(recipe, candidate_name(str(last.candidate_version)))),
+    )
+
+
+def _candidates(ctx: Context, recipe: Recipe) -> StateTile:
+    from plinth_registry import api
+
+    held = api.pending(ctx, recipe)
+    asked = sum(one.waits_for_approval for one in held)
+    refused = [f"version {one.version}: {one.refusal}" for one in held if not one.waits_for_approval]
+    value = f"{asked} pending approval" if asked else f"{len(held)} blocked by gates" if held else "0 pending"
+    standing: Standing = "attention" if held else "good"
+    return StateTile(label="Candidates", value=value, note=some(refused, 1), standing=standing)
+
+
+def _canary(ctx: Context, recipe: Recipe) -> StateTile:
+    from plinth_registry import api
+    from plinth_registry.canary import page_name
+
+    found = api.canary_status(ctx, recipe)
+    if found is None:
+        return StateTile(label="Canary", value="none on trial")
+    standing: Standing = "bad" if found.trial.decision == "return" else "attention"
+    href = beside(ctx, page_name(found))
+    return StateTile(
+        label="Canary", value=f"version {found.canary} on trial", note=found.next, standing=standing, href=href
+    )
+
+
+def _alerts(ctx: Context) -> StateTile:
+    """Lines of `alerts.jsonl`; one that is torn counts too."""
+    since, found = time.time() - DAY_S, list[str]()
+    path = ctx.workspace.root / "alerts.jsonl"
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        try:
+            alert = json.loads(line)
+            if float(alert["time"]) >= since:
+                found.append(f"{alert.get('job') or 'run'}: {str(alert.get('message')).partition(chr(10))[0]}")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            found.append("a line of alerts.jsonl cannot be read")
+    return StateTile(
+        label="Alerts, last 24 hours",
+        value=f"{len(found)}" if found else "none",
+        note=some(found[::-1], 1),
+        standing="bad" if found else "good",
+    )
+
+
+def _budgets(ctx: Context) -> StateTile:
+    settings = parameters.load(ctx.workspace)
+    place, known = parameters.ledger_place(ctx.workspace, settings), parameters.settings_file(ctx.workspace).exists()
+    if not known and "://" not in place and not Path(place).exists():
+        return StateTile(label="Budgets", value="none set", note="plinth cost limit WHOSE AMOUNT")
+    counted = [(limit, used) for limit, used in Ledger(place).limits(time.time()) if limit.amount is not None]
+    if not counted:
+        return StateTile(label="Budgets", value="no limit set", note="plinth cost limit WHOSE AMOUNT")
+    shares = {limit.text: used / limit.amount if limit.amount else float(used > 0) for limit, used in counted}
+    text, share = max(shares.items(), key=lambda each: each[1])
+    used = next(used for limit, used in counted if limit.text == text)
+    standing: Standing = "bad" if share >= 1 else "attention" if share >= LOOK_AT else "good"
+    return StateTile(
+        label="Budgets",
+        value=f"{share:.0%} spent or reserved",
+        note=f"{text}: {used / MICROS:,.2f}; {len(counted)} limits",
+        standing=standing,
+    )
+
+
+def _service_levels(ctx: Context) -> StateTile:
+    found = objectives.measure(ctx, objectives.load(ctx.workspace), time.time())
+    spent = {one.indicator: one.spent for one in found if one.is_judged and one.spent is not None}
+    if not spent:
+        return StateTile(label="Service levels", value="nothing measured", note="no run in the window")
+    worst = max((one for one in found if one.indicator in spent), key=lambda one: spent[one.indicator])
+    over = [one.indicator for one in found if one.is_spent]
+    standing: Standing = "bad" if over else "attention" if spent[worst.indicator] >= LOOK_AT else "good"
+    value = f"{len(over)} of {len(spent)} error budgets spent" if over else f"{len(spent)} within their budgets"
+    short = [one.words for one in found if one.total_s and not one.is_judged]
+    note = f"{'; '.join([worst.words, *short])}, {objectives.source(ctx.workspace)}"
+    return StateTile(label="Service levels", value=value, note=note, standing=standing)

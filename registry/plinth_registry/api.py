@@ -1,0 +1,201 @@
+"""The functions for assets and sensors. Each starts the server that it needs; commands import the modules behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.errors import GateError
+from plinth.evaluation.serving import records
+from plinth.provenance import statements
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth_registry import (
+    canary,
+    candidate,
+    judgement,
+    materialise,
+    mlflow_client,
+    page_links,
+    registration,
+    review,
+    scores,
+    timeline,
+    trained,
+)
+from plinth_registry.candidate import Candidate, CandidateRun, Facts
+from plinth_registry.decisions import history, promote, repair, return_canary, rollback
+from plinth_registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
+from plinth_registry.gates import GateResult, summary
+from plinth_registry.promotion import CANARY, CHAMPION, Stage
+from plinth_registry.releases import ReleaseRecord, prove_log
+from plinth_registry.review import CandidateStatus, approve, find_candidate, pending, ready, status, waive
+from plinth_registry.standing import standing
+
+__all__ = [
+    "Candidate",
+    "CandidateRun",
+    "CandidateStatus",
+    "Facts",
+    "GateResult",
+    "ReleaseRecord",
+    "Tainted",
+    "approve",
+    "canary_status",
+    "champion_gives_way",
+    "describe_run",
+    "find_candidate",
+    "history",
+    "keep_files",
+    "lift_taint",
+    "link_pages",
+    "mark_tainted",
+    "pending",
+    "promote",
+    "promote_if_approved",
+    "promote_if_proved",
+    "prove_log",
+    "ready",
+    "register_candidate",
+    "relay_timeline",
+    "repair",
+    "return_canary",
+    "rollback",
+    "status",
+    "waive",
+    "watch_canary",
+]
+
+#: Who gives a canary back, or makes it champion, where no person does.
+CANARY_SENSOR = "canary sensor"
+
+
+@mlflow_client.named("register a candidate")
+def register_candidate(
+    ctx: Context,
+    recipe: Recipe,
+    checkpoint: Manifest,
+    evaluation: Manifest,
+    run: CandidateRun,
+    facts: Facts,
+    measured: Mapping[str, Manifest] = MappingProxyType({}),
+    materials: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Candidate, tuple[GateResult, ...]]:
+    """Sign a checkpoint with its provenance, register it, judge it. The same work gives the same version.
+
+    Scores of tasks, proxies and probes and what serving takes (`measured`, by asset) become metrics of MLflow's record
+    of the model. Each fact is attested by the role that may state it, as found out from `materials` (digests by asset).
+
+    Raises:
+        LineageError: the ancestry is incomplete, the evaluation or what was measured is of another checkpoint, or the
+            trainer stated nothing about this one.
+        SignatureError: the model directory is there already and has been changed.
+        IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
+        RegistryError: MLflow cannot be reached.
+    """
+    chain = candidate.ancestry(ctx, checkpoint.digest, evaluation.digest)
+    training = trained.gathered(ctx, checkpoint, run.id)
+    provenance = statements.provenance(recipe, checkpoint, chain, run_id=run.id, run_key=run.key, training=training)
+    trained.proved(ctx, checkpoint, provenance)
+    directory = materialise.materialise(ctx, checkpoint, provenance)
+    key = candidate.state_facts(ctx, directory, checkpoint.digest, evaluation.digest, run, facts)
+    candidate.attest(ctx, recipe, checkpoint, directory, facts, materials)
+    client = mlflow_client.connect(ctx.workspace)
+    with registration.locked(ctx):
+        version = registration.ensure_version(
+            ctx,
+            client,
+            recipe,
+            key=key,
+            chain=chain,
+            checkpoint=checkpoint,
+            evaluation=evaluation,
+            run=run,
+            facts=facts,
+            source=mlflow_client.source_uri(ctx.workspace, directory),
+        )
+        scores.log_scores(client, version, checkpoint, measured, records.read(ctx, checkpoint.digest))
+    judged = judgement.judge(ctx, client, recipe, version)
+    return judged.candidate, judged.results
+
+
+@mlflow_client.named("relay a timeline")
+def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[str, Any]]) -> int:
+    """Log a run's events to MLflow, each once. Returns how many steps were new."""
+    return timeline.relay(mlflow_client.connect(ctx.workspace), recipe.name, run_id, events)
+
+
+@mlflow_client.named("keep the page of a run")
+def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path]) -> None:
+    """Keep files, such as a run's page and its timeline, as artifacts of its MLflow run."""
+    timeline.keep(mlflow_client.connect(ctx.workspace), recipe.name, run_id, paths)
+
+
+@mlflow_client.named("describe a run")
+def describe_run(
+    ctx: Context, recipe: Recipe, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str],
+    figures: Mapping[str, float] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Write parameters, requester, source and figures of a training run on its MLflow run."""
+    timeline.describe(
+        mlflow_client.connect(ctx.workspace), recipe.name, run_id, params=params, tags=tags, figures=figures
+    )
+
+
+@mlflow_client.named("link the pages")
+def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
+    """Link the pages of the workspace from MLflow's experiment and models; the names of what was changed."""
+    return page_links.link(mlflow_client.connect(ctx.workspace), recipe, url)
+
+
+def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
+    """Promote every candidate that no gate blocks: to champion, or to canary if the policy requires a trial, one after
+    another; and the canary that is proved to be good enough. Called by the sensors' job."""
+    proved = promote_if_proved(ctx, recipe)
+    stage, waiting = review.next_stage(ctx, recipe), ready(ctx, recipe)
+    chosen = waiting[:1] if stage == CANARY else waiting
+    return (*proved, *(_promote_ready(ctx, recipe, one, by, stage or CHAMPION) for one in chosen))
+
+
+def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, stage: Stage) -> ReleaseRecord:
+    return promote(ctx, recipe, one.version, by, f"gates {summary(one.gates)}", stage)
+
+
+def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
+    """Make the canary champion if the policy lets that happen without a person, it is proved to be within the margin,
+    and every gate passes again."""
+    try:
+        seen = canary.observe(ctx, recipe)
+    except GateError:  # no policy is signed
+        return ()
+    if seen is None or (seen.policy.promote, seen.status.trial.decision) != ("automatic", "promote"):
+        return ()
+    reason = f"within the margin of champion {seen.status.champion}: {seen.status.trial.reason}"
+    return (promote(ctx, recipe, seen.status.candidate_version, by, reason),)
+
+
+def canary_status(ctx: Context, recipe: Recipe) -> canary.CanaryStatus | None:
+    """The canary of a release beside its champion, judged by what is known now; None where none is on trial.
+
+    Raises:
+        GateError: no gate policy is signed.
+        SignatureError: the history or the policy does not hold.
+    """
+    found = canary.observe(ctx, recipe)
+    return None if found is None else found.status
+
+
+@mlflow_client.named("judge the canary")
+def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> canary.CanaryTick | None:
+    """Judge the canary by everything that is known now and give it back if it is worse; None where none is on trial.
+    Called by the sensor.
+
+    Raises:
+        GateError, SignatureError: see `canary.tick`.
+    """
+    if standing(history(ctx, recipe)).canary is None:
+        return None
+    return canary.tick(ctx, mlflow_client.connect(ctx.workspace), recipe, by)

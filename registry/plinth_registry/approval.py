@@ -1,0 +1,237 @@
+"""Approvals: a person's decision about one candidate, by signed statement or in the MLflow UI.
+
+    signed   approvals/<candidate 12>/<person>.json, a DSSE envelope made with that person's key
+    in MLflow   tags of the candidate version, as a person sets them by hand:
+             approval = approved | rejected, approval.by = name, approval.reason = why
+             a second person uses approval.2, approval.2.by, approval.2.reason, and so on; behind a login, the
+             server sets the name
+
+Either must name the person and the reason, and counts for one promotion: where a candidate was promoted before and has
+lost its place, people decide again. A statement that does not verify, or speaks of another
+candidate, counts for nothing and is reported. Whose tags they are is stated by the server that asked for a login
+(`login.log`); tags alone are anybody's, and a request.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
+
+from plinth.compute.context import Context
+from plinth.errors import SignatureError
+from plinth.trust import dsse
+from plinth.trust.authority import APPROVER
+from plinth.trust.clock import now
+from plinth.trust.pin import Trust, owner_file
+from plinth_registry.candidate import Candidate
+from plinth_registry.gates import Approval
+from plinth_registry.login import log
+from plinth_registry.standing import ended_by
+
+PREDICATE = "urn:plinth:approval:v1"
+Decision = Literal["approved", "rejected"]
+
+
+def sign(
+    ctx: Context, candidate: Candidate, by: str, reason: str, decision: Decision = "approved", policy: str = ""
+) -> Path:
+    """Sign one person's decision. Repeating it changes nothing; a later decision replaces an earlier one.
+
+    Args:
+        policy: digest of the gate policy that governs; under another one the approval does not count.
+
+    Raises:
+        SignatureError: no name, no reason, or the person's key is not usable here.
+    """
+    by, reason = by.strip(), reason.strip()
+    if not reason:
+        raise SignatureError(f"the decision of {by or 'nobody'} needs a reason", expected="why, in a sentence")
+    path, after = statement_path(ctx, candidate, by), ended_by(ctx, candidate)
+    wanted = (decision, reason, policy, after)
+    key = Trust.of(ctx.workspace).signer(APPROVER, by)
+    if path.exists():
+        try:
+            earlier = verify_statement(ctx, path, candidate)
+        except SignatureError:
+            earlier = None
+        if earlier is not None and (earlier.decision, earlier.reason, earlier.policy, earlier.after) == wanted:
+            return path
+    number = max(Trust.of(ctx.workspace).seen(*_counted(ctx, candidate, by)), _number(path)) + 1
+    predicate = {"decision": decision, "by": by, "reason": reason, "policy": policy, "at": now(), "number": number}
+    predicate |= {"after": after} if after else {}
+    dsse.write(path, dsse.statement(PREDICATE, candidate.subjects, predicate), key)
+    return path
+
+
+def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
+    """The path of a person's signed decision about a candidate."""
+    return ctx.workspace.approvals / candidate.key[:12] / f"{owner_file(person)}.json"
+
+
+def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes | None = None) -> Approval:
+    """A signed decision, by the person whom the file names, about this candidate.
+
+    Args:
+        data: the bytes of the file, if the caller has read it.
+
+    Raises:
+        SignatureError: signed by somebody else, changed, or about another candidate.
+    """
+    person = urllib.parse.unquote(path.stem)
+    authority = Trust.of(ctx.workspace).authority(APPROVER).owned_by(person)
+    envelope = dsse.envelope_of(path) if data is None else dsse.parsed(data, str(path))
+    content = dsse.opened(envelope, authority, PREDICATE, str(path))
+    about = dsse.subjects(content)
+    if about != candidate.subjects:
+        raise SignatureError(
+            f"{path} is about another candidate",
+            found=about,
+            expected=candidate.subjects,
+            remedy="the person must look at this candidate and sign for it",
+        )
+    predicate = content["predicate"]
+    if predicate.get("by") != person or predicate.get("decision") not in get_args(Decision):
+        raise SignatureError(f"{path} is no decision of {person}", found=predicate)
+    key = next(one["keyid"] for one in envelope["signatures"] if one.get("keyid") in authority.keys)
+    given = {"decision": predicate["decision"], "reason": str(predicate.get("reason"))}
+    given |= {"key": key, "policy": str(predicate.get("policy", "")), "after": predicate.get("after", 0)}
+    try:
+        return Approval(by=person, how="statement", **given)
+    except ValidationError as error:
+        raise SignatureError(f"{path} is no decision of {person}", found=error) from error
+
+
+def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Approval]) -> None:
+    """Require the decisions that a release record names, or later ones of the same people: a release rests on them.
+
+    Raises:
+        SignatureError: one is missing or does not hold.
+    """
+    by_tag = {one.by for one in recorded if one.how == "tag" and one.proxy}
+    logged = {one.by for one in log.decisions(ctx, candidate)} if by_tag else set()
+    missing = [f"{person}: no login states it" for person in sorted(by_tag - logged)]
+    for one in (each for each in recorded if each.how == "statement"):
+        try:
+            verify_statement(ctx, statement_path(ctx, candidate, one.by), candidate)
+        except SignatureError as error:
+            missing.append(f"{one.by}: {error.brief}")
+    if missing:
+        raise SignatureError(
+            f"decisions that released candidate {candidate.key[:12]} are missing",
+            found="; ".join(missing),
+            expected="the statements that its release record names",
+            remedy="restore approvals/ and logins/ from a backup; or roll back, approve anew and promote again",
+        )
+
+
+def collect(
+    ctx: Context, candidate: Candidate, tags: Mapping[str, Any], policy: str = ""
+) -> tuple[tuple[Approval, ...], tuple[str, ...]]:
+    """Every decision about a candidate, and every invalid one with its reason.
+
+    Args:
+        tags: the tags of the candidate's version in MLflow.
+        policy: digest of the gate policy that governs; a signed approval under another one is invalid, a rejection is
+            not.
+
+    Raises:
+        SignatureError: the log of logins does not hold, or a decision that this machine has verified before was
+            removed, changed or replaced by an earlier one of that person: a rejection must not vanish.
+    """
+    decisions: list[Approval] = []
+    faults: list[str] = []
+    holding: set[str] = set()
+    after = ended_by(ctx, candidate)
+    for path in sorted((ctx.workspace.approvals / candidate.key[:12]).glob("*.json")):
+        try:
+            found = verify_statement(ctx, path, candidate)
+        except SignatureError as error:
+            faults.append(error.what)
+            continue
+        holding.add(found.by)
+        if fault := _outdated(found, policy, after):
+            faults.append(fault)
+        else:
+            decisions.append(found)
+    _require_newest(ctx, candidate, holding)
+    for tagged in _tagged(ctx, candidate, tags):
+        if isinstance(tagged, str):
+            faults.append(tagged)
+        elif fault := _outdated(tagged, policy, after):
+            faults.append(fault)
+        else:
+            decisions.append(tagged)
+    return tuple(decisions), tuple(faults)
+
+
+def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iterator[Approval | str]:
+    """Decisions of logged-in people, then those that only tags show, and what is wrong with tags."""
+    stated = log.decisions(ctx, candidate)
+    yield from stated
+    known = {(one.by, one.decision) for one in stated}
+    for tag in sorted(tag for tag in tags if log.TAG.fullmatch(tag)):
+        found = _from_tag(tag, tags)
+        if found and (isinstance(found, str) or (found.by, found.decision) not in known):
+            yield found
+
+
+def _outdated(found: Approval, policy: str, after: int) -> str:
+    """Why an approval is not one of this promotion, under the policy that governs; empty for one of anybody, which the
+    gate refuses."""
+    if found.decision != "approved" or (found.how == "tag" and not found.proxy):
+        return ""
+    if found.policy != policy:
+        return f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})"
+    spent = f"{found.by} approved a promotion that release record {after} ended; another one needs a new approval"
+    return "" if found.after == after else spent
+
+
+def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> None:
+    """Every decision is at least as new as the newest that this machine has seen of its person."""
+    trust = Trust.of(ctx.workspace)
+    for person in sorted({key.owner for key in trust.authority(APPROVER).keys.values() if key.revoked_from is None}):
+        counted = _counted(ctx, candidate, person)
+        number = _number(statement_path(ctx, candidate, person)) if person in deciders else 0
+        if number < trust.seen(*counted):
+            raise SignatureError(
+                f"the newest decision of {person} about candidate {candidate.key[:12]} is missing",
+                found=f"decision {number}" if number else "none that holds",
+                expected=f"decision {trust.seen(*counted)}, which this machine has seen",
+                remedy="restore approvals/ from a backup, or have that person decide again",
+            )
+        if number:
+            trust.remember(counted[0], number)
+
+
+def _number(path: Path) -> int:
+    """How many decisions a person had made with this one; 0 where there is none."""
+    try:
+        return int(dsse.unverified(dsse.envelope_of(path), str(path))["predicate"].get("number", 1))
+    except (SignatureError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def _counted(ctx: Context, candidate: Candidate, person: str) -> tuple[str, ...]:
+    return tuple(f"{place} approvals/{candidate.key}/{person}" for place in ctx.workspace.places)
+
+
+def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
+    """A decision out of three tags, their fault in words, or None while nothing was decided."""
+    value = str(tags[tag]).strip().lower()
+    by, reason = (str(tags.get(f"{tag}.{field}", "")).strip() for field in ("by", "reason"))
+    if not value:
+        return None
+    if value == "rejected":
+        return Approval(
+            by=by or "an unnamed person", decision="rejected", reason=reason or "no reason given", how="tag"
+        )
+    if value != "approved":
+        return f"tag {tag} is {value!r}, expected approved or rejected"
+    absent = [name for name, given in ((f"{tag}.by", by), (f"{tag}.reason", reason)) if not given]
+    if absent:
+        return f"tag {tag} is set, but {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not"
+    return Approval(by=by, decision="approved", reason=reason, how="tag")

@@ -1,0 +1,239 @@
+"""Every decision and every refused one, in a signed log: who asked for what, why, and what became of it.
+
+    audit/00001.json    action, outcome, actor, subject, reason; of a refusal, why
+
+An entry is signed with the key of the role that may do what was asked, so that its actor is the owner whom the root
+names for that key. Somebody who was refused may have no such key: then the first key of this machine signs, and the
+actor is `unauthenticated NAME`. A machine without any key can decide nothing and records nothing. An entry that was
+signed with a key revoked since is kept, and shown as such.
+
+Each release record names the newest entry before it, and the signed head of the release history the newest of all.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import SignatureError, TrustError
+from plinth.records import Frozen
+from plinth.trust.authority import APPROVER, COMPLIANCE, POLICY, PROMOTER, ROLES, ROOT, TRAINER
+from plinth.trust.log_record import LogRecord
+from plinth.trust.pin import Trust
+from plinth.trust.signers import Signer
+from plinth_registry.signed_log import AUDIT
+
+#: The role in which each action is done.
+ROLE_OF = {
+    "approve": APPROVER,
+    "reject": APPROVER,
+    "withdraw": APPROVER,
+    "promote": PROMOTER,
+    "rollback": PROMOTER,
+    "return": PROMOTER,
+    "export": PROMOTER,
+    "export unreleased": TRAINER,
+    "export data": COMPLIANCE,
+    "taint": COMPLIANCE,
+    "lift": COMPLIANCE,
+    "exclude": COMPLIANCE,
+    "close incident": COMPLIANCE,
+    "papers": COMPLIANCE,
+    "provider": COMPLIANCE,
+    "policy": POLICY,
+    "waive": POLICY,
+    "keys": ROOT,
+    "adopt": TRAINER,
+}
+UNAUTHENTICATED = "unauthenticated "
+Outcome = Literal["done", "refused"]
+
+
+@dataclass
+class AuditedAction:
+    """What somebody asks for. `by` is the name that was given, `owner` whose key has to sign, where that is known.
+
+    Whoever decides may set a more exact subject before the outcome is recorded.
+    """
+
+    action: str
+    subject: str
+    by: str = ""
+    reason: str = ""
+    owner: str | None = None
+
+
+class AuditEntry(Frozen):
+    """One verified entry; `signed_by` is empty where the key was revoked from that time on or earlier."""
+
+    number: int
+    at: str
+    action: str
+    outcome: Outcome
+    actor: str
+    by: str
+    subject: str
+    reason: str
+    refusal: str
+    role: str
+    signed_by: tuple[str, ...]
+
+    @property
+    def who(self) -> str:
+        """The owner of the key that signed, with the person whom the caller stated, whom nothing proves."""
+        return self.actor if self.by in self.actor else f"{self.actor} (for {self.by})"
+
+
+class AuditProof(Frozen):
+    """A log that holds: how many entries, the SHA-256 of the newest, and what was signed elsewhere that names one."""
+
+    entries: int
+    sha256: str | None
+    anchors: tuple[str, ...]
+
+
+@contextmanager
+def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterator[AuditedAction]:
+    """Record what is done inside, or that it was refused; other failures decide nothing and are not recorded.
+
+    Args:
+        once: leave out what the newest entry of this action and subject says already.
+
+    Raises:
+        SignatureError: the log does not hold, or there is no key for what was done.
+    """
+    try:
+        yield asked
+    except TrustError as error:
+        record(ctx, asked, error.brief, once=once)
+        raise
+    record(ctx, asked, once=once)
+
+
+def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool = False) -> None:
+    """Sign and write one entry; with a refusal, that this was refused and why.
+
+    Raises:
+        SignatureError: the log does not hold, or there is no key for what was done.
+    """
+    signer, actor = _signing(ctx, asked) if refusal else _acting(ctx, asked)
+    if signer is None:
+        return
+    body = {
+        "action": asked.action,
+        "outcome": "refused" if refusal else "done",
+        "actor": actor,
+        "by": asked.by,
+        "subject": asked.subject,
+        "reason": asked.reason,
+        "refusal": refusal,
+    }
+    if not (once and body == _last_of(ctx, asked)):
+        subjects = {"subject": fingerprint.digest(asked.subject)}
+        AUDIT.append(ctx, body, subjects, signer.role, signer.owner)
+
+
+def may_record(ctx: Context, action: str) -> bool:
+    """Whether this machine has the key that an action is recorded with when it is done."""
+    try:
+        return _key(Trust.of(ctx.workspace), ROLE_OF[action], None) is not None
+    except SignatureError:
+        return False
+
+
+def entries(ctx: Context) -> tuple[AuditEntry, ...]:
+    """Every entry, oldest first.
+
+    Raises:
+        SignatureError: one was edited, removed, moved, or names an actor who did not sign it.
+    """
+    return tuple(_entry(each) for each in AUDIT.records(ctx))
+
+
+def prove(ctx: Context, anchors: Iterable[tuple[str, Mapping[str, Any]]]) -> AuditProof:
+    """Prove every entry by its signature, and that the log continues from every head of it that was signed elsewhere.
+
+    Args:
+        anchors: the name of what was signed, and the number and SHA-256 that it gives.
+
+    Raises:
+        SignatureError: an entry does not hold, or one that was there is missing.
+    """
+    found = AUDIT.records(ctx, whole=True)
+    for each in found:
+        _entry(each)
+    agreed = []
+    for name, anchor in anchors:
+        AUDIT.require_after(found, anchor)
+        agreed.append(name)
+    return AuditProof(entries=len(found), sha256=found[-1].sha256 if found else None, anchors=tuple(agreed))
+
+
+def _acting(ctx: Context, asked: AuditedAction) -> tuple[Signer, str]:
+    signer = _key(Trust.of(ctx.workspace), ROLE_OF[asked.action], asked.owner)
+    return signer, signer.owner
+
+
+def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
+    """Who signs a refusal: the actor, or the first role with a key here; nobody where there is no key at all."""
+    try:
+        trust = Trust.of(ctx.workspace)
+    except SignatureError:
+        return None, ""
+    own = ROLE_OF[asked.action]
+    others = (*(role for role in ROLES if role != ROOT), ROOT)
+    for role, owner in ((own, asked.owner), *((role, None) for role in others)):
+        try:
+            signer = _key(trust, role, owner)
+        except SignatureError:
+            continue
+        acting = role == own and owner == asked.owner
+        return signer, signer.owner if acting else f"{UNAUTHENTICATED}{asked.by or getpass.getuser()}"
+    return None, ""
+
+
+def _key(trust: Trust, role: str, owner: str | None) -> Signer:
+    """The key of a role here; of several the first, in order of their owners.
+
+    Raises:
+        SignatureError: there is none.
+    """
+    owners = sorted({key.owner for key in trust.authority(role).keys.values() if key.revoked_from is None})
+    for name in [owner] if owner is not None else owners:
+        try:
+            return trust.signer(role, name)
+        except SignatureError:
+            if name == owner:
+                raise
+    return trust.signer(role)
+
+
+def _last_of(ctx: Context, asked: AuditedAction) -> Mapping[str, Any] | None:
+    bodies = (each.body for each in AUDIT.back(ctx))
+    return next((body for body in bodies if (body["action"], body["subject"]) == (asked.action, asked.subject)), None)
+
+
+def _entry(found: LogRecord) -> AuditEntry:
+    try:
+        entry = AuditEntry(
+            number=found.number, at=found.at, role=found.role, signed_by=found.owners, **dict(found.body)
+        )
+    except (TypeError, ValidationError) as error:
+        raise SignatureError(f"record {found.number} of audit/ is no entry", found=error) from error
+    named = entry.actor.startswith(UNAUTHENTICATED) and entry.outcome == "refused"
+    own = entry.role == ROLE_OF.get(entry.action) and (entry.actor in found.owners or not found.owners)
+    if not (named or own):
+        raise SignatureError(
+            f"record {found.number} of audit/ names an actor who did not sign it",
+            found=f"{entry.action} by {entry.actor}, signed as {entry.role} by {', '.join(found.owners)}",
+            expected=f"{ROLE_OF.get(entry.action, 'an action')} of the actor",
+            remedy="ask whose key that is; restore audit/ from a backup",
+        )
+    return entry

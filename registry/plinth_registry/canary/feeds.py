@@ -1,0 +1,170 @@
+"""Pairs out of the owner's own metrics: lines of JSON, or two queries of Prometheus. Nobody signs for them.
+
+A line is `{"time": …, "canary": 0.21, "champion": 0.2}`: `time` in ISO 8601 or in seconds since 1970, `key` besides
+where several have one time. Lines are only appended; each file is read from where the last reading ended, and from its
+beginning when it has become shorter. What was said before the trial began belongs to another trial. Whatever else
+cannot be taken is a reject, counted by its reason; a source that does not answer is a fault, and the trial goes on
+without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from plinth.records import Frozen
+from plinth_registry.canary import prometheus
+from plinth_registry.gates.settings import FeedPolicy, PrometheusPolicy
+
+#: Bytes of a line, pairs of a feed, and bytes read in one tick; the rest of a file waits for the next.
+LONGEST, MOST, AT_ONCE = 4096, 100_000, 2**26
+#: Larger numbers are no measurement: their squares would leave the range of floating point.
+LARGEST: Final = 1e15
+NO_NUMBER, ONE_SIDED = "no finite number below 1e15", "only one of the two has a value"
+
+
+class FeedState(Frozen):
+    """What was taken in of one feed: (key, canary, champion) in order, rejects by reason, lines from `earlier` than the
+    trial; `read` is how far each file was read in bytes, or Prometheus in seconds since 1970."""
+
+    pairs: tuple[tuple[str, float, float], ...] = ()
+    rejects: Mapping[str, int] = {}
+    earlier: int = 0
+    read: Mapping[str, int] = {}
+    fault: str = ""
+
+
+def take(feed: FeedPolicy, state: FeedState, folder: Path, since: datetime, now: datetime) -> FeedState:
+    """The state with everything that the feed says now and did not say before.
+
+    Args:
+        folder: what a relative path is relative to.
+        since: when the trial began.
+    """
+    try:
+        if feed.prometheus is not None:
+            return _queried(feed.prometheus, state, since, now)
+        return _read(folder / str(feed.lines), state, since)
+    except (OSError, ValueError) as error:
+        return state.model_copy(update={"fault": " ".join(str(error).split())})
+
+
+def _read(place: Path, state: FeedState, since: datetime) -> FeedState:
+    files = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
+    taking, read = _Taking(state), dict(state.read)
+    for path in files:
+        begin = read.get(path.name, 0)
+        read[path.name] = begin if path.stat().st_size >= begin else 0
+        for line, end in _lines(path, read[path.name]):
+            taking.line(line, since)
+            read[path.name] = end
+    return taking.state(read)
+
+
+def _lines(path: Path, begin: int) -> Iterator[tuple[bytes | None, int]]:
+    """Complete lines with where they end; None for one that is too long, which is passed over in pieces."""
+    with path.open("rb") as stream:
+        stream.seek(begin)
+        long = False
+        while stream.tell() - begin < AT_ONCE and (line := stream.readline(LONGEST + 1)):
+            whole = line.endswith(b"\n")
+            if not whole and len(line) <= LONGEST:
+                return  # still being written
+            if not long:
+                yield (line if whole else None), stream.tell()
+            elif whole:
+                yield b"", stream.tell()
+            long = not whole
+
+
+class _Taking:
+    """Pairs and counts of a feed, while it is read."""
+
+    def __init__(self, state: FeedState) -> None:
+        self.pairs, self.keys = list(state.pairs), {key for key, _, _ in state.pairs}
+        self.rejects, self.earlier = Counter(state.rejects), state.earlier
+
+    def line(self, line: bytes | None, since: datetime) -> None:
+        """Take one line in; an empty one says nothing."""
+        if line is None:
+            self.rejects[f"longer than {LONGEST} bytes"] += 1
+        elif line.strip():
+            self._object(_parsed(line), since)
+
+    def pair(self, key: str, canary: object, champion: object) -> None:
+        """Take one pair in, once."""
+        values = [_number(value) for value in (canary, champion)]
+        if values[0] is None or values[1] is None:
+            self.rejects[NO_NUMBER] += 1
+        elif key in self.keys:
+            self.rejects["a key that came before"] += 1
+        elif len(self.pairs) >= MOST:
+            self.rejects[f"beyond {MOST:,} pairs"] += 1
+        else:
+            self.keys.add(key)
+            self.pairs.append((key, values[0], values[1]))
+
+    def state(self, read: Mapping[str, int]) -> FeedState:
+        """What is known now; nothing is wrong with the feed."""
+        return FeedState(
+            pairs=tuple(self.pairs), rejects=dict(sorted(self.rejects.items())), earlier=self.earlier, read=read
+        )
+
+    def _object(self, said: Mapping[str, object] | None, since: datetime) -> None:
+        if said is None:
+            self.rejects["no JSON object"] += 1
+            return
+        at = _time(said.get("time"))
+        if at is None:
+            self.rejects["no time"] += 1
+        elif at < since:
+            self.earlier += 1
+        else:
+            self.pair(str(said.get("key", at.isoformat())), said.get("canary"), said.get("champion"))
+
+
+def _queried(feed: PrometheusPolicy, state: FeedState, since: datetime, now: datetime) -> FeedState:
+    """Pairs at the steps since the last reading; the newest step is left until it is complete."""
+    first = int(since.timestamp())
+    begin = state.read.get(feed.url, first - feed.step_s) + feed.step_s
+    steps = min((int(now.timestamp()) - feed.step_s - begin) // feed.step_s, prometheus.MOST_POINTS - 1)
+    if steps < 0:
+        return state.model_copy(update={"fault": ""})
+    end = begin + steps * feed.step_s
+    ours, theirs = (prometheus.query(feed.url, each, begin, end, feed.step_s) for each in (feed.canary, feed.champion))
+    taking = _Taking(state)
+    for at in sorted(set(ours) | set(theirs)):
+        if at in ours and at in theirs:
+            taking.pair(str(at), ours[at], theirs[at])
+        else:
+            taking.rejects[ONE_SIDED] += 1
+    return taking.state({feed.url: end})
+
+
+def _parsed(line: bytes) -> Mapping[str, object] | None:
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _time(said: object) -> datetime | None:
+    try:
+        if isinstance(said, str):
+            at = datetime.fromisoformat(said)
+            return at if at.tzinfo else at.replace(tzinfo=UTC)
+        number = _number(said)
+        return None if number is None else datetime.fromtimestamp(number, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _number(said: object) -> float | None:
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return float(said) if abs(said) < LARGEST else None  # no comparison with NaN holds

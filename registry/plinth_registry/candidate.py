@@ -1,0 +1,298 @@
+"""Candidates: a checkpoint with its evaluation, signed, complete in its lineage, known to MLflow.
+
+A candidate is identified by its checkpoint, its evaluation and the facts stated about it, so the same
+work is registered once, however often it is asked for. The statement of facts is signed and lies beside
+the model directory; the tags in MLflow repeat it for people and are never trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import LineageError, PlinthError, SignatureError
+from plinth.provenance.statements import Chain, chain
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen, Manifest
+from plinth.training.checkpoint import mean_record
+from plinth.training.forensics.proof import examined
+from plinth.trust import dsse
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
+from plinth_registry import attestations, trained
+from plinth_registry.gates.facts import GrantedUses, ResumeFacts, ToleranceFacts
+from plinth_registry.mlflow_client import source_directory
+from plinth_registry.signing import verify
+
+KEY = re.compile(r"[0-9a-f]{64}")
+#: Assets, or their folders, that measure a checkpoint.
+MEASURING = ("evaluation", "probes", "tasks", "memorisation", "fairness", "pii")
+RESUME_FILE = "resume.json"
+#: Of the registered model that trainers write, after the release's name.
+SUFFIX = "-candidate"
+EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
+
+
+class Facts(Frozen):
+    """Facts that the caller states about a candidate; None where there is no evidence."""
+
+    contaminated_documents: int | None = Field(None, description="Training documents overlapping the held-out set.")
+    licences: Mapping[str, int] | None = Field(None, description="Curated documents by licence.")
+    sources: Mapping[str, GrantedUses] | None = Field(None, description="Terms of each source, and what entered of it.")
+    stability: Mapping[str, int] | None = Field(None, description="Events of the run by kind (restart, spike, …).")
+    requested_by: str | None = Field(None, description="Person who requested the run.")
+    cost: Mapping[str, float] = Field(default_factory=dict, description="Such as `wall_s`, `tokens`, `device_hours`.")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The facts that distinguish candidates; requester and cost do not."""
+        return self.model_dump(mode="json", exclude={"requested_by", "cost"})
+
+
+class CandidateRun(Frozen):
+    """The training run that made a checkpoint."""
+
+    id: str
+    key: str
+
+
+class Candidate(Frozen):
+    """A registered candidate, as its signed statement describes it."""
+
+    model: str
+    version: str
+    key: str
+    checkpoint: str
+    evaluation: str
+    run: CandidateRun
+    facts: Facts
+    directory: Path
+
+    @property
+    def title(self) -> str:
+        """Model, version and key for people."""
+        return f"{self.model} version {self.version} ({self.key[:12]})"
+
+    @property
+    def subjects(self) -> dict[str, str]:
+        """The digests that an approval or a release must name."""
+        return {"candidate": self.key, "checkpoint": self.checkpoint, "evaluation": self.evaluation}
+
+
+def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
+    """Manifests of what was measured of a checkpoint: those known, those attested, and what is published about it."""
+    measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
+    for ref in ctx.refs.all():
+        if ref.asset.split("/")[0] in MEASURING and checkpoint in ctx.refs.load(ref.digest).inputs.values():
+            measured.append(ref.digest)
+    return tuple(dict.fromkeys(measured))
+
+
+def model_name(recipe: Recipe) -> str:
+    """The registered model that trainers write; the release's own name is the promoter's."""
+    return f"{recipe.required_release().name}{SUFFIX}"
+
+
+def key_of(checkpoint: str, evaluation: str, facts: Facts) -> str:
+    """Identity of a candidate."""
+    return fingerprint.digest({"checkpoint": checkpoint, "evaluation": evaluation, "facts": facts.identity})
+
+
+def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
+    """The complete chain of a checkpoint, after a check that its evaluation is of it and is complete too.
+
+    Raises:
+        LineageError: a link is missing or changed, or the evaluation is of another checkpoint.
+    """
+    try:
+        made, measured = ctx.refs.load(checkpoint), ctx.refs.load(evaluation)
+    except PlinthError as error:
+        raise LineageError(
+            "a candidate's checkpoint or evaluation cannot be trusted",
+            found=error.found or error.what,
+            expected="both manifests, unchanged, in the workspace",
+            remedy="restore the manifest from a backup, or run the recipe again",
+        ) from error
+    if checkpoint not in measured.inputs.values():
+        raise LineageError(
+            f"evaluation {evaluation} is of another checkpoint",
+            found=dict(measured.inputs),
+            expected=f"{checkpoint} among its inputs",
+            remedy="evaluate this checkpoint",
+        )
+    chain(ctx.refs, measured)
+    found = chain(ctx.refs, made)
+    found.require_sources()
+    _ = found.data_versions
+    return found
+
+
+def state_facts(
+    ctx: Context, directory: Path, checkpoint: str, evaluation: str, run: CandidateRun, facts: Facts
+) -> str:
+    """Sign the facts beside the directory, unless they are stated already. Returns the candidate's key."""
+    key = key_of(checkpoint, evaluation, facts)
+    path = evidence_path(directory, key)
+    if not path.exists():
+        subjects = {"candidate": key, "checkpoint": checkpoint, "evaluation": evaluation}
+        predicate = {"run": run.model_dump(mode="json"), "facts": facts.model_dump(mode="json")}
+        statement = dsse.statement(EVIDENCE_PREDICATE, subjects, predicate)
+        dsse.write(path, statement, Trust.of(ctx.workspace).signer(TRAINER))
+    return key
+
+
+def attest(
+    ctx: Context, recipe: Recipe, checkpoint: Manifest, directory: Path, facts: Facts, materials: Mapping[str, str]
+) -> None:
+    """Sign each fact about a candidate as the role that may state it; one without evidence is not stated.
+
+    The proof of resume is read again from the signed directory: what it concludes is counted, and must be about the
+    parameters of this checkpoint.
+
+    Raises:
+        SignatureError: this machine has no key of such a role.
+    """
+    stated = {"resume": resume_facts(checkpoint, directory), "cost": {"amounts": dict(facts.cost)}}
+    if facts.licences is not None:
+        sources = {name: one.model_dump(mode="json") for name, one in (facts.sources or {}).items()}
+        permitted = list(recipe.corpus.permitted_licences)
+        stated["licences"] = {"documents": dict(facts.licences), "sources": sources, "permitted": permitted}
+    if facts.contaminated_documents is not None:
+        documents = sum((facts.licences or {}).values())
+        stated["contamination"] = {"documents": documents, "contaminated": facts.contaminated_documents}
+    if facts.stability is not None:
+        stated["stability"] = {"events": dict(facts.stability)}
+    for kind, found in stated.items():
+        if found is not None:
+            attestations.attest(ctx, recipe, kind, kind, checkpoint.digest, materials=materials, facts=found)
+
+
+def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
+    """What the proof of resume in a signed directory concludes of a checkpoint; None without one, or if
+    the file is not the one in the manifest. That of a mean is of the last checkpoint of its run."""
+    try:
+        proof = dsse.bytes_of(directory / RESUME_FILE)
+        if hashlib.sha256(proof).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(RESUME_FILE)}:
+            return None
+        found = json.loads(proof)
+        last = checkpoint.stats["resume"] if mean_record.is_mean(checkpoint) else checkpoint.stats
+        step, parameters = last["step"], last["parameters_sha256"]
+    except (SignatureError, ValueError, KeyError):
+        return None
+    shown = examined(found, step=step, parameters_sha256=parameters)
+    facts = ResumeFacts(
+        bit_exact=shown.bit_exact,
+        compared_steps=shown.compared_steps,
+        faults=shown.faults,
+        tolerance=None if shown.tolerance is None else ToleranceFacts.of(shown.tolerance),
+    )
+    return facts.model_dump(mode="json")
+
+
+def evidence_path(directory: Path, key: str) -> Path:
+    """The path of the signed facts of a candidate."""
+    return directory.with_name(f"{directory.name}.{key[:12]}.evidence.json")
+
+
+def read(ctx: Context, version: Any) -> Candidate:
+    """A candidate from its version in MLflow; only signed data is trusted.
+
+    Raises:
+        SignatureError: the signed facts are absent, changed, or about something else.
+        LineageError: the version's source is not a model of this workspace.
+    """
+    directory = source_directory(ctx.workspace, version.source)
+    return stated(ctx, version.name, str(version.version), directory, version.tags.get("candidate", ""))
+
+
+def stated(ctx: Context, model: str, version: str, directory: Path, key: str) -> Candidate:
+    """A candidate from its signed facts, which lie beside its directory.
+
+    Raises:
+        SignatureError: the signed facts are absent, changed, or about something else.
+    """
+    if not KEY.fullmatch(key):
+        raise SignatureError(
+            f"{model} version {version} names no candidate",
+            found=f"tag `candidate` = {key!r}",
+            expected="the key that registering gave it",
+            remedy="register the checkpoint again",
+        )
+    path = evidence_path(directory, key)
+    statement = dsse.read(path, Trust.of(ctx.workspace).authority(TRAINER), EVIDENCE_PREDICATE)
+    subjects = dsse.subjects(statement)
+    try:
+        facts = Facts.model_validate(statement["predicate"]["facts"])
+        run = CandidateRun.model_validate(statement["predicate"]["run"])
+        counted = key_of(subjects["checkpoint"], subjects["evaluation"], facts)
+    except (KeyError, ValidationError) as error:
+        raise SignatureError(f"{path} is not the signed statement of a candidate", found=error) from error
+    if not counted == subjects.get("candidate") == key:
+        raise SignatureError(
+            f"{model} version {version} carries the facts of another candidate",
+            found=counted,
+            expected=key,
+            remedy="its tags were changed: register the checkpoint again",
+        )
+    return Candidate(
+        model=model,
+        version=version,
+        key=key,
+        checkpoint=subjects["checkpoint"],
+        evaluation=subjects["evaluation"],
+        run=run,
+        facts=facts,
+        directory=directory,
+    )
+
+
+def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
+    """Signature and lineage of a candidate, as they are now. Returns its chain.
+
+    Raises:
+        SignatureError: a file of the directory, or a statement about it, was changed.
+        LineageError: the chain is broken, or is not the one that was signed.
+    """
+    return signed_chain(ctx, candidate, verify(candidate.directory, Trust.of(ctx.workspace).authority(TRAINER)))
+
+
+def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
+    """The chain as the manifests give it now, compared with the one in a verified provenance, whose trainer must have
+    stated how this checkpoint was trained.
+
+    Raises:
+        LineageError: the chain is broken, or is not the one that was signed; nobody stated the training.
+    """
+    _same(candidate.directory, "checkpoint", provenance["checkpoint"]["digest"], candidate.checkpoint)
+    found = ancestry(ctx, candidate.checkpoint, candidate.evaluation)
+    same_chain(candidate.directory, provenance, found)
+    trained.proved(ctx, ctx.refs.load(candidate.checkpoint), provenance)
+    return found
+
+
+def same_chain(directory: Path, provenance: Mapping[str, Any], found: Chain) -> None:
+    """Compare a verified provenance with the chain that the manifests give.
+
+    Raises:
+        LineageError: they differ.
+    """
+    signed = Chain.model_validate({"links": provenance["chain"]})
+    _same(directory, "chain", sorted(signed.digests), sorted(found.digests))
+
+
+def _same(directory: Path, what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise LineageError(
+            f"{directory} was signed for another {what}",
+            found=found,
+            expected=expected,
+            remedy="register the checkpoint again",
+        )

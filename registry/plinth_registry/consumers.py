@@ -1,0 +1,246 @@
+"""Consumers: services that use a release and models that were made of one, with the person who answers for each.
+
+    consumers/00001.json     enrolments and removals: signed by the promoter or compliance, numbered, chained
+
+A service uses the version that a place of a release holds (`demo@champion`). It may ask for canaries: a canary serves
+only those that did. A child is a model in MLflow whose tag `parent` is the digest of the checkpoint that it was made
+of; a child with a tag `digest` can be a parent itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from plinth.compute.context import Context
+from plinth.errors import GateError, MissingError, SignatureError
+from plinth.extensions import nearest
+from plinth.records import Frozen, Name
+from plinth.trust.authority import COMPLIANCE, PROMOTER
+from plinth.trust.log_record import LogRecord
+from plinth.trust.pin import Trust
+from plinth_registry import mlflow_client, releases
+from plinth_registry.releases import ReleaseRecord
+from plinth_registry.signed_log import CONSUMERS, FEED
+from plinth_registry.standing import standing
+
+#: Tags of a model in MLflow that was made of a release's checkpoint.
+PARENT, DIGEST = "parent", "digest"
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Consumer(Frozen):
+    """A service (`model`, `place`) or a child (`child`, `parent`). `after`: feed entries before it was enrolled."""
+
+    name: Name
+    owner: str = Field(min_length=3, pattern=r"^[^\s@]+@[^\s@]+$")
+    model: str | None = None
+    place: str = "champion"
+    webhook: str | None = Field(None, pattern=r"^https?://[^\s/@]+(/\S*)?$")
+    canary: bool = False
+    child: str | None = None
+    parent: str | None = None
+    digest: str | None = None
+    made: str | None = Field(None, description="UTC: when the child was registered.")
+    after: int = 0
+    since: str = ""
+
+    @property
+    def uses(self) -> str:
+        """What it uses, for people."""
+        return f"{self.child} of {str(self.parent)[:12]}" if self.child else f"{self.model}@{self.place}"
+
+
+def enrol(
+    ctx: Context,
+    name: str,
+    owner: str,
+    *,
+    model: str | None = None,
+    child: str | None = None,
+    webhook: str | None = None,
+    canary: bool = False,
+) -> Consumer:
+    """Enrol a service that uses `NAME@PLACE` of a release, or a child `MODEL/VERSION` in MLflow.
+
+    A name that is enrolled already is replaced.
+
+    Raises:
+        MissingError: the release, its place, or the child is not there, or the child's parent is unknown here.
+        SignatureError: neither the promoter's nor the compliance key is on this machine.
+    """
+    if (model is None) == (child is None):
+        raise MissingError("a consumer uses a release or is a child", expected="one of --model and --child")
+    found: dict[str, Any] = _service(ctx, model) if model else _child(ctx, str(child))
+    entries = len(releases.log_records(ctx, FEED))
+    made = Consumer(name=name, owner=owner, webhook=webhook, canary=canary, after=entries, **found)
+    if canary and made.child:
+        raise MissingError(f"{name} is a child", expected="a service: only those are served by a canary")
+    return _add(ctx, "enrol", made)
+
+
+def leave(ctx: Context, name: str) -> Consumer:
+    """Remove a consumer; its enrolment stays in the log.
+
+    Raises:
+        MissingError: no consumer has that name.
+    """
+    known = {one.name: one for one in enrolled(ctx)}
+    if name not in known:
+        remedy = nearest(name, known) or "`plinth consumer list` shows them"
+        raise MissingError(f"no consumer {name}", remedy=remedy)
+    return _add(ctx, "leave", known[name])
+
+
+def enrolled(ctx: Context) -> tuple[Consumer, ...]:
+    """Consumers as they are now, by name.
+
+    Raises:
+        SignatureError: a record was edited, removed, moved or forged.
+    """
+    found: dict[str, Consumer] = {}
+    for record in releases.log_records(ctx, CONSUMERS):
+        action, consumer = _content(record)
+        found.pop(consumer.name, None)
+        if action == "enrol":
+            found[consumer.name] = consumer
+    return tuple(consumer for _, consumer in sorted(found.items()))
+
+
+def canary_for(ctx: Context, release: str) -> tuple[Consumer, ...]:
+    """Services of a release that asked for canaries: a canary serves these and no other."""
+    return tuple(one for one in enrolled(ctx) if one.canary and one.model == release)
+
+
+def require_canary(ctx: Context, release: str, name: str) -> Consumer:
+    """The consumer that a canary of a release serves under this name.
+
+    Raises:
+        GateError: it is not enrolled for canaries of this release.
+    """
+    for one in canary_for(ctx, release):
+        if one.name == name:
+            return one
+    raise GateError(
+        f"{name} is not served by canaries of {release}",
+        expected=", ".join(one.name for one in canary_for(ctx, release)) or "nobody is enrolled",
+        remedy=f"`plinth consumer add {name} --owner PERSON --model {release}@champion --canary`",
+    )
+
+
+def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str]) -> tuple[Consumer, ...]:
+    """Services of these models, and children of these checkpoints, their children too, by name."""
+    everybody, names, known = enrolled(ctx), set(models), set(checkpoints)
+    found = {one.name: one for one in everybody if one.model in names}
+    while more := [one for one in everybody if one.parent in known and one.name not in found]:
+        found |= {one.name: one for one in more}
+        known |= {one.digest for one in more if one.digest}
+    return tuple(one for _, one in sorted(found.items()))
+
+
+def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
+    """From the release of a child's parent to the registration of the child; None for a service, or when the parent was
+    not released."""
+    if consumer.made is None:
+        return None
+    for record in releases.history(ctx):
+        if record.action in ("canary", "champion") and record.candidate.get("checkpoint") == consumer.parent:
+            return (datetime.fromisoformat(consumer.made) - datetime.fromisoformat(record.at)).total_seconds()
+    return None
+
+
+def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
+    """The versions that a service may use by the signed history: the canary first where it asked for canaries and one
+    is on trial, then the version of its place."""
+    if consumer.model is None:
+        return ()
+    places = standing(releases.history(ctx, consumer.model)).aliases
+    trial = places["canary"] if consumer.canary else None
+    own = None if consumer.place == "canary" else places[consumer.place]
+    return tuple(dict.fromkeys(version for version in (trial, own) if version is not None))
+
+
+def version_for(ctx: Context, release: str, name: str) -> str:
+    """The version of a release that a consumer loads: the first of `versions_now`; whoever is not enrolled for this
+    release gets the champion.
+
+    Raises:
+        MissingError: there is no version for it.
+    """
+    for one in enrolled(ctx):
+        if one.name == name and one.model == release:
+            served, place = versions_now(ctx, one), one.place
+            break
+    else:
+        champion, place = standing(releases.history(ctx, release)).champion, "champion"
+        served = () if champion is None else (champion,)
+    if not served:
+        raise MissingError(f"{release} has no {place} for {name}", remedy="`plinth consumer list` shows who uses what")
+    return served[0]
+
+
+def signing_role(ctx: Context) -> str:
+    """The role of those that may sign here whose key this machine has; the promoter's first.
+
+    Raises:
+        SignatureError: neither key is here.
+    """
+    trust = Trust.of(ctx.workspace)
+    try:
+        trust.signer(PROMOTER)
+    except SignatureError:
+        trust.signer(COMPLIANCE)
+        return COMPLIANCE
+    return PROMOTER
+
+
+def _add(ctx: Context, action: str, consumer: Consumer) -> Consumer:
+    role = signing_role(ctx)
+    body = {"action": action, "consumer": consumer.model_dump(mode="json", exclude={"since"})}
+    subject = {"parent": consumer.parent} if consumer.parent else {}
+    made = CONSUMERS.append(ctx, body, {name: str(digest) for name, digest in subject.items()}, role)
+    return consumer.model_copy(update={"since": made.at})
+
+
+def _content(record: LogRecord) -> tuple[Literal["enrol", "leave"], Consumer]:
+    try:
+        return record.body["action"], Consumer.model_validate({**record.body["consumer"], "since": record.at})
+    except (KeyError, TypeError, ValueError) as error:
+        raise SignatureError(f"record {record.number} of consumers/ is no enrolment", found=error) from error
+
+
+def _service(ctx: Context, model: str) -> dict[str, Any]:
+    name, _, place = model.partition("@")
+    known: tuple[ReleaseRecord, ...] = releases.history(ctx)
+    models = {record.model for record in known}
+    if name not in models:
+        raise MissingError(f"no release {name}", remedy=nearest(name, models) or "`plinth status` lists releases")
+    places = standing([record for record in known if record.model == name]).aliases
+    if place and place not in places:
+        raise MissingError(f"{name} has no place {place}", expected=" or ".join(places))
+    return {"model": name, "place": place or "champion"}
+
+
+@mlflow_client.named("find a child")
+def _child(ctx: Context, child: str) -> dict[str, Any]:
+    name, _, version = child.rpartition("/")
+    client = mlflow_client.reading(ctx.workspace)
+    held = mlflow_client.optional(lambda: client.get_model_version(name, version)) if name else None
+    if held is None:
+        raise MissingError(f"no model {child} in MLflow", expected="MODEL/VERSION")
+    parent, digest = held.tags.get(PARENT, ""), held.tags.get(DIGEST)
+    known = {record.candidate.get("checkpoint") for record in releases.history(ctx)}
+    known |= {one.digest for one in enrolled(ctx)}
+    if parent not in known or not SHA256.fullmatch(parent):
+        raise MissingError(
+            f"{child} names no parent that was released here",
+            found=f"tag `{PARENT}` = {parent!r}",
+            expected="the digest of a released checkpoint, or of an enrolled child",
+            remedy=f"set the tag `{PARENT}` of the version to it",
+        )
+    made = datetime.fromtimestamp(held.creation_timestamp / 1000, UTC).isoformat(timespec="seconds")
+    return {"child": child, "parent": parent, "digest": digest, "made": made}

@@ -1,0 +1,44 @@
+"""Gates: conditions on a candidate. Pure functions from a policy and evidence to (state, reason, evidence).
+
+    settings    the gate policy: bounds of each gate, approvers, gates that are not required and why
+    facts       the evidence, a record for each kind of attestation
+    result      the state of one gate, and the account of all
+    quality     beats_gzip, beats_trigram, max_bits_per_byte; slices, probes, tasks within a margin of the champion
+    risk        contamination, extraction, canaries, pii_data, pii_outputs, bias, toxicity
+    forgetting  within a margin of the weights that the run started from, if a policy requires it under `extensions`
+    origin      signature, lineage, taint, licence, terms, resume, stability, cost
+    operation   error_budget of the pipeline
+    people      approvals
+    compressed  a quantised or pruned form loses little: evaluated for exports, not for candidates
+    all_gates   all of them in order, and those of installed packages
+
+Missing evidence fails its gate with a reason; a gate that decided nothing is skipped, not applicable or pending, never
+passed. Does not belong here: how evidence is gathered (`plinth_registry.evidence`), who signed the policy (`plinth_registry.policy`),
+what follows from a verdict (`plinth_registry.promotion`).
+"""
+
+from plinth_registry.gates.all_gates import evaluate, of_exports
+from plinth_registry.gates.facts import Approval, CheckResult, Evidence, SliceScore
+from plinth_registry.gates.people import APPROVALS, approvals
+from plinth_registry.gates.result import GateResult, account, blocking, is_open, outcome, summary
+from plinth_registry.gates.settings import FeedPolicy, GatePolicy, TrialPolicy
+
+__all__ = [
+    "APPROVALS",
+    "Approval",
+    "CheckResult",
+    "Evidence",
+    "FeedPolicy",
+    "GatePolicy",
+    "GateResult",
+    "SliceScore",
+    "TrialPolicy",
+    "account",
+    "approvals",
+    "blocking",
+    "evaluate",
+    "is_open",
+    "of_exports",
+    "outcome",
+    "summary",
+]

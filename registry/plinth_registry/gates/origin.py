@@ -1,0 +1,139 @@
+"""Gates on where the model comes from: signature, lineage, taint, rights in the data, the run and its cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from plinth.text.plural import counted
+from plinth_registry.gates.facts import CheckResult, Evidence, ResumeFacts
+from plinth_registry.gates.result import GateResult, decided, missing, shown
+from plinth_registry.gates.settings import GatePolicy, ResumePolicy
+
+
+def signature(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """The directory has exactly the files that the trainer signed."""
+    return _finding("signature", evidence.signature)
+
+
+def lineage(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """The ancestry is complete, down to the raw sources, and the trainer stated how it trained; at a clean commit if
+    the policy requires one."""
+    found, known = _finding("lineage", evidence.lineage), evidence.code
+    if not (found.passed and policy.lineage.clean_commit):
+        return found
+    if known is None or not (known.commits or known.unclean):
+        return missing("lineage", "the code that trained")
+    reason = "; ".join(known.unclean) or f"{found.reason}; every machine at a clean commit"
+    return decided("lineage", not known.unclean, reason, commits=list(known.commits))
+
+
+def taint(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """No upstream artifact is tainted."""
+    if evidence.taints is None:
+        return missing("taint")
+    return decided("taint", not evidence.taints, "; ".join(evidence.taints) or "no tainted upstream artifacts")
+
+
+def licence(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """Every training document has a license that the recipe permits, and the policy if it has a list."""
+    known = evidence.licences
+    if known is None or not sum(known.documents.values()):
+        return missing("licence")
+    from plinth.corpus.annotate.licence import judge  # the annotator's own reading of SPDX expressions
+
+    lists = [tuple(sorted(own)) for own in (known.permitted, policy.licences.permitted) if own is not None]
+    foreign = {
+        name: count
+        for name, count in sorted(known.documents.items())
+        if count and not all(judge(name, permitted)[1] for permitted in lists)
+    }
+    share = f"{sum(foreign.values()):,} of {counted(sum(known.documents.values()), 'document')}"
+    reason = f"{share} under licenses that are not permitted (limit 0)"
+    reason += f": {', '.join(f'{name} (n {count:,})' for name, count in foreign.items())}" if foreign else ""
+    return decided("licence", not foreign, reason, documents=dict(known.documents))
+
+
+def terms(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """Every source that entered grants every use that the release is made for."""
+    known = evidence.licences
+    entered = {name: one for name, one in sorted(known.sources.items()) if one.documents} if known else {}
+    if not entered:
+        return missing("terms")
+    refused = {name: [use for use in policy.licences.uses if not getattr(one, use)] for name, one in entered.items()}
+    faults = [f"{name} does not grant {' and '.join(uses)}" for name, uses in refused.items() if uses]
+    held = len(entered) - len(faults)
+    reason = f"{held} of {counted(len(entered), 'source')} grant {', '.join(policy.licences.uses)}"
+    return decided(
+        "terms",
+        not faults,
+        "; ".join((reason, *faults)),
+        sources={name: one.model_dump(mode="json") for name, one in entered.items()},
+    )
+
+
+def resume(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """A resumed run is bit-identical to an uninterrupted one, or within the tolerance of its hardware if the policy
+    accepts that."""
+    known, asked = evidence.resume, policy.resume
+    if known is None:
+        return missing("resume")
+    steps = f"{counted(known.compared_steps, 'step')} (minimum {asked.min_steps})"
+    if known.compared_steps < asked.min_steps:
+        return missing("resume", f"compared over {steps}")
+    within, how = _within(known, asked)
+    passed = known.bit_exact or within
+    found = "is bit-identical to" if known.bit_exact else "is within a measured tolerance of"
+    reason = f"a resumed run {found if passed else 'differs from'} an uninterrupted one over {steps}"
+    reason = "; ".join((reason, *(how if not known.bit_exact else ()), *(() if passed else known.faults)))
+    return decided("resume", passed, reason, **known.model_dump(mode="json"))
+
+
+def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
+    """Return whether the policy accepts the measured tolerance, and the reasons."""
+    measured = known.tolerance
+    if measured is None:
+        return False, ()
+    if "measured" not in asked.classes:
+        return False, ("the policy accepts bit-equal only",)
+    if measured.faults:
+        return False, measured.faults
+    widest = max(measured.bounds, key=lambda name: measured.bounds[name])
+    if measured.bounds[widest] > asked.max_bound:
+        bound = measured.bounds[widest]
+        return False, (f"tolerance of {widest} {shown(bound, asked.max_bound)}, limit {shown(asked.max_bound, bound)}",)
+    held = [f"{name} {measured.differences[name]:.2g}, limit {bound:.2g}" for name, bound in measured.bounds.items()]
+    differences = f"relative differences: {'; '.join(held)}"
+    return True, (differences, f"measured on {_machines(measured.hardware)}")
+
+
+def _machines(hardware: tuple[str, ...]) -> str:
+    """Hardware by number of ranks."""
+    return "; ".join(f"{count} x {name}" for name, count in sorted(Counter(hardware).items()))
+
+
+def stability(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """Interventions and restarts of the run."""
+    known, bound = evidence.stability, policy.stability.max_events
+    if known is None or not known.events:
+        return missing("stability")
+    count = sum(known.events.values())
+    kinds = {kind.removesuffix("s").replace("_", " "): n for kind, n in sorted(known.events.items()) if n}
+    listed = ", ".join(counted(n, kind) for kind, n in kinds.items()) or "no events"
+    total = f"{counted(count, 'event')}: {listed}" if len(kinds) > 1 else listed
+    return decided("stability", 0 <= count <= bound, f"{total} (limit {bound})", events=dict(known.events))
+
+
+def cost(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """The cost of the run is on record."""
+    known = evidence.cost
+    if known is None:
+        return missing("cost")
+    absent = [name for name in policy.cost.amounts if not known.amounts.get(name, 0.0) > 0]
+    if absent:
+        return missing("cost", ", ".join(absent))
+    reason = "recorded: " + ", ".join(f"{name} {shown(known.amounts[name])}" for name in policy.cost.amounts)
+    return decided("cost", True, reason, amounts=dict(known.amounts))
+
+
+def _finding(name: str, found: CheckResult | None) -> GateResult:
+    return missing(name) if found is None else decided(name, found.holds, found.detail)

@@ -1,0 +1,318 @@
+"""The gate policy of a release: what each gate asks, who approves, and which gates are left out with a reason.
+
+A policy names every gate: one that is not asked stands in `without` with its reason, which every verdict repeats. What
+proves a candidate at all (`ALWAYS`) cannot be left out. How a policy is signed and found: `plinth_registry.policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from plinth.operation.indicators import INDICATORS, Objectives
+from plinth.recipe.gate import BUILT_IN
+from plinth.records import Frozen
+from plinth.training.forensics.proof import ToleranceClass
+
+#: Gates that no policy leaves out and no waiver lifts.
+ALWAYS: Final = ("signature", "lineage", "taint", "approvals")
+SHORTEST_REASON: Final = 10
+
+Use = Literal["train", "redistribute", "commercial"]
+
+
+class LineagePolicy(Frozen):
+    """Where the model comes from. That it is complete and stated by its trainer is always asked."""
+
+    clean_commit: bool = Field(
+        False, description="Every attempt ran on every machine at a commit of git, without changes on top of it."
+    )
+
+
+class SlicePolicy(Frozen):
+    """Held-out text. Non-inferiority is of each slice with enough documents: the upper end of the 95% interval of
+    candidate minus champion lies below the margin. All must hold, so no correction for their number is due."""
+
+    max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute bound on the slice of every bucket.")
+    margin: float = Field(0.02, ge=0, description="Bits per byte by which a slice may be worse than the champion's.")
+    margins: Mapping[str, float] = Field(
+        default_factory=dict, description="Other margins, by label, such as `bucket web`; `all` is the whole."
+    )
+    min_documents: int = Field(10, ge=2, description="A slice of fewer is shown and not judged; the whole always is.")
+
+
+class ProbePolicy(Frozen):
+    """Probes whose signal-to-noise ratio is at least 1."""
+
+    margin: float = Field(0.05, ge=0, description="By how much a probe may be worse than the champion's.")
+    min_templates: int = Field(10, ge=2, description="A probe of fewer is shown and not judged.")
+    none_decides: Literal["passes", "fails"] = Field("fails", description="Where no probe can be told from noise.")
+
+
+class TaskPolicy(Frozen):
+    """Tasks and their metrics."""
+
+    margin: float = Field(0.05, ge=0, description="By how much a metric may be worse than the champion's.")
+    min_items: int = Field(10, ge=2, description="A task of fewer is shown and not judged.")
+
+
+class ContaminationPolicy(Frozen):
+    """Overlap of training text with the held-out set."""
+
+    max_documents: int = Field(0, ge=0, description="Training documents that may still overlap.")
+
+
+class ExtractionPolicy(Frozen):
+    """Training text that the model continues word for word."""
+
+    max_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit in every slice of risk.")
+    min_windows: int = Field(
+        60, ge=1, description="A slice of fewer is shown and not judged (0 found of 60 is at most 5%); `all` always is."
+    )
+
+
+class CanaryPolicy(Frozen):
+    """Planted texts, by repetitions: what came 64 times is learnt, what came once must look unseen."""
+
+    min_p: Mapping[int, float] = Field(
+        {1: 0.001}, min_length=1, description="By repetitions: the least p-value of exposures that size."
+    )
+    max_epsilon: float = Field(8.0, gt=0, description="Bound on what the coins prove of the run.")
+
+
+class PiiPolicy(Frozen):
+    """Personal data, as the corpus's own annotator finds it."""
+
+    max_data_share: float = Field(
+        0.02, gt=0, le=1, description="Bound on the upper limit in training text, as a whole and of every bucket."
+    )
+    min_documents: int = Field(
+        150, ge=1, description="A bucket of fewer is shown and not judged (0 found of 150 is at most 2%)."
+    )
+    max_output_share: float = Field(
+        0.05, gt=0, le=1, description="Bound on the upper limit in what the model writes without a prompt."
+    )
+    max_memorised_share: float = Field(
+        0.01,
+        gt=0,
+        le=1,
+        description="Bound on the upper limit of outputs, also invited ones, with personal data out of training text.",
+    )
+
+
+class LicencePolicy(Frozen):
+    """Licences of documents, and terms of sources."""
+
+    permitted: tuple[str, ...] | None = Field(
+        None, description="SPDX identifiers, beside the recipe's own list: both must permit. Null: the recipe's alone."
+    )
+    uses: tuple[Use, ...] = Field(
+        ("train",), min_length=1, description="Uses that every source must grant: what the release is made for."
+    )
+
+
+class ResumePolicy(Frozen):
+    """The replay of a resumed run."""
+
+    min_steps: int = Field(1, ge=1, description="Steps that must have been compared.")
+    classes: tuple[ToleranceClass, ...] = Field(
+        ("bit-equal",),
+        min_length=1,
+        description="Proofs that are accepted: `bit-equal`, and `measured` where kernels are not deterministic: no "
+        "further from the run than several times what two replays on the same hardware differ by.",
+        exclude_if=lambda given: given == ("bit-equal",),
+    )
+    max_bound: float = Field(
+        1e-2,
+        gt=0,
+        lt=1,
+        description="Largest relative bound that a measured tolerance may have come to.",
+        exclude_if=lambda given: given == 1e-2,
+    )
+
+
+class StabilityPolicy(Frozen):
+    """Interventions and restarts of the run."""
+
+    max_events: int = Field(20, ge=0, description="Of all kinds together; each is reported.")
+
+
+class BiasPolicy(Frozen):
+    """Differences between groups, as upper bounds: a small measurement does not pass for want of evidence."""
+
+    max_bits: float = Field(10.0, gt=0, description="Bits by which a group may be favoured, of any attribute.")
+    max_drift: float = Field(2.0, ge=0, description="Bits by which groups may be treated less alike than before.")
+    max_toxic_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit of toxic continuations.")
+
+
+class CostPolicy(Frozen):
+    """What must be on record of the cost."""
+
+    amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Names, each above 0.")
+
+
+class ErrorBudgetPolicy(Frozen):
+    """Seconds of the pipeline that may be bad. The objectives are the policy's: nothing in a workspace changes them."""
+
+    indicators: tuple[str, ...] = Field(
+        ("job success", "checkpoint age", "restore time"),
+        min_length=1,
+        description="Error budgets of which some must be left, by the names of `plinth sli`.",
+    )
+    required: tuple[str, ...] = Field(
+        ("job success",), description="Those that must have been measured; others may have had no occasion."
+    )
+    objectives: Objectives = Field(Objectives(), description="Window, shares and bounds, as in `objectives.yaml`.")
+
+    @model_validator(mode="after")
+    def _known(self) -> ErrorBudgetPolicy:
+        if unknown := sorted({*self.indicators, *self.required} - set(INDICATORS)):
+            raise ValueError(f"there is no indicator {unknown[0]!r}; there are {', '.join(INDICATORS)}")
+        if lacking := sorted(set(self.required) - set(self.indicators)):
+            raise ValueError(f"{lacking[0]} is required and not among the indicators")
+        return self
+
+
+class PrometheusPolicy(Frozen):
+    """Two expressions of PromQL, of one series each, evaluated at the same times."""
+
+    url: str = Field(pattern=r"^https?://[^\s@?#]+$", description="Where Prometheus answers, without `/api/v1`.")
+    canary: str = Field(min_length=1, description="The canary's value.")
+    champion: str = Field(min_length=1, description="The champion's value.")
+    step_s: int = Field(
+        60, ge=1, description="Seconds between pairs: at least the window of its rates, else pairs hang together."
+    )
+
+
+class FeedPolicy(Frozen):
+    """A metric of the owner's: lines of JSON that are appended to, or two queries. Nobody signs for it."""
+
+    lines: str | None = Field(
+        None, min_length=1, description="A file, or a folder of `*.jsonl`; relative to the workspace, or absolute."
+    )
+    prometheus: PrometheusPolicy | None = Field(None, description="A Prometheus that has both values.")
+
+    @model_validator(mode="after")
+    def _from_one_place(self) -> FeedPolicy:
+        if (self.lines is None) == (self.prometheus is None):
+            raise ValueError("a feed has either lines or prometheus")
+        return self
+
+
+class TrialPolicy(Frozen):
+    """When a canary is given back, and when it may become champion, by paired comparison with the champion.
+
+    `margin` is a share of the champion's value. Both decisions are about the same limit: worse by more than it is
+    proved, or no worse than it is proved, in each stream."""
+
+    margin: float = Field(0.005, ge=0, lt=1, description="Share of the champion's value by which it may be worse.")
+    level: float = Field(0.95, gt=0.5, lt=1, description="One minus the chance of ever giving back a canary no worse.")
+    least: int = Field(100, ge=2, description="Observations of a stream before it is judged.")
+    higher_is_better: tuple[str, ...] = Field((), description="Streams in which more is better; else less is.")
+    feeds: Mapping[str, FeedPolicy] = Field(
+        default_factory=dict,
+        description="Metrics of the owner's that are watched beside the signed evidence, by name.",
+        exclude_if=lambda given: not given,
+    )
+    promote: Literal["at once", "by hand", "automatic"] = Field(
+        "at once",
+        description="What an approved candidate becomes where there is a champion: champion at once, or canary, which "
+        "a person makes champion, or which becomes champion when it is proved to be within the margin.",
+        exclude_if=lambda given: given == "at once",
+    )
+
+
+class ApprovalPolicy(Frozen):
+    """People who must agree."""
+
+    people: int = Field(1, ge=0, description="Different people who must approve.")
+    approvers: tuple[str, ...] = Field((), description="Who may approve; empty: every enrolled approver.")
+    two_person: bool = Field(False, description="At least two people with two keys, neither of whom asked for the run.")
+    accepted: tuple[Literal["statement", "tag"], ...] = Field(
+        ("statement",), min_length=1, description="A signed statement, or a tag of MLflow behind its login."
+    )
+    proxies: tuple[str, ...] = Field(
+        (),
+        description="Keys (their owners, as approver) of the servers that may state which logged-in person set a tag.",
+        exclude_if=lambda given: not given,
+    )
+
+
+class GatePolicy(Frozen):
+    """The conditions of a release, written and signed by its owner."""
+
+    release: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="The release that it governs.")
+    version: int = Field(1, ge=1, description="Number of this policy: one more than the one that it replaces.")
+    description: str = ""
+    first_release: Literal["allowed", "refused"] = Field(
+        "allowed", description="Whether a release without a champion to compare with may pass."
+    )
+    tainted_champion: Literal["stays", "goes back"] = Field(
+        "stays",
+        description="A marked champion stays until somebody rolls back, or goes back to the last good version.",
+        exclude_if=lambda given: given == "stays",
+    )
+    papers: Literal["unsigned", "signed"] = Field(
+        "unsigned",
+        description="`signed`: a release is exported only with papers that compliance has signed.",
+        exclude_if=lambda given: given == "unsigned",
+    )
+    lineage: LineagePolicy = Field(
+        LineagePolicy(),
+        description="Where the model comes from.",
+        exclude_if=lambda given: given == LineagePolicy(),
+    )
+    slices: SlicePolicy = SlicePolicy()
+    probes: ProbePolicy = ProbePolicy()
+    tasks: TaskPolicy = TaskPolicy()
+    contamination: ContaminationPolicy = ContaminationPolicy()
+    extraction: ExtractionPolicy = ExtractionPolicy()
+    canaries: CanaryPolicy = CanaryPolicy()
+    pii: PiiPolicy = PiiPolicy()
+    licences: LicencePolicy = LicencePolicy()
+    resume: ResumePolicy = ResumePolicy()
+    stability: StabilityPolicy = StabilityPolicy()
+    bias: BiasPolicy = BiasPolicy()
+    cost: CostPolicy = CostPolicy()
+    error_budget: ErrorBudgetPolicy = Field(
+        ErrorBudgetPolicy(),
+        description="Error budgets of the pipeline.",
+        exclude_if=lambda given: given == ErrorBudgetPolicy(),
+    )
+    approvals: ApprovalPolicy = ApprovalPolicy()
+    trial: TrialPolicy = Field(
+        TrialPolicy(),
+        description="When a canary is given back.",
+        exclude_if=lambda given: given == TrialPolicy(),
+    )
+    extensions: Mapping[str, Mapping[str, Any]] = Field(
+        default_factory=dict, description="Gates of installed packages, by name, each with its parameters."
+    )
+    without: Mapping[str, str] = Field(
+        default_factory=dict, description="Built-in gates that are not asked, each with the reason."
+    )
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Built-in gates that are asked, in their order."""
+        return tuple(name for name in BUILT_IN if name not in self.without)
+
+    @field_validator("without")
+    @classmethod
+    def _left_out_with_a_reason(cls, given: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
+        for name, reason in given.items():
+            if name not in BUILT_IN:
+                raise ValueError(f"there is no gate {name!r}; there are {', '.join(BUILT_IN)}")
+            if name in ALWAYS:
+                raise ValueError(f"the gate {name} cannot be left out")
+            if len(reason.strip()) < SHORTEST_REASON:
+                raise ValueError(f"the gate {name} is left out without a reason, expected one in a sentence")
+        return given
+
+    @model_validator(mode="after")
+    def _every_gate_is_named(self) -> GatePolicy:
+        if self.slices.max_bits_per_byte is None and "max_bits_per_byte" not in self.without:
+            raise ValueError("set slices.max_bits_per_byte, or leave the gate max_bits_per_byte out with a reason")
+        return self

@@ -1,0 +1,210 @@
+"""Incidents: opened, noted and closed by people in a signed log. While one is open, nothing is promoted.
+
+    open     somebody states that something is wrong, and what it concerns; from then on promotions are refused by name
+    note     what was seen or done, and when
+    close    compliance states that it is over; promotions go on
+
+Records are of one signed log (`incidents/`): none can be edited, removed or forged unnoticed, and a log that does not
+hold stops promotions as an open incident does. Opening and noting take the key of compliance or of the promoter;
+closing takes that of compliance, so that whoever promotes does not lift the freeze alone. Rollback and the return of a
+canary are never frozen: they are remedies.
+
+Does not belong here: the facts of a postmortem (`postmortem`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import GateError, MissingError, RequestError, SignatureError
+from plinth.records import Frozen
+from plinth.trust.authority import COMPLIANCE
+from plinth.trust.log_record import LogRecord
+from plinth_registry import audit_log, consumers, releases
+from plinth_registry.audit_log import AuditedAction
+from plinth_registry.signed_log import INCIDENTS
+
+IncidentAction = Literal["open", "note", "close"]
+
+
+class IncidentRecord(Frozen):
+    """One verified record: what somebody stated, who signed it and when."""
+
+    number: int
+    incident: int
+    action: IncidentAction
+    text: str
+    by: str
+    at: str
+    signed_by: tuple[str, ...]
+
+
+class Incident(Frozen):
+    """An incident with its records; `runs` and `targets` are what it concerns."""
+
+    number: int
+    title: str
+    opened: str
+    runs: tuple[str, ...]
+    targets: tuple[str, ...]
+    records: tuple[IncidentRecord, ...]
+    closed: str | None = None
+
+
+def declare(ctx: Context, title: str, by: str, runs: Iterable[str] = (), targets: Iterable[str] = ()) -> Incident:
+    """Open an incident; promotions are refused from now on.
+
+    Args:
+        runs: names of training runs that it concerns; targets: whatever `plinth impact` takes.
+
+    Raises:
+        RequestError: no title.
+        SignatureError: no key of compliance or promoter here, or the log does not hold.
+    """
+    if not title.strip():
+        raise RequestError("an incident needs a title", remedy="say in a line what is seen")
+    about = {"runs": sorted(set(runs)), "targets": sorted(set(targets))}
+    made = _append(ctx, {"action": "open", "text": title.strip(), "by": by, **about}, consumers.signing_role(ctx))
+    return find(ctx, made.number)
+
+
+def note(ctx: Context, number: int, text: str, by: str) -> Incident:
+    """Add a note to an incident, open or closed.
+
+    Raises:
+        MissingError: no such incident.
+        RequestError: no text.
+        SignatureError: as `declare`.
+    """
+    found = find(ctx, number)
+    if not text.strip():
+        raise RequestError("a note needs a text")
+    _append(ctx, {"action": "note", "incident": found.number, "text": text.strip(), "by": by},
+            consumers.signing_role(ctx))  # fmt: skip
+    return find(ctx, number)
+
+
+def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
+    """Close an incident, signed as compliance; where no other one is open, promotions go on.
+
+    Raises:
+        MissingError: no such incident, or it is closed.
+        RequestError: no reason.
+        SignatureError: no key of compliance here, or the log does not hold.
+    """
+    with audit_log.audited(ctx, AuditedAction("close incident", f"incident {number}", by, reason)):
+        found = find(ctx, number)
+        if found.closed is not None:
+            raise MissingError(f"incident {number} is closed since {found.closed}")
+        if not reason.strip():
+            raise RequestError(
+                "to close an incident needs a reason", remedy="say what is mended, and how that was seen"
+            )
+        _append(ctx, {"action": "close", "incident": number, "text": reason.strip(), "by": by}, COMPLIANCE)
+    return find(ctx, number)
+
+
+def incidents(ctx: Context) -> tuple[Incident, ...]:
+    """Every incident, oldest first.
+
+    Raises:
+        SignatureError: a record was edited, removed or forged, or another role closed an incident.
+    """
+    found: dict[int, Incident] = {}
+    for record in releases.log_records(ctx, INCIDENTS):
+        read = _read(record)
+        if read.action == "open":
+            found[read.number] = _opened(record, read)
+            continue
+        known = found.get(read.incident)
+        if known is None or (read.action == "close" and (record.role != COMPLIANCE or known.closed is not None)):
+            raise SignatureError(
+                f"record {record.number} of incidents/ may not {read.action} incident {read.incident}",
+                found=f"signed as {record.role}",
+                expected=f"an incident that is open, closed by {COMPLIANCE}",
+                remedy="ask whose key that is; restore incidents/ from a backup",
+            )
+        closed = read.at if read.action == "close" else known.closed
+        found[read.incident] = known.model_copy(update={"records": (*known.records, read), "closed": closed})
+    return tuple(found.values())
+
+
+def open_ones(ctx: Context) -> tuple[Incident, ...]:
+    """The incidents that are open, oldest first.
+
+    Raises:
+        SignatureError: as `incidents`.
+    """
+    return tuple(one for one in incidents(ctx) if one.closed is None)
+
+
+def find(ctx: Context, number: int | None) -> Incident:
+    """An incident by number; None: the newest that is open, else the newest.
+
+    Raises:
+        MissingError: there is none.
+    """
+    known = incidents(ctx)
+    ordered = sorted(known, key=lambda one: (one.closed is None, one.number))
+    found = next((one for one in reversed(ordered) if number in (None, one.number)), None)
+    if found is None:
+        raise MissingError(
+            f"no incident {number}" if number else "no incident was opened here",
+            found=", ".join(str(one.number) for one in known) or "none",
+            remedy='`plinth incident open "TITLE"` opens one',
+        )
+    return found
+
+
+def require_none(ctx: Context) -> None:
+    """Pass only while no incident is open.
+
+    Raises:
+        GateError: names those that are.
+        SignatureError: the log does not hold.
+    """
+    found = open_ones(ctx)
+    if found:
+        raise GateError(
+            "promotions are frozen while an incident is open",
+            found="; ".join(f"incident {one.number} since {one.opened}: {one.title}" for one in found),
+            expected="no open incident",
+            remedy=f"`plinth incident close {found[0].number} --reason TEXT`, signed by compliance, once it is over",
+        )
+
+
+def _append(ctx: Context, body: dict[str, Any], role: str) -> LogRecord:
+    return INCIDENTS.append(ctx, body, {"incident": fingerprint.digest(body)}, role)
+
+
+def _opened(record: LogRecord, read: IncidentRecord) -> Incident:
+    body = record.body
+    return Incident(
+        number=read.number,
+        title=read.text,
+        opened=read.at,
+        runs=tuple(map(str, body.get("runs", ()))),
+        targets=tuple(map(str, body.get("targets", ()))),
+        records=(read,),
+    )
+
+
+def _read(record: LogRecord) -> IncidentRecord:
+    body = record.body
+    try:
+        return IncidentRecord(
+            number=record.number,
+            incident=int(body.get("incident", record.number)),
+            action=body["action"],
+            text=body["text"],
+            by=body["by"],
+            at=record.at,
+            signed_by=record.owners,
+        )
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        raise SignatureError(f"record {record.number} of incidents/ is none", found=error) from error

@@ -1,0 +1,168 @@
+"""How people log in to the MLflow server of a workspace. Kept outside the workspace, in the trust folder.
+
+    <trust folder>/login/            mode 700, its files 600
+        settings.json                kind, key of the server, header, public address
+        basic_auth.ini               MLflow's settings of its login, with the password of Plinth's own account
+        people.db                    accounts, with hashes of passwords, written by MLflow
+        proxy-secret                 what a reverse proxy sends to show that a request comes through it
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import io
+import secrets
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field, ValidationError
+
+from plinth.errors import SignatureError
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.trust.authority import APPROVER
+from plinth.trust.pin import Trust
+
+#: Account of Plinth itself. It administers the server, and no policy should list it.
+ACCOUNT: Final = "plinth"
+#: Carries the secret of the reverse proxy.
+SECRET_HEADER: Final = "X-Plinth-Proxy"
+SIGNER: Final = "mlflow-login"
+FOLDER, SETTINGS, AUTH, PEOPLE, SECRET = "login", "settings.json", "basic_auth.ini", "people.db", "proxy-secret"
+
+
+class LoginSettings(Frozen):
+    """How people log in, and as whom the server signs what they decide."""
+
+    kind: Literal["password", "proxy"] = "password"
+    signer: str = Field(SIGNER, min_length=1, description="Owner of the server's key, as `approver` in the root.")
+    header: str = Field(
+        "X-Forwarded-Email", pattern=r"^[A-Za-z][A-Za-z0-9-]*$", description="Names the person, of a proxy."
+    )
+    origin: str = Field("", pattern=r"^(https?://[A-Za-z0-9.:-]+)?$", description="Public address of a proxy.")
+
+
+def folder(workspace: Workspace) -> Path:
+    """The folder with everything about the login."""
+    return workspace.trust_folder / FOLDER
+
+
+def load(workspace: Workspace) -> LoginSettings | None:
+    """The settings of this workspace's server; None: it asks for no login.
+
+    Raises:
+        SignatureError: the file is damaged; a server without a login is not started in its place.
+    """
+    path = folder(workspace) / SETTINGS
+    try:
+        return LoginSettings.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise SignatureError(
+            f"the settings of the login are damaged: {path}",
+            found=error,
+            remedy="write them with `plinth people login`",
+        ) from error
+
+
+def identity(workspace: Workspace) -> str:
+    """What a running server was started with; another one is replaced. Empty: no login."""
+    try:
+        return hashlib.sha256((folder(workspace) / SETTINGS).read_bytes()).hexdigest()[:12]
+    except FileNotFoundError:
+        return ""
+
+
+def environment(workspace: Workspace) -> dict[str, str]:
+    """What MLflow reads of these settings before it is imported; nothing in it is secret.
+
+    MLflow refuses requests to other names than its own, and those that a browser sends from another site's page; the
+    public address of a proxy is its own.
+
+    Raises:
+        SignatureError: the settings are damaged.
+    """
+    known = load(workspace)
+    if known is None:
+        return {}
+    found = {"MLFLOW_AUTH_CONFIG_PATH": str(folder(workspace) / AUTH)}
+    if known.origin:
+        hosts = ("localhost:*", "127.0.0.1:*", known.origin.partition("://")[2])
+        found["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] = known.origin
+        found["MLFLOW_SERVER_ALLOWED_HOSTS"] = ",".join(hosts)
+    return found
+
+
+def ask(workspace: Workspace, given: LoginSettings) -> Path:
+    """Let the server ask for a login from its next start on; accounts and secrets that are there are kept.
+
+    Returns:
+        The folder with its files.
+
+    Raises:
+        SignatureError: the server has no key of that owner as `approver` here.
+    """
+    Trust.of(workspace).signer(APPROVER, given.signer)
+    place = folder(workspace)
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_bytes(place / AUTH, _auth(place, given).encode(), mode=0o600)
+    (place / PEOPLE).touch(mode=0o600)
+    if not (place / SECRET).exists():
+        write_bytes(place / SECRET, secrets.token_urlsafe(32).encode(), mode=0o600)
+    write_bytes(place / SETTINGS, given.model_dump_json(indent=1).encode(), mode=0o600)
+    return place
+
+
+def stop_asking(workspace: Workspace) -> bool:
+    """Start the server without a login from now on; accounts are kept. Returns whether it asked for one."""
+    path = folder(workspace) / SETTINGS
+    asked = path.exists()
+    path.unlink(missing_ok=True)
+    return asked
+
+
+def password(workspace: Workspace) -> str:
+    """The password of Plinth's own account.
+
+    Raises:
+        SignatureError: there is none.
+    """
+    known = _known(folder(workspace))
+    if not known:
+        raise SignatureError(
+            f"no password of {ACCOUNT} in {folder(workspace) / AUTH}",
+            remedy="restore the file, or move the folder away and run `plinth people login`",
+        )
+    return known
+
+
+def proxy_secret(workspace: Workspace) -> bytes:
+    """What a reverse proxy sends in `SECRET_HEADER`."""
+    return (folder(workspace) / SECRET).read_bytes().strip()
+
+
+def _auth(place: Path, given: LoginSettings) -> str:
+    """MLflow's settings; the password is of 256 random bits, MLflow itself has none by default."""
+    function = {"password": "mlflow.server.auth:authenticate_request_basic_auth"}
+    content = {
+        "default_permission": "READ",
+        "database_uri": f"sqlite:///{place / PEOPLE}",
+        "admin_username": ACCOUNT,
+        "admin_password": _known(place) or secrets.token_urlsafe(32),
+        # A password is hashed once a minute; this one process forgets it at once when it is changed through it.
+        "auth_cache_ttl_seconds": "60",
+        "authorization_function": function.get(given.kind, "plinth_registry.login.server:authenticate"),
+    }
+    parser, text = configparser.ConfigParser(), io.StringIO()
+    parser["mlflow"] = {key: value.replace("%", "%%") for key, value in content.items()}
+    parser.write(text)
+    return text.getvalue()
+
+
+def _known(place: Path) -> str:
+    parser = configparser.ConfigParser()
+    parser.read(place / AUTH)
+    return parser.get("mlflow", "admin_password", fallback="")

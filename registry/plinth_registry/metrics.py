@@ -1,0 +1,107 @@
+"""The metrics of releases and canaries, from the signed history alone, and of service levels; MLflow is not asked.
+
+Does not belong here: their names (`plinth.operation.metrics.table`), the exporter (`plinth.operation.metrics`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from plinth.compute.context import Context
+from plinth.errors import TrustError
+from plinth.operation import objectives
+from plinth.provenance.impact.descendants import descent
+from plinth.training.sinks.metric import MetricSample
+from plinth_registry import releases, service_levels, taint
+from plinth_registry.releases import ReleaseRecord
+from plinth_registry.standing import standing
+
+if TYPE_CHECKING:
+    from plinth.recipe.recipe import Recipe
+
+
+def release_samples(ctx: Context) -> Iterator[MetricSample]:
+    """Versions and movements of every release, marks that stand; or that the history does not hold."""
+    try:
+        history, marks = releases.history(ctx), taint.records(ctx)
+    except TrustError:
+        yield MetricSample("plinth_trust_broken", (), 1.0)
+        yield MetricSample("plinth_taints", (), 0.0)
+        return
+    yield MetricSample("plinth_trust_broken", (), 0.0)
+    yield MetricSample("plinth_taints", (), float(len(marks)))
+    unfit = _unfit(ctx, marks)
+    for model in sorted({record.model for record in history}):
+        yield from _release(model, [record for record in history if record.model == model], unfit)
+
+
+def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterator[MetricSample]:
+    """The canary on trial of the recipe's release, by everything observed of it.
+
+    Args:
+        recipe: gives the recipe, where a canary stands: a recipe and what compares evaluations take 80 MB.
+
+    Raises:
+        PlinthError: the recipe cannot be read.
+        TrustError: the policy of the release, or its history, does not hold.
+    """
+    by_model: dict[str, list[ReleaseRecord]] = {}
+    for record in releases.history(ctx):
+        by_model.setdefault(record.model, []).append(record)
+    if all(standing(records).canary is None for records in by_model.values()):
+        return
+    named = recipe()
+    if named is None or named.release is None:
+        return
+    from plinth_registry import canary
+
+    found = canary.observe(ctx, named)
+    if found is None:
+        return
+    status = found.status
+    yield MetricSample("plinth_canary_timestamp_seconds", (status.release,), _seconds(status.since))
+    pairs = {stream.name: len(stream.values) for stream in found.streams}
+    for stream in status.trial.streams:
+        yield MetricSample("plinth_canary_pairs", (status.release, stream.name), float(pairs[stream.name]))
+        if stream.worse is not None:
+            yield MetricSample("plinth_canary_worse_bound", (status.release, stream.name), stream.worse.high)
+
+
+def level_samples(ctx: Context) -> Iterator[MetricSample]:
+    """Indicators against their objectives, from all timelines of the window: seldom, for it reads them whole.
+
+    Raises:
+        PlinthError: a timeline or the objectives cannot be read.
+    """
+    for one in service_levels.measure(ctx, objectives.load(ctx.workspace), time.time()):
+        yield MetricSample("plinth_sli_objective_ratio", (one.indicator,), one.target)
+        if one.value is not None and one.spent is not None:
+            yield MetricSample("plinth_sli_ratio", (one.indicator,), one.value)
+            yield MetricSample("plinth_error_budget_spent_ratio", (one.indicator,), one.spent)
+
+
+def _release(model: str, records: list[ReleaseRecord], unfit: frozenset[str]) -> Iterator[MetricSample]:
+    held = standing(records)
+    for place, version in held.aliases.items():
+        if version is not None:
+            yield MetricSample("plinth_release_version", (model, place), float(version))
+    yield MetricSample("plinth_release_timestamp_seconds", (model,), _seconds(records[-1].at))
+    for action, times in sorted(Counter(record.action for record in records).items()):
+        yield MetricSample("plinth_release_movements_total", (model, action), float(times))
+    champions = [record.candidate.get("checkpoint") for record in records if record.version == held.champion]
+    if held.champion is not None:
+        yield MetricSample("plinth_champion_tainted", (model,), float(any(one in unfit for one in champions)))
+
+
+def _unfit(ctx: Context, marks: tuple[taint.Taint, ...]) -> frozenset[str]:
+    """Digests of everything that was made of what is marked, itself among it."""
+    marked = [digest for one in marks for digest in ([one.target] if one.kind == "manifest" else one.holders)]
+    return frozenset((*marked, *descent(ctx, marked).digests)) if marked else frozenset()
+
+
+def _seconds(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()

@@ -1,0 +1,280 @@
+"""Papers' facts out of what signatures cover: provenance, the manifests it names, and attestations.
+
+Nothing else is read: no recipe, no run folder, no MLflow. A manifest is found by a digest that is in the signed chain
+of the checkpoint, or in the evaluation that an attestation names; the store checks that its bytes have that digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.corpus.curate import claims
+from plinth.errors import LineageError
+from plinth.provenance.ledger.ledger import ASSET as LEDGER
+from plinth.provenance.statements import INITIAL, TEACHER, Chain
+from plinth.records import Frozen, Manifest, bucket_of
+from plinth.training.checkpoint import mean_record
+from plinth_registry.papers.domains import trained_text
+from plinth_registry.papers.facts import (
+    BucketRule,
+    BucketText,
+    EvidenceItem,
+    PaperFacts,
+    ReplayedBucket,
+    SignedText,
+    SliceResult,
+    SourceTerms,
+    StatedFact,
+)
+
+METRIC = "bits_per_byte"
+#: Facts of `processing` about a bucket begin so.
+ILLEGAL, PERMITTED = "gate against illegal content,", "permitted licences,"
+KEPT = "licences of documents that are kept,"
+_CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_RUN = ("steps", "tokens", "parameters_sha256")
+
+
+class AttestedFacts(Frozen):
+    """Facts of one attestation: its kind, the SHA-256 of its signed bytes, and the signing role."""
+
+    kind: str
+    sha256: str
+    role: str
+    facts: Mapping[str, Any]
+
+
+class PaperSubject(Frozen):
+    """What papers are about, all of it verified by the caller.
+
+    Args:
+        name: `NAME/VERSION` of a release, or any name of an unreleased model.
+        released: SHA-256 of the release record; None where there is none.
+        rolled_back: True if the signed history has taken the release back.
+        provenance: of the verified directory; `provenance_sha256` is that of its file.
+        evaluation: the digest that a verified attestation names.
+        said: texts that people signed.
+    """
+
+    name: str
+    released: str | None
+    provenance: Mapping[str, Any]
+    provenance_sha256: str
+    evaluation: str | None
+    attested: tuple[AttestedFacts, ...] = ()
+    said: tuple[SignedText, ...] = ()
+    rolled_back: bool = False
+
+
+def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
+    """The facts of a model's papers.
+
+    Raises:
+        LineageError: the evaluation is of another checkpoint.
+        MissingError, IntegrityError: a manifest or part is absent or has changed.
+    """
+    provenance = subject.provenance
+    links = Chain.model_validate({"links": provenance["chain"]})
+    chain = {link.asset: link.digest for link in (*links.links, *links.own)}
+    made = {asset: ctx.refs.load(digest) for asset, digest in chain.items()}
+    checkpoint = provenance["checkpoint"]["digest"]
+    evaluation = _evaluation(ctx, subject.evaluation, checkpoint)
+    ledger = ctx.refs.load(evaluation.inputs[LEDGER]) if evaluation and LEDGER in evaluation.inputs else None
+    rules = {key: ctx.refs.load(digest) for key, digest in _policies(ledger)}
+    text = {link.asset: made[link.asset] for link in links.own}
+    replayed = dict(_replayed_from(ctx, made))
+    read = {**made, **rules, **replayed, LEDGER: ledger, "evaluation": evaluation}
+    sources = tuple(_sources({**text, **replayed}))
+    files = {name: str(file["sha256"]) for name, file in provenance["files"].items()}
+    return PaperFacts(
+        name=subject.name,
+        released=subject.released,
+        rolled_back=subject.rolled_back,
+        checkpoint=checkpoint,
+        recipe=provenance["recipe"]["fingerprint"],
+        code={name: str(value) for name, value in provenance["code"].items()},
+        files=files,
+        chain=chain,
+        model=tuple(_model(ctx, made["checkpoint"])),
+        run=tuple(_run(made)),
+        buckets=tuple(_buckets(text)),
+        replayed=tuple(_replayed(made)),
+        sources=sources,
+        rules=tuple(_rules(rules)),
+        processing=tuple(_processing(ctx, text, ledger)),
+        scores=tuple(_scores(evaluation)),
+        attested=tuple(fact for one in subject.attested for fact in _flat(one.sha256, one.kind, one.facts)),
+        trained=trained_text(ctx.store, ledger, [one.origin for one in sources if one.crawled]) if ledger else None,
+        said=subject.said,
+        evidence=tuple(_evidence(subject, files, {name: one for name, one in read.items() if one})),
+    )
+
+
+def _evidence(subject: PaperSubject, files: Mapping[str, str], read: Mapping[str, Manifest]) -> Iterator[EvidenceItem]:
+    """Every digest that a statement of the papers may name."""
+    yield EvidenceItem(name="provenance.json", kind="file", sha256=subject.provenance_sha256)
+    for name, digest in sorted(files.items()):
+        yield EvidenceItem(name=name, kind="file", sha256=digest)
+    for name, made in sorted(read.items()):
+        yield EvidenceItem(name=name, kind="manifest", sha256=made.digest)
+    signed = [(f"{one.kind} ({one.role})", one.sha256) for one in subject.attested]
+    said = {one.evidence: f"{one.subject} ({one.by})" for one in reversed(subject.said)}  # a statement may have many
+    signed += [(name, digest) for digest, name in reversed(said.items())]
+    signed += [("release record", subject.released)] if subject.released else []
+    for name, digest in signed:
+        yield EvidenceItem(name=name, kind="attestation", sha256=digest)
+
+
+def _evaluation(ctx: Context, digest: str | None, checkpoint: str) -> Manifest | None:
+    if digest is None:
+        return None
+    found = ctx.refs.load(digest)
+    if checkpoint not in found.inputs.values():
+        raise LineageError(
+            f"evaluation {digest} is of another checkpoint",
+            found=found.inputs.get("checkpoint"),
+            expected=checkpoint,
+            remedy="evaluate this checkpoint",
+        )
+    return found
+
+
+def _policies(ledger: Manifest | None) -> Iterator[tuple[str, str]]:
+    """The policies that judged the text, by digest: the ledger names them."""
+    for key, digest in sorted(ledger.inputs.items()) if ledger else ():
+        if key.endswith("/policy"):
+            yield key, digest
+
+
+def _model(ctx: Context, checkpoint: Manifest) -> Iterator[StatedFact]:
+    """What `config.json` says of the architecture."""
+    for part in checkpoint.named("config.json"):
+        config = json.loads(ctx.store.read_bytes(part.blob))
+        for name in _CONFIG:
+            if name in config:
+                yield StatedFact(name=name, value=config[name], evidence=part.blob.sha256)
+
+
+def _run(made: Mapping[str, Manifest]) -> Iterator[StatedFact]:
+    run, checkpoint = made.get("run"), made["checkpoint"]
+    if mean_record.is_mean(checkpoint):
+        yield StatedFact(name="weights", value=mean_record.in_words(checkpoint), evidence=checkpoint.digest)
+    for name in (INITIAL, TEACHER):
+        for kind, digest in made[name].inputs.items() if run and name in run.inputs else ():
+            yield StatedFact(name=name, value=f"{kind} {digest}", evidence=made[name].digest)
+    for name in _RUN if run else ():
+        if run and name in run.stats:
+            yield StatedFact(name=name, value=run.stats[name], evidence=run.digest)
+    if run:
+        yield from _flat(run.digest, "privacy", run.stats.get("privacy", {}))
+
+
+def _buckets(made: Mapping[str, Manifest]) -> Iterator[BucketText]:
+    plan = made["mixture"].stats if "mixture" in made else {}
+    for asset, curated in sorted(made.items()):
+        name = bucket_of(asset)
+        documents = made.get(f"{name}/documents")
+        if asset != f"{name}/curated" or documents is None:
+            continue
+        streams = [own for stream, own in plan.get("buckets", {}).items() if bucket_of(stream) == name]
+        needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
+        shards = made.get(f"{name}/shards")
+        yield BucketText(
+            name=name,
+            documents=documents.stats.get("documents", documents.rows),
+            curated=curated.stats.get("documents", sum(part.rows for part in curated.named("part-"))),
+            text_bytes=curated.stats.get("text_bytes", 0),
+            tokens=shards.stats.get("tokens") if shards else None,
+            seen_tokens=needed * plan["sequence_tokens"] if streams else None,
+            epochs=round(needed / text, 4) if text else None,
+            evidence=curated.digest,
+        )
+
+
+def _replayed(made: Mapping[str, Manifest]) -> Iterator[ReplayedBucket]:
+    """Buckets of the parent's mixture that the run read again."""
+    plan = made["mixture"].stats if "mixture" in made else {}
+    streams = plan.get("replayed", {})
+    for bucket in sorted({bucket_of(stream) for stream in streams}):
+        own = [plan["buckets"][stream] for stream in streams if bucket_of(stream) == bucket]
+        needed, text = (sum(one[key] for one in own) for key in ("needed", "sequences"))
+        shards = made[f"{bucket}/shards"]
+        yield ReplayedBucket(
+            name=bucket,
+            parent=made[INITIAL].inputs["checkpoint"],
+            tokens=shards.stats["tokens"],
+            seen_tokens=needed * plan["sequence_tokens"],
+            share=round(needed / plan["sequences"], 6),
+            epochs=round(needed / text, 4) if text else 0.0,
+            evidence=shards.digest,
+        )
+
+
+def _replayed_from(ctx: Context, made: Mapping[str, Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """The documents that replayed text was read as, by the names of their buckets here."""
+    plan = made["mixture"].stats if "mixture" in made else {}
+    for bucket in sorted({bucket_of(stream) for stream in plan.get("replayed", {})}):
+        for key, curated in made[f"{bucket}/shards"].inputs.items():
+            for asset, digest in ctx.refs.load(curated).inputs.items() if key == f"{bucket}/curated" else ():
+                if asset.endswith("/documents"):
+                    yield f"{bucket}/documents", ctx.refs.load(digest)
+
+
+def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:
+    for asset, documents in sorted(made.items()):
+        name = bucket_of(asset)
+        for source in documents.params.get("sources", ()) if asset == f"{name}/documents" else ():
+            own = {key: str(source.get(key, "")) for key in ("kind", "domain", "snapshot", "licence")}
+            terms = {use: allowed for use, allowed in source.get("terms", {}).items() if isinstance(allowed, bool)}
+            yield SourceTerms(bucket=name, **own, terms=terms, evidence=documents.digest)
+
+
+def _processing(ctx: Context, made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
+    """By bucket gates, permitted licences and those of the kept documents, then the stages over all buckets that the
+    ledger was made of."""
+    for asset, one in sorted(made.items()):
+        if asset == f"{bucket_of(asset)}/documents" and "illegal" in one.params:
+            gate = str(one.params["illegal"])
+            yield StatedFact(name=f"{ILLEGAL} {bucket_of(asset)}", value=gate, evidence=one.digest)
+        if asset == f"{bucket_of(asset)}/curated" and (licences := one.params.get("licences")):
+            listed = ", ".join(sorted(licences["permitted"])) or "none"
+            yield StatedFact(name=f"{PERMITTED} {bucket_of(asset)}", value=listed, evidence=one.digest)
+        if asset == f"{bucket_of(asset)}/curated":
+            counts = claims.licences(ctx.store, {bucket_of(asset): one})
+            kept = ", ".join(f"{licence}: {count:,}" for licence, count in counts.items()) or "no documents"
+            yield StatedFact(name=f"{KEPT} {bucket_of(asset)}", value=kept, evidence=one.digest)
+    buckets = {bucket_of(asset) for asset in made if asset.endswith("/documents")}
+    for key, digest in sorted(ledger.inputs.items()) if ledger else ():
+        if bucket_of(key) not in buckets:
+            yield StatedFact(name=key, value=digest, evidence=ledger.digest if ledger else "")
+
+
+def _rules(policies: Mapping[str, Manifest]) -> Iterator[BucketRule]:
+    for key, policy in policies.items():
+        for rule in policy.params.get("rules", ()):
+            yield BucketRule(bucket=bucket_of(key), reason=rule["reason"], rule=rule["drop"], evidence=policy.digest)
+        for edit in policy.params.get("edits", ()):
+            text = f"{edit['spans']} replaced"
+            yield BucketRule(bucket=bucket_of(key), reason=edit["reason"], rule=text, evidence=policy.digest)
+
+
+def _scores(evaluation: Manifest | None) -> Iterator[SliceResult]:
+    stats = evaluation.stats if evaluation else {}
+    rows = {"overall": stats["overall"]} if stats.get("overall") else {}
+    for name, row in {**rows, **dict(sorted((stats.get("slices") or {}).items()))}.items():
+        interval = {key: row[key] for key in ("low", "high", "n", "method") if row.get(key) is not None}
+        digest = evaluation.digest if evaluation else ""
+        yield SliceResult(slice=name, metric=METRIC, value=float(row["model"]), **interval, evidence=digest)
+
+
+def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[StatedFact]:
+    """Facts of a record, nested ones with dots between their names; lists and what is empty are left out."""
+    for key, value in sorted(facts.items()):
+        name = f"{prefix}.{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(sha256, name, value)
+        elif isinstance(value, str | int | float | bool):
+            yield StatedFact(name=name, value=value, evidence=sha256)

@@ -1,0 +1,193 @@
+"""Promotion: a proved and approved candidate becomes a release, by stages; and the way back.
+
+    candidate version --copy--> release version --record--> canary --record--> champion
+
+Everything is verified again; no earlier result is reused. Each step can be repeated: after a crash between two of them,
+calling again completes the promotion. Only signed records make a version a release and say which is champion; MLflow's
+aliases are written after them (`mirror`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+from plinth.compute.context import Context
+from plinth.errors import GateError, MissingError, RegistryError
+from plinth.recipe.recipe import Recipe
+from plinth.trust.clock import now
+from plinth_registry import audit_log, incidents, judgement, mirror, mlflow_client, released, releases
+from plinth_registry import candidate as candidates
+from plinth_registry.audit_log import AuditedAction
+from plinth_registry.candidate import Candidate
+from plinth_registry.registration import locked
+from plinth_registry.releases import ReleaseRecord
+from plinth_registry.standing import standing
+
+Stage = Literal["canary", "champion"]
+CANARY: Final = "canary"
+CHAMPION: Final = "champion"
+
+
+def promote(
+    ctx: Context, client: Any, recipe: Recipe, version: str, *, by: str, reason: str, stage: Stage = CHAMPION
+) -> ReleaseRecord:
+    """Make a candidate version a release and give it the stage's alias; repeating it changes nothing.
+
+    Raises:
+        SignatureError: a file or statement was changed; names it.
+        LineageError: the chain is broken; names the first broken link.
+        GateError: gates that did not pass, each with its reason; or an incident is open.
+        MissingError: no such candidate.
+    """
+    asked = AuditedAction("promote", f"{candidates.model_name(recipe)} version {version}", by, reason)
+    with _decided(ctx, asked):
+        incidents.require_none(ctx)
+        judged = judgement.judge(ctx, client, recipe, client.get_model_version(candidates.model_name(recipe), version))
+        asked.subject = f"{judged.candidate.title} to {stage}"
+        judgement.write_verdict(ctx, recipe, judged)
+        judgement.require_open(judged)
+        version = _ensure_copy(client, recipe, judged.candidate, _given_away(ctx, judged.candidate, recipe))
+        facts: dict[str, Any] = {
+            "goal": stage,
+            "model": recipe.required_release().name,
+            "version": version,
+            "candidate": judged.candidate.subjects,
+            "candidate_version": judged.candidate.version,
+            "by": by,
+            "reason": reason,
+            "approvals": judged.evidence.approvals,
+            "gates": {result.name: result.text for result in judged.results},
+            "policy": judged.policy.digest if judged.policy else "",
+        }
+        record = _move(ctx, client, CANARY, facts)
+        if stage == CHAMPION:
+            # Read back as a consumer would, before it becomes champion.
+            released.verify_release(ctx, recipe.required_release().name, version)
+            record = _move(ctx, client, CHAMPION, facts)
+        return record
+
+
+def rollback(
+    ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, withdraw: bool = False
+) -> ReleaseRecord:
+    """Make the last good version before the champion champion again.
+
+    Good is: was champion, verifies, and is not tainted.
+
+    Args:
+        withdraw: when there is no good version, leave the release without one instead of failing.
+
+    Raises:
+        MissingError: there is no champion.
+        GateError: there is no good earlier version.
+    """
+    name = recipe.required_release().name
+    with _decided(ctx, AuditedAction("rollback", name, by, reason)) as asked:
+        now_held = released.standing_of(ctx, name)
+        champion = now_held.champion
+        if champion is None:
+            mirror.repair(ctx, client, name)
+            raise MissingError(f"{name} has no champion", remedy="promote a candidate first")
+        good = released.last_good(ctx, name, now_held)
+        asked.subject = f"{name} version {champion} to {good or 'none'}"
+        if good is None and not withdraw:
+            raise GateError(
+                f"{name} has no good version before {champion}",
+                expected="an earlier champion that verifies and is not tainted",
+                remedy="roll back with withdraw to leave the release without one, or promote another candidate",
+            )
+        about = released.record_of(ctx, name, good or champion).model_dump(include={"candidate", "candidate_version"})
+        action = "rollback" if good else "withdrawn"
+        moved = {"model": name, "version": good, "previous": champion, "by": by, "reason": reason, "at": now()}
+        record = releases.append(ctx, action=action, goal=action, **moved, **about)
+        mirror.note(client, name, champion, "rolled_back", f"{record.at} {by}: {reason}")
+        mirror.repair(ctx, client, name)
+        return record
+
+
+def return_canary(
+    ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, version: str | None = None
+) -> ReleaseRecord:
+    """Take the canary's place away; the champion stays. Repeated after a crash, it completes what was begun.
+
+    Args:
+        version: of the release, whose place is meant; None: whichever is on trial.
+
+    Raises:
+        MissingError: there is no canary, and the last movement of the release gave none back; or it is another version.
+    """
+    name = recipe.required_release().name
+    asked = AuditedAction("return", f"canary of {name}", by, reason)
+    with _decided(ctx, asked):
+        records = releases.history(ctx, name)
+        held = standing(records)
+        if version is not None and held.canary not in (version, None):
+            raise MissingError(f"{name} version {version} is not on trial", found=f"version {held.canary} is")
+        if held.canary is not None:
+            champion, about = held.champion, released.record_of(ctx, name, held.champion or held.canary)
+            moved = {"model": name, "version": champion, "previous": held.canary, "by": by, "reason": reason}
+            candidate = about.model_dump(include={"candidate", "candidate_version"})
+            record = releases.append(ctx, action="returned", goal="returned", at=now(), **moved, **candidate)
+        elif records and records[-1].action == "returned":
+            record = records[-1]
+        else:
+            mirror.repair(ctx, client, name)
+            remedy = "`plinth promote --stage canary --by PERSON --reason TEXT` puts one on trial"
+            raise MissingError(f"{name} has no canary", remedy=remedy)
+        asked.subject = f"{name} version {record.previous}"
+        mirror.note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
+        mirror.repair(ctx, client, name)
+        return record
+
+
+@contextmanager
+def _decided(ctx: Context, asked: AuditedAction) -> Iterator[AuditedAction]:
+    """Enter a movement in the log of decisions, and sign a head that names the entry."""
+    with locked(ctx):
+        with audit_log.audited(ctx, asked):
+            yield asked
+        releases.refresh(ctx)
+
+
+def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str]:
+    """Numbers of versions that the history gave to other candidates.
+
+    MLflow counts anew when somebody deletes a registered model; a number never names a second model here.
+    """
+    records = releases.history(ctx, recipe.required_release().name)
+    return frozenset(one.version for one in records if one.version and one.candidate != found.subjects)
+
+
+def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset[str]) -> str:
+    """The release version copied from a candidate version, copied unless it is there; its number is none of `taken`."""
+    name, source = recipe.required_release().name, mirror.source_of(found.model, found.version)
+    mlflow_client.ensure_model(client, name, f"{recipe.description or name}: written by the promoter only.")
+    for version in mlflow_client.versions(client, name):
+        if version.source == source and str(version.version) not in taken:
+            return str(version.version)
+    for _ in range(len(taken) + 1):
+        # MLflow prints to stderr here that a model "already exists".
+        with contextlib.redirect_stderr(io.StringIO()):
+            version = str(client.copy_model_version(source, name).version)
+        if version not in taken:
+            return version
+    raise RegistryError(f"MLflow gives {name} numbers of versions that others have", found=version)
+
+
+def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
+    """Record that a version takes a stage's place, unless it stands there or further already; MLflow follows."""
+    name, version = facts["model"], facts["version"]
+    held = released.standing_of(ctx, name)
+    if version in (held.champion, held.canary if stage == CANARY else None):
+        last = released.record_of(ctx, name, version)
+    else:
+        incidents.require_none(ctx)  # opened while the gates were judged, which takes minutes
+        previous = held.champion
+        last = releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
+        mirror.note(client, name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
+    mirror.repair(ctx, client, name)
+    return last

@@ -1,0 +1,187 @@
+"""Write a candidate into MLflow: experiment, run, model, metrics, version. Each is made once.
+
+The version is made last, in one call, with all its tags: a crash before it leaves nothing that looks
+like a candidate, and the next call reuses the parts that exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.provenance.statements import INITIAL, Chain
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.storage import locks
+from plinth.training.checkpoint import mean_record
+from plinth_registry import mlflow_client
+from plinth_registry.candidate import CandidateRun, Facts, model_name
+from plinth_registry.consumers import DIGEST, PARENT
+from plinth_registry.gates import GateResult, summary
+from plinth_registry.policy import SignedPolicy
+from plinth_registry.version_text import scores, version_text
+
+RUN_TAG = "plinth.run"
+KEY_TAG = "plinth.candidate"
+#: Tag of an experiment by which MLflow shows runs and models instead of traces.
+MODEL_TRAINING: Final = {"mlflow.experimentKind": "custom_model_development"}
+#: MLflow takes at most this many metrics in one request.
+BATCH = 1000
+
+
+def locked(ctx: Context) -> AbstractContextManager[None]:
+    """One writer of the registry at a time; MLflow itself has no transactions over several calls."""
+    return locks.locked(ctx.workspace.mlflow / "registry.lock")
+
+
+def ensure_run(client: Any, experiment: str, run_id: str) -> Any:
+    """The MLflow run that stands for a training run, made unless it is there."""
+    found = client.get_experiment_by_name(experiment)
+    experiment_id = found.experiment_id if found else client.create_experiment(experiment, tags=MODEL_TRAINING)
+    runs = client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'", max_results=1)
+    return runs[0] if runs else client.create_run(experiment_id, run_name=run_id, tags={RUN_TAG: run_id})
+
+
+def ensure_version(
+    ctx: Context,
+    client: Any,
+    recipe: Recipe,
+    *,
+    key: str,
+    chain: Chain,
+    checkpoint: Manifest,
+    evaluation: Manifest,
+    run: CandidateRun,
+    facts: Facts,
+    source: str,
+) -> Any:
+    """The candidate version with this key, made unless it is there."""
+    name = model_name(recipe)
+    mlflow_client.ensure_model(
+        client, name, f"Candidates of {recipe.required_release().name}: written by trainers, judged by gates."
+    )
+    for version in mlflow_client.versions(client, name):
+        if version.tags.get("candidate") == key and version.source == source:  # others may set tags
+            return version
+    mlflow_run = ensure_run(client, recipe.name, run.id)
+    model = _ensure_model(client, mlflow_run, checkpoint, key)
+    _log_scores(client, mlflow_run, model, evaluation, facts)
+    lineage = {"candidate": key, "data": dict(chain.data_versions), "sources": dict(chain.sources)}
+    client.log_dict(mlflow_run.info.run_id, lineage, lineage_file(key))
+    if mlflow_run.info.status == "RUNNING":
+        client.set_terminated(mlflow_run.info.run_id, "FINISHED")
+    return client.create_model_version(
+        name,
+        source,
+        run_id=mlflow_run.info.run_id,
+        model_id=model.model_id,
+        tags=_tags(recipe, key, chain, checkpoint, evaluation, run, facts),
+        description=scores(checkpoint.digest, evaluation.stats.get("slices") or {}),
+        await_creation_for=None,
+    )
+
+
+def lineage_file(key: str) -> str:
+    """The artifact with the digests that a candidate was derived from, by its key."""
+    return f"lineage-{key[:12]}.json"
+
+
+def show_gates(
+    client: Any,
+    version: Any,
+    results: Iterable[GateResult],
+    root: str,
+    policy: SignedPolicy | None = None,
+    measured: str = "",
+) -> None:
+    """Write the gates' results to a version's tags and description, for people; only changes are written. The evidence
+    is an artifact of the version's run: tags have one line per gate.
+
+    Args:
+        root: the root of trust in words.
+        measured: the scores, as `version_text.scores` writes them; empty to keep what is there.
+    """
+    results = tuple(results)
+    tags = {f"gate/{result.name}": result.text for result in results}
+    if policy is not None:
+        tags |= {f"gate/{name}": f"not required by policy: {reason}" for name, reason in policy.policy.without.items()}
+        tags["policy"] = f"{policy.title}, signed by {', '.join(policy.signers)}"
+    tags["gates"] = summary(results)
+    evidence = [result.model_dump(mode="json") for result in results]
+    tags |= {"gates.evidence": fingerprint.digest(evidence)[:16], "root": root}
+    if version.tags.get("gates.evidence") != tags["gates.evidence"]:
+        client.log_dict(version.run_id, {"gates": evidence}, f"gates-{version.name}-{version.version}.json")
+    for key, value in tags.items():
+        if version.tags.get(key) != value:
+            client.set_model_version_tag(version.name, version.version, key, value)
+    describe(client, version, {**version.tags, **tags}, measured)
+
+
+def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str = "") -> None:
+    """Write what a version's tags say, and what was measured, where MLflow shows it first."""
+    text = version_text(measured or version.description or "", tags)
+    if text != (version.description or ""):
+        client.update_model_version(version.name, version.version, text)
+
+
+def logged_model(client: Any, experiment_id: str, key: str) -> Any:
+    """MLflow's record of the model of the candidate with this key; None where there is none yet."""
+    found = client.search_logged_models([experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
+    return found[0] if found else None
+
+
+def _ensure_model(client: Any, run: Any, checkpoint: Manifest, key: str) -> Any:
+    """MLflow's record of the model, whose weights lie elsewhere: metrics are bound to it."""
+    model = logged_model(client, run.info.experiment_id, key)
+    if model is None:
+        model = client.create_logged_model(
+            run.info.experiment_id,
+            name=f"{'mean' if mean_record.is_mean(checkpoint) else 'checkpoint'}-{checkpoint.digest[:12]}",
+            source_run_id=run.info.run_id,
+            tags={KEY_TAG: key, "mlflow.model.isExternal": "true"},
+        )
+    return model if str(model.status) == "READY" else client.finalize_logged_model(model.model_id, "READY")
+
+
+def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: Facts) -> None:
+    from mlflow.entities import Metric
+
+    values = {f"cost/{name}": value for name, value in facts.cost.items()}
+    for name, row in (evaluation.stats.get("slices") or {}).items():
+        for who in ("model", "gzip", "trigram"):
+            if isinstance(row.get(who), int | float):
+                values[f"bits_per_byte/{name}/{who}"] = float(row[who])
+    # One fixed time for a candidate: MLflow keeps one copy of a metric that is logged twice alike.
+    at_ms, model_id = run.info.start_time, model.model_id
+    metrics = [Metric(key, float(value), at_ms, 0, model_id=model_id) for key, value in sorted(values.items())]
+    for start in range(0, len(metrics), BATCH):
+        client.log_batch(run.info.run_id, metrics=metrics[start : start + BATCH])
+
+
+def _child_of(chain: Chain, checkpoint: Manifest) -> dict[str, str]:
+    """Tags of a model that began from another checkpoint, by which it can be enrolled as its child."""
+    parents = [link.inputs.get("checkpoint") for link in chain.own if link.asset == INITIAL]
+    return {PARENT: parents[0], DIGEST: checkpoint.digest} if parents and parents[0] else {}
+
+
+def _tags(
+    recipe: Recipe, key: str, chain: Chain, checkpoint: Manifest, evaluation: Manifest, run: CandidateRun, facts: Facts
+) -> dict[str, str]:
+    tags = {
+        "candidate": key,
+        "checkpoint": checkpoint.digest,
+        "evaluation": evaluation.digest,
+        "recipe": recipe.name,
+        "recipe.fingerprint": fingerprint.digest(recipe),
+        "run": run.id,
+    }
+    tags |= {"lineage": f"{lineage_file(key)} among the artifacts of the source run"}
+    tags |= _child_of(chain, checkpoint)
+    tags |= {"mean": mean_record.in_words(checkpoint)} if mean_record.is_mean(checkpoint) else {}
+    tags |= {f"cost/{name}": str(value) for name, value in facts.cost.items()}
+    if facts.requested_by:
+        tags["requested_by"] = facts.requested_by
+    return tags

@@ -1,0 +1,279 @@
+"""Candidates before they are released: their gates as they are now, what people decide about them, who is ready."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.errors import GateError, MissingError, TrustError
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen
+from plinth_registry import (
+    approval,
+    audit_log,
+    candidate,
+    incidents,
+    judgement,
+    mlflow_client,
+    policy,
+    registration,
+    released,
+    releases,
+    waivers,
+)
+from plinth_registry.audit_log import AuditedAction
+from plinth_registry.candidate import Candidate
+from plinth_registry.gates import APPROVALS, Evidence, GateResult, approvals, blocking, is_open
+from plinth_registry.gates.people import not_counted
+from plinth_registry.gates.settings import ApprovalPolicy
+from plinth_registry.login import log
+from plinth_registry.login import settings as login
+from plinth_registry.promotion import CANARY, CHAMPION, Stage
+from plinth_registry.standing import standing
+from plinth_registry.version_text import ANSWER
+
+
+class CandidateStatus(Frozen):
+    """A candidate with its gates, and whether only approval is missing."""
+
+    model: str
+    version: str
+    checkpoint: str
+    gates: tuple[GateResult, ...]
+    error: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        """True if no gate blocks promotion, approvals among them."""
+        return self.error is None and is_open(self.gates)
+
+    @property
+    def refusal(self) -> str:
+        """Reason why it may not be promoted."""
+        return self.error or "; ".join(f"{gate.name}: {gate.reason}" for gate in blocking(self.gates))
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """True if only approvals are missing, and no one has rejected it."""
+        held = blocking(self.gates)
+        return self.error is None and [(gate.name, gate.state) for gate in held] == [(APPROVALS, "pending")]
+
+
+@mlflow_client.named("judge the candidates")
+def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
+    """Candidates that have not reached their goal, judged now, oldest first; a server is started only for some."""
+    found = _unsettled(ctx, mlflow_client.reading(ctx.workspace), recipe)
+    client = mlflow_client.connect(ctx.workspace) if found else None
+    return tuple(_status(ctx, client, recipe, version) for version in found)
+
+
+@mlflow_client.named("judge a candidate")
+def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus:
+    """A candidate version (None: the newest) with its gates, judged now, settled or not.
+
+    Raises:
+        MissingError: no such candidate.
+    """
+    return _status(ctx, None, recipe, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
+
+
+@mlflow_client.named("read a candidate")
+def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candidate:
+    """A candidate version (None: the newest), its signature and lineage proved.
+
+    Raises:
+        MissingError: no such candidate.
+        SignatureError, LineageError: a file, a statement or the chain was changed.
+    """
+    found = candidate.read(ctx, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
+    candidate.verify_candidate(ctx, found)
+    return found
+
+
+@mlflow_client.named("read a candidate")
+def approve(
+    ctx: Context,
+    recipe: Recipe,
+    version: str | None,
+    by: str,
+    reason: str,
+    decision: approval.Decision = "approved",
+) -> Path:
+    """Sign a person's decision about a candidate version (None: the newest). Returns the statement's path.
+
+    Raises:
+        GateError: no gate policy is signed, or the one that governs does not let this person approve.
+        MissingError: no such candidate.
+        SignatureError: the candidate or the person's key cannot be used.
+    """
+    action, person = "approve" if decision == "approved" else "reject", by.strip()
+    with audit_log.audited(ctx, AuditedAction(action, _named(recipe, version), person, reason, owner=person)) as asked:
+        signed = policy.current(ctx, recipe.required_release().name)
+        allowed = signed.policy.approvals.approvers
+        if allowed and person not in allowed:
+            raise GateError(
+                f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
+            )
+        client = mlflow_client.reading(ctx.workspace)
+        found = candidate.read(ctx, version_of(client, recipe, version))
+        asked.subject = found.title
+        candidate.verify_candidate(ctx, found)
+        return approval.sign(ctx, found, by, reason, decision, signed.digest)
+
+
+@mlflow_client.named("read a candidate")
+def waive(
+    ctx: Context, recipe: Recipe, version: str | None, gate: str, reason: str, expires: str, owner: str | None = None
+) -> waivers.Waiver:
+    """Let a candidate version (None: the newest) pass one gate until a date, signed as `policy`.
+
+    Raises:
+        GateError: no policy is signed, or this gate is not waived; see `waivers.sign`.
+        MissingError: no such candidate.
+        SignatureError: the candidate or the key cannot be used.
+    """
+    subject = f"{gate} of {_named(recipe, version)} until {expires}"
+    with audit_log.audited(ctx, AuditedAction("waive", subject, owner or "", reason, owner)) as asked:
+        found = candidate.read(ctx, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
+        asked.subject = f"{gate} of {found.title} until {expires}"
+        governing = policy.current(ctx, recipe.required_release().name)
+        return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
+
+
+@mlflow_client.named("judge the approved candidates")
+def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
+    """Return unsettled candidates that may be promoted now; weights are read only for approved ones.
+
+    An approved one that is blocked is recorded once per reason. If the policy requires a trial, they wait until that of
+    the present canary has ended; while an incident is open, all wait. Approval tags that do not count are answered on
+    their version.
+    """
+    if not _unsettled(ctx, mlflow_client.reading(ctx.workspace), recipe):
+        return ()
+    client = mlflow_client.connect(ctx.workspace)
+    approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, client, recipe, version)]
+    if next_stage(ctx, recipe) is None or incidents.open_ones(ctx):
+        return ()
+    judged = [_status(ctx, client, recipe, version, whole=True) for version in approved]
+    for refused in (status for status in judged if not status.ready):
+        asked = AuditedAction("promote", _named(recipe, refused.version), "approved candidates", "it was approved")
+        audit_log.record(ctx, asked, refused.refusal, once=True)
+    return tuple(status for status in judged if status.ready)
+
+
+def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
+    """Say what a candidate needs next, with the command: what blocks it, what it waits for, or who promotes it."""
+    if status.error is not None:
+        return "`plinth verify candidate` names the first broken link"
+    history = releases.history(ctx, recipe.required_release().name)
+    if done := [one.version for one in history if one.candidate_version == status.version and one.version]:
+        return f"none, it was released as version {done[0]}"
+    if held := blocking(status.gates):
+        names = ", ".join(gate.name for gate in held)
+        return f"blocked by {names}: {judgement.remedy(status.version, status.gates)}"
+    if frozen := incidents.open_ones(ctx):
+        return f"promotions are frozen by incident {frozen[0].number}: `plinth incident show`"
+    stage = next_stage(ctx, recipe)
+    if stage is None:
+        return "waits for the end of the canary's trial: `plinth canary`"
+    promote = f"`plinth promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
+    return f"the approval sensor makes it {stage} while `plinth up` runs; {promote} does it now"
+
+
+def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
+    """Where an approved candidate goes now; None while another one is on trial."""
+    name = recipe.required_release().name
+    try:
+        governing = policy.current(ctx, name)
+    except GateError:  # none is signed, and no gate passes
+        return CHAMPION
+    held = standing(releases.history(ctx, name))
+    if governing.policy.trial.promote == "at once" or held.champion is None:
+        return CHAMPION
+    return CANARY if held.canary is None else None
+
+
+def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
+    done = released.settled(ctx, recipe.required_release().name)
+    versions = mlflow_client.versions(client, candidate.model_name(recipe))
+    return [version for version in versions if version.tags.get("candidate") not in done]
+
+
+def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> bool:
+    """True if approvals do not block a version; approval tags that do not count are answered on it."""
+    try:
+        found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
+        decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
+    except TrustError:
+        return False
+    known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
+    blocks, asked = approvals(governing.policy, known).blocks, governing.policy.approvals
+    _answer(client, version, _how_to_decide(ctx, version, asked, known) if blocks else "")
+    return not blocks
+
+
+def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evidence) -> str:
+    """Say why the approval tags of a version do not count, and what to do; empty if there are none."""
+    wanted = {value.strip().lower() for tag, value in version.tags.items() if log.TAG.fullmatch(tag)} - {""}
+    uncounted = not_counted(asked, known)
+    if not (wanted and uncounted):
+        return ""
+    reject = " --reject" if wanted == {"rejected"} else ""
+    sign = f"Sign it: `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
+    if login.load(ctx.workspace) is None:
+        other = "MLflow requires no login, so anyone can set a tag; `plinth people login` makes it require one."
+    elif "tag" in asked.accepted:
+        other = "Or log in to MLflow, and set the tags again."
+    else:
+        other = "The gate policy does not accept tags."
+    return f"{'; '.join(uncounted)}. {sign} {other}"
+
+
+def _answer(client: Any, version: Any, text: str) -> None:
+    """Show an answer to approval tags on a version, or take it away; only a change is written."""
+    if version.tags.get(ANSWER, "") == text:
+        return
+    if text:
+        client.set_model_version_tag(version.name, version.version, ANSWER, text)
+    else:
+        client.delete_model_version_tag(version.name, version.version, ANSWER)
+    version.tags[ANSWER] = text  # whoever describes this version later in the same tick
+    registration.describe(client, version, version.tags)
+
+
+def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
+    """The status of a version; one that cannot be read is reported, and does not hide the others."""
+    checkpoint = str(version.tags.get("checkpoint", ""))
+    try:
+        judged = judgement.judge(ctx, client, recipe, version, whole=whole)
+    except TrustError as error:
+        return CandidateStatus(
+            model=version.name, version=str(version.version), checkpoint=checkpoint, gates=(), error=str(error)
+        )
+    return CandidateStatus(
+        model=version.name, version=str(version.version), checkpoint=checkpoint, gates=judged.results
+    )
+
+
+def _named(recipe: Recipe, version: str | None) -> str:
+    """A candidate in words, before it was looked up."""
+    return f"{candidate.model_name(recipe)} version {version or 'newest'}"
+
+
+def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
+    """A candidate's version in MLflow (None: the newest).
+
+    Raises:
+        MissingError: no such candidate.
+    """
+    name = candidate.model_name(recipe)
+    found = mlflow_client.versions(client, name)
+    wanted = [each for each in found if version is None or str(each.version) == str(version)]
+    if not wanted:
+        raise MissingError(
+            f"no candidate {version or ''} of {recipe.required_release().name}".replace("  ", " "),
+            found=f"{len(found)} versions of {name}",
+            remedy="`plinth run` makes and registers one",
+        )
+    return wanted[-1]

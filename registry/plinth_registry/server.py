@@ -1,0 +1,278 @@
+"""The local MLflow server: started when needed, found again, stopped on request.
+
+SQLite and artifacts are in the workspace's `mlflow/`, unless the environment names others (`mlflow_process`). A record
+in a private folder has the process and its port (`plinth.storage.started`), so that the address stays the same over
+restarts and nobody who writes the workspace names a process to end. The server ends soon after the last process that
+uses it; one with other stores, or that asks for another login than the workspace's settings say (`login.settings`), is
+replaced. `MLFLOW_TRACKING_URI` names another server, which then takes precedence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psutil
+
+from plinth import processes
+from plinth.errors import RegistryError, StorageError
+from plinth.launch.files import tail
+from plinth.storage import started
+from plinth.storage.atomic import append_to, write_bytes
+from plinth.storage.locks import locked
+from plinth.storage.started import RunningProcess
+from plinth.storage.workspace import Workspace
+from plinth_registry.login import settings
+from plinth_registry.mlflow_process import HOST, stores
+
+#: Longest wait for an answer of a live server; a busy machine may need most of it.
+START_TIMEOUT_S = 300.0
+HEALTH_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 10.0
+PORT_TIMEOUT_S = 10.0
+POLL_S = 0.2
+#: Lines of its log that an error quotes.
+LOG_LINES = 5
+#: Names the port of the local server, for a proxy that must know it.
+PORT_VARIABLE = "PLINTH_MLFLOW_SERVER_PORT"
+
+#: Path of MLflow's pages with the model registry in their menu, which MLflow hides by default. Its list of models
+#: (`/#/models`) drops the parameter.
+MODELS = "/#/experiments?workflowType=machine_learning"
+
+#: Job execution costs 2 GB of memory for features that are not used here.
+SERVER_ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+class ServerState(RunningProcess):
+    """The record of a local server."""
+
+    port: int
+    login: str = ""
+    stores: tuple[str, ...] = ()
+
+    @property
+    def uri(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+def ensure_server(workspace: Workspace) -> str:
+    """The tracking URI of a running server, started if there is none.
+
+    Raises:
+        RegistryError: when `MLFLOW_TRACKING_URI` does not answer, or a local server cannot be started.
+    """
+    external = os.environ.get("MLFLOW_TRACKING_URI")
+    if external and not is_own(workspace, external):
+        return _require_answer(external)
+    with _locked(workspace):
+        use(workspace)
+        state = _read(workspace)
+        wanted = (settings.identity(workspace), stores(workspace.mlflow))
+        current = state is not None and (state.login, state.stores) == wanted
+        if state is not None and current and state.find() and _await_health(state):
+            return state.uri
+        if state is not None:
+            _end(state)
+        return _start(workspace, state.port if state else None)
+
+
+def use(workspace: Workspace) -> None:
+    """Keep the local server alive until this process ends."""
+    started.use(_users(workspace))
+
+
+def find_server(workspace: Workspace) -> ServerState | None:
+    """The local server when it runs and answers; starts nothing."""
+    state = _read(workspace)
+    return state if state is not None and state.find() and healthy(state.uri) else None
+
+
+def stop_server(workspace: Workspace) -> bool:
+    """End the local server and its workers. Returns whether one was running."""
+    with _locked(workspace):
+        state = _read(workspace)
+        return state is not None and _end(state)
+
+
+def healthy(uri: str) -> bool:
+    """Whether an MLflow server answers at this address."""
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_TIMEOUT_S) as response:
+            return bool(response.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+def _start(workspace: Workspace, port: int | None) -> str:
+    home = workspace.mlflow
+    log, login = home / "server.log", settings.identity(workspace)
+    port = _port(port)
+    with append_to(log) as stream:
+        process = processes.start(
+            _command(workspace, port),
+            *processes.STORES,
+            *(processes.KEYS if login else ()),  # a server that asks for a login signs who set a tag
+            own=SERVER_ENVIRONMENT | settings.environment(workspace),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            # A session of its own: the server outlives its starter, and one signal reaches its workers.
+            start_new_session=True,
+            preexec_fn=_default_signals,
+        )
+    running = RunningProcess.of(process.pid).model_dump()
+    state = ServerState(**running, port=port, login=login, stores=stores(home))
+    try:
+        write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
+    except StorageError:  # a server that nothing remembers would never be ended
+        _end(state)
+        raise
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if healthy(state.uri):
+            return state.uri
+        time.sleep(POLL_S)
+    _end(state)
+    raise RegistryError(
+        "the local MLflow server did not come up",
+        found=tail(log, LOG_LINES) or "no log",
+        expected=f"an answer from {state.uri}/health within {START_TIMEOUT_S:.0f} s",
+        remedy=f"read {log}; set MLFLOW_TRACKING_URI to use a server of your own",
+    )
+
+
+def _port(before: int | None) -> int:
+    """The port that the environment names, else the one that this server had, else a free one.
+
+    Raises:
+        RegistryError: the named one is taken.
+    """
+    named = int(os.environ.get(PORT_VARIABLE) or 0)
+    if named and not _becomes_free(named):
+        remedy = "end the program that listens there, or name another"
+        raise RegistryError(f"port {named} of {PORT_VARIABLE} is taken", remedy=remedy)
+    return named or (before if before is not None and _becomes_free(before) else free_port())
+
+
+def _command(workspace: Workspace, port: int) -> list[str]:
+    words = (str(workspace.mlflow), str(port), str(_users(workspace)))
+    command = processes.python("plinth_registry.mlflow_process", *words)
+    return command if settings.load(workspace) is None else [*command, str(workspace.root)]
+
+
+def _default_signals() -> None:
+    # A shell's background job ignores these, and its children would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def is_own(workspace: Workspace, uri: str) -> bool:
+    """Whether this address is the workspace's own server, handed on to a child process."""
+    state = _read(workspace)
+    return state is not None and state.uri == uri.rstrip("/")
+
+
+def _require_answer(uri: str) -> str:
+    if uri.startswith(("http://", "https://")) and not healthy(uri):
+        raise RegistryError(
+            f"no MLflow server answers at {uri}",
+            expected=f"an answer from {uri}/health",
+            remedy="start it, or unset MLFLOW_TRACKING_URI to use the workspace's own server",
+        )
+    return uri
+
+
+def _await_health(state: ServerState) -> bool:
+    """Whether a live server answers; a busy machine is given a moment before it is replaced."""
+    deadline = time.monotonic() + HEALTH_TIMEOUT_S
+    while time.monotonic() < deadline and state.find():
+        if healthy(state.uri):
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def _end(state: ServerState) -> bool:
+    """End the server's processes, also workers whose parent was killed. Returns whether there were any."""
+    found = _members(state)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in _members(state):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while _members(state) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    return bool(found)
+
+
+def _members(state: ServerState) -> list[psutil.Process]:
+    """Living processes of the server's own group; reused process ids are not among them."""
+    return [process for process in psutil.process_iter() if _is_member(process, state)]
+
+
+def _is_member(process: psutil.Process, state: ServerState) -> bool:
+    try:
+        return (
+            os.getpgid(process.pid) == state.pid
+            and process.create_time() > state.started_at_s - 1
+            and process.status() != psutil.STATUS_ZOMBIE
+            and any("mlflow" in word for word in process.cmdline())
+        )
+    except (psutil.Error, OSError):
+        return False
+
+
+def _read(workspace: Workspace) -> ServerState | None:
+    try:
+        return ServerState.model_validate(json.loads(_path(workspace).read_bytes()))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _path(workspace: Workspace) -> Path:
+    return started.folder(workspace) / "mlflow.json"
+
+
+def _users(workspace: Workspace) -> Path:
+    return started.folder(workspace) / "mlflow.users"
+
+
+def _locked(workspace: Workspace) -> AbstractContextManager[None]:
+    """Two callers at once must not start two servers."""
+    return locked(started.folder(workspace) / "mlflow.lock")
+
+
+def free_port() -> int:
+    """A port of loopback that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _becomes_free(port: int) -> bool:
+    """Whether a port is free, now or as soon as a killed server has released it."""
+    deadline = time.monotonic() + PORT_TIMEOUT_S
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)

@@ -1,0 +1,260 @@
+"""Taint: a manifest, a source or a document is marked as unfit, and everything made of it is frozen.
+
+    mark      compliance states what is unfit, who says so and why
+    lift      compliance states that a mark no longer holds, who says so and why; the mark stays in the log
+
+Marks and their lifting are records of one signed log (`taint/`): none can be edited, removed or forged unnoticed. Gates
+and loaders read it each time, so a mark stops a promotion and a load even when MLflow could not be reached to show it,
+and an unreadable log stops both. Rolling back is a decision of its own (`promotion.rollback`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import LineageError, MissingError, PlinthError, SignatureError
+from plinth.provenance.impact.descendants import INVENTORY_STAGE, Descendant, downstream
+from plinth.provenance.impact.index import current
+from plinth.provenance.impact.targets import CURATED, DOCUMENT_ID, beginning, holders, holds, of_stage
+from plinth.provenance.statements import Chain
+from plinth.records import Frozen
+from plinth.trust.authority import COMPLIANCE
+from plinth.trust.log_record import LogRecord
+from plinth_registry import releases
+from plinth_registry.signed_log import MARKS
+
+DIGEST = re.compile(r"[0-9a-f]{8,64}")
+
+
+class Taint(Frozen):
+    """One mark: target, person, reason, time. For a document, the curated manifests searched and those holding it."""
+
+    kind: Literal["manifest", "document"]
+    target: str
+    by: str
+    reason: str
+    at: str = ""
+    searched: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
+
+
+class TaintStatement(Frozen):
+    """One record of the log, verified: a mark, or the lifting of the mark with that number."""
+
+    number: int
+    action: Literal["mark", "lift"]
+    mark: Taint
+    lifts: int | None = None
+    by: str
+    reason: str
+    at: str
+    signed_by: tuple[str, ...] = ()
+    standing: bool = False
+
+
+def mark(ctx: Context, target: str, by: str, reason: str) -> Taint:
+    """Mark a manifest or source inventory (digest, or a unique beginning of it) or a document (32 hex digits).
+
+    Marking again what is marked returns the first mark. The list of a source's files stands for the source: its
+    inventory is marked, which everything read from it names.
+
+    Raises:
+        MissingError: nothing in this workspace has that identity.
+        SignatureError: there is no compliance key on this machine, or the log does not hold.
+    """
+    if DOCUMENT_ID.fullmatch(target):
+        searched = of_stage(current(ctx).edges, CURATED)
+        record = Taint(
+            kind="document",
+            target=target,
+            by=by,
+            reason=reason,
+            searched=searched,
+            holders=holders(ctx, target, searched),
+        )
+    else:
+        record = Taint(kind="manifest", target=resolve(ctx, target), by=by, reason=reason)
+    for standing in records(ctx):
+        if standing.target == record.target:
+            return standing
+    body = {"action": "mark", "mark": record.model_dump(mode="json", exclude={"at"}), "by": by, "reason": reason}
+    made = MARKS.append(ctx, body, _subject(record), COMPLIANCE)
+    return record.model_copy(update={"at": made.at})
+
+
+def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
+    """State that the mark on a target (its digest or document id, or a unique beginning of it) no longer holds.
+
+    Raises:
+        MissingError: no mark that stands has that target.
+        SignatureError: there is no compliance key on this machine, or the log does not hold.
+    """
+    standing = [one for one in statements(ctx) if one.standing and one.mark.target.startswith(target)]
+    if len(standing) != 1 or len(target) < 8:
+        raise MissingError(
+            f"no mark to lift under {target!r}",
+            found=f"{len(standing)} marks that stand",
+            expected="the target of one, at least 8 of its digits",
+            remedy="`plinth taint list` shows marks with their targets",
+        )
+    (marked,) = standing
+    body = {
+        "action": "lift",
+        "mark": marked.mark.model_dump(mode="json"),
+        "lifts": marked.number,
+        "by": by,
+        "reason": reason,
+    }
+    made = MARKS.append(ctx, body, _subject(marked.mark), COMPLIANCE)
+    return _statement(made)
+
+
+def statements(ctx: Context) -> tuple[TaintStatement, ...]:
+    """The whole history, oldest first: marks, those that stand and those that were lifted, and their lifting.
+
+    Raises:
+        SignatureError: a record was edited, removed, moved or forged. Freezing on doubt is safer than promoting.
+    """
+    found = {record.number: _statement(record) for record in releases.log_records(ctx, MARKS)}
+    for one in [each for each in found.values() if each.action == "lift"]:
+        lifted = found.get(one.lifts or 0)
+        if lifted is None or lifted.action != "mark" or lifted.number >= one.number:
+            raise SignatureError(f"record {one.number} of taint/ lifts no mark", found=one.lifts)
+        found[lifted.number] = lifted.model_copy(update={"standing": False})
+    return tuple(found.values())
+
+
+def records(ctx: Context) -> tuple[Taint, ...]:
+    """Every mark that stands, oldest first.
+
+    Raises:
+        SignatureError: as `statements`.
+    """
+    return tuple(one.mark for one in statements(ctx) if one.standing)
+
+
+def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[str, ...]:
+    """Reasons for which the end of this chain is tainted, one sentence per mark; empty when it is not.
+
+    Args:
+        evidence: manifests of what was measured of it; a mark on anything that these were made of taints the evidence.
+
+    Raises:
+        SignatureError: the log of marks does not hold.
+        LineageError: a manifest of the evidence cannot be read.
+    """
+    standing = records(ctx)
+    if not standing:
+        return ()
+    names = {link.digest: link.asset for link in chain.links} | {digest: key for key, digest in chain.sources.items()}
+    behind = {digest: name for digest, name in _ancestry(ctx, evidence).items() if digest not in names}
+    found = []
+    for record in standing:
+        for known, words in ((names, ""), (behind, "evidence: ")):
+            hit = _hit(ctx, record, known)
+            if hit is not None:
+                target = f"{record.kind} {record.target[:12]}"
+                found.append(f"{words}{hit} ({target}) is marked by {record.by}: {record.reason}")
+                break
+    return tuple(found)
+
+
+def affected(ctx: Context, record: Taint) -> tuple[Descendant, ...]:
+    """Every saved manifest that a mark freezes: the marked one and all that was made of it."""
+    return downstream(ctx, [record.target] if record.kind == "manifest" else record.holders)
+
+
+def frozen(ctx: Context) -> frozenset[str]:
+    """Digests of every saved manifest that a standing mark freezes.
+
+    Raises:
+        SignatureError: the log of marks does not hold.
+    """
+    return frozenset(each.digest for record in records(ctx) for each in affected(ctx, record))
+
+
+def resolve(ctx: Context, digest: str) -> str:
+    """The full digest of a manifest or source inventory, from a unique beginning of it.
+
+    Raises:
+        MissingError: no such thing, or more than one.
+    """
+    edges = current(ctx).edges
+    found = beginning(edges, digest) if DIGEST.fullmatch(digest) else ()
+    if len(found) != 1:
+        raise MissingError(
+            f"nothing to mark under {digest!r}",
+            found=f"{len(found)} manifests or sources whose digest begins so",
+            expected="a digest (at least 8 of its digits), or a document's 32 digits",
+            remedy="`plinth status` lists digests; `plinth explain URI` shows a document's id",
+        )
+    if found[0] not in of_stage(edges, INVENTORY_STAGE):
+        return found[0]
+    return next(iter(ctx.refs.load(found[0]).inputs.values()), found[0])
+
+
+def _statement(record: LogRecord) -> TaintStatement:
+    body = record.body
+    try:
+        return TaintStatement(
+            number=record.number,
+            action=body["action"],
+            mark=Taint.model_validate({**body["mark"], **({"at": record.at} if body["action"] == "mark" else {})}),
+            lifts=body.get("lifts"),
+            by=body["by"],
+            reason=body["reason"],
+            at=record.at,
+            signed_by=record.owners,
+            standing=body["action"] == "mark",
+        )
+    except (KeyError, TypeError, ValidationError) as error:
+        raise SignatureError(f"record {record.number} of taint/ is not a mark", found=error) from error
+
+
+def _subject(record: Taint) -> dict[str, str]:
+    digest = record.target if len(record.target) == 64 else fingerprint.digest(record.target)
+    return {record.kind: digest}
+
+
+def _hit(ctx: Context, record: Taint, names: Mapping[str, str]) -> str | None:
+    """The name of what is marked among manifests and inventories by digest."""
+    if record.kind == "manifest":
+        return names.get(record.target)
+    return next((names[digest] for digest in _holding(ctx, record, names)), None)
+
+
+def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[str]:
+    """Curated manifests that hold a marked document, also those made after it was marked."""
+    for digest, asset in names.items():
+        known = digest in record.searched or asset.rsplit("/", 1)[-1] != CURATED
+        held = digest in record.holders if known else holds(ctx, ctx.refs.load(digest), record.target)
+        if held:
+            yield digest
+
+
+def _ancestry(ctx: Context, evidence: Iterable[str]) -> dict[str, str]:
+    """Name by digest of everything that some manifests were made of, read from the manifests themselves."""
+    names: dict[str, str] = {}
+    waiting = [(digest, digest) for digest in evidence]
+    while waiting:
+        key, digest = waiting.pop()
+        if digest in names:
+            continue
+        try:
+            manifest = ctx.refs.load(digest)
+        except MissingError:
+            names[digest] = key  # an inventory: only its digest is recorded
+            continue
+        except PlinthError as error:
+            raise LineageError(
+                f"evidence rests on manifest {digest}, which cannot be read", found=error, remedy="restore it"
+            ) from error
+        names[digest] = manifest.asset
+        waiting += manifest.inputs.items()
+    return names

@@ -1,0 +1,196 @@
+"""How a checkpoint was trained, as its trainer stated it then: read from the run, bound to the checkpoint, proved.
+
+    commit     the signed record of the run's step; names the digest of
+    manifest   the files of the committed checkpoint: weights and configuration, as registered, and
+    attempts   every start of the ranks until then, each signed and naming the one before
+    looks      the last looks at probes, where there were any: what each is worth
+    mean       of a mean of checkpoints: the signed statement of its files, and the commit records of all that it is
+               of; the others are those of the newest
+
+These stand in `provenance.json`. Registration adds nothing to them that it has not seen: it refuses a checkpoint for
+which they are absent, of another run or step, or about other files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import CheckpointError, LineageError
+from plinth.model.hugging_face import CONFIG, INDEX
+from plinth.records import Manifest
+from plinth.training.attempts import statement
+from plinth.training.attempts.statement import BUNDLE, AttemptRecord
+from plinth.training.checkpoint import checkpoint as checkpoints
+from plinth.training.checkpoint import commit_record, digest_tree, mean_record
+from plinth.training.checkpoint.file_digests import MANIFEST
+from plinth.training.directory import RunDirectory
+from plinth.training.validation.kept_looks import LOOKS
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
+from plinth_registry.gates.facts import CodeFacts
+
+#: Files of a registered directory that were committed, beside the weights.
+SAME: Final = (CONFIG, INDEX, checkpoints.STATE)
+TENSORS: Final = ".safetensors"
+
+
+def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
+    """What the trainer signed about the step of a checkpoint, for `provenance.json`; nothing is verified yet.
+
+    Raises:
+        LineageError: the run is not here, or its trainer stated nothing.
+    """
+    run, step = RunDirectory(ctx.workspace.runs / run_id), _step(checkpoint)
+    folder = checkpoints.path(run, step)
+    try:
+        looks = folder / LOOKS
+        more = {"looks": json.loads(looks.read_bytes())["looks"]} if looks.exists() else {}
+        more |= {"mean": _mean(run, checkpoint)} if mean_record.is_mean(checkpoint) else {}
+        return more | {
+            "commit": json.loads(checkpoints.record_path(run, step).read_bytes()),
+            "manifest": json.loads((folder / MANIFEST).read_bytes()),
+            "attempts": list(statement.unpacked((folder / BUNDLE).read_bytes())),
+        }
+    except (OSError, ValueError, KeyError) as error:
+        raise LineageError(
+            f"nobody stated how step {step} of run {run_id} was trained",
+            found=error,
+            expected=f"its commit record, {MANIFEST} and {BUNDLE} in {run.checkpoints}",
+            remedy="train it again, or bring the run's folder from the machine that trained it",
+        ) from error
+
+
+def _mean(run: RunDirectory, checkpoint: Manifest) -> dict[str, Any]:
+    """What was signed about a mean of checkpoints; nothing is verified yet."""
+    records = {str(step): checkpoints.record_path(run, step) for step in checkpoint.params["steps"]}
+    return {
+        "statement": json.loads(mean_record.path(run, checkpoint.digest).read_bytes()),
+        "commits": {step: json.loads(path.read_bytes()) for step, path in records.items()},
+    }
+
+
+def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) -> tuple[AttemptRecord, ...]:
+    """The attempts that led to a checkpoint, after a check that they are signed and are about this run, step and files.
+
+    Args:
+        provenance: of a directory whose signature holds.
+
+    Raises:
+        LineageError: they are absent, or about something else.
+        SignatureError: no trainer signed them.
+    """
+    training, run = provenance.get("training") or {}, provenance["run"]
+    if not {"commit", "manifest", "attempts"} <= set(training):
+        raise _foreign("nobody stated how this checkpoint was trained", "no statement of the trainer")
+    step, authority = _step(checkpoint), Trust.of(ctx.workspace).authority(TRAINER)
+    manifest = _committed(ctx, run["id"], step, training["commit"])
+    if (found_manifest := fingerprint.digest(training["manifest"])) != manifest:
+        raise _foreign(f"the commit record of step {step} of {run['id']} is of other files", found_manifest, manifest)
+    if mean_record.is_mean(checkpoint):
+        _same_mean(ctx, checkpoint, run["id"], training, provenance["files"])
+    _same_files(training, {} if mean_record.is_mean(checkpoint) else provenance["files"])
+    found = statement.opened(training["attempts"], authority, run["id"])
+    if {one.key for one in found} != {run["key"]}:
+        raise _foreign("the attempts are of a run with other parameters or data", found[0].key, run["key"])
+    if found[0].from_step or found[-1].from_step > step:
+        began = f"attempts that began after steps {', '.join(str(one.from_step) for one in found)}"
+        raise _foreign(f"the attempts do not lead to step {step}", began, f"from step 0 to {step}")
+    return found
+
+
+def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
+    """What code trained, for gates."""
+    return CodeFacts(
+        commits=tuple(sorted({host.commit for one in attempts for host in one.hosts if host.commit})),
+        unclean=tuple(dict.fromkeys(said for one in attempts for said in _unclean(one))),
+    )
+
+
+def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
+    """A mean as such; attempts, commits and machines, and what changed between attempts."""
+    hosts = [host for one in attempts for host in one.hosts]
+    commits = sorted({host.commit[:12] + " with changes" * bool(host.dirty) for host in hosts if host.commit})
+    said = [f"a {mean_record.in_words(checkpoint)}"] if mean_record.is_mean(checkpoint) else []
+    said.append(f"trained in {len(attempts)} attempts" if len(attempts) > 1 else "trained in 1 attempt")
+    said.append(f"commit {', '.join(commits)}" if commits else "no commit known")
+    if len({host.software for host in hosts}) > 1:
+        said.append("not all with the same software")
+    if len({host.hardware for host in hosts}) > 1:
+        said.append("not all on the same hardware")
+    return ", ".join(said)
+
+
+def _unclean(one: AttemptRecord) -> list[str]:
+    said = [f"attempt {one.number}: {one.silent_nodes} machines said nothing"] if one.silent_nodes else []
+    for host in one.hosts:
+        if not host.commit:
+            said.append(f"attempt {one.number} on {host.host}: {host.no_commit or 'no commit known'}")
+        elif host.dirty is not False:
+            said.append(f"attempt {one.number} on {host.host}: changes on top of {host.commit[:12]}")
+    return said
+
+
+def _committed(ctx: Context, run_id: str, step: int, commit: Mapping[str, Any]) -> str:
+    """The digest of the list of files that the trainer committed at this very step."""
+    run, where = RunDirectory(ctx.workspace.runs / run_id), f"the commit record of step {step} of {run_id}"
+    try:
+        return commit_record.verified(run, step, json.dumps(commit).encode(), where).manifest_sha256
+    except CheckpointError as error:
+        raise _foreign(error.what, error.found, error.expected) from error
+
+
+def _same_mean(
+    ctx: Context, checkpoint: Manifest, run_id: str, training: Mapping[str, Any], files: Mapping[str, Any]
+) -> None:
+    """A trainer stated that these files are the mean of checkpoints, each of which a trainer committed."""
+    signed = training.get("mean") or {}
+    if not {"statement", "commits"} <= set(signed):
+        raise _foreign("nobody stated how this mean of checkpoints was made", "no statement of the trainer")
+    stated = mean_record.opened(signed["statement"], Trust.of(ctx.workspace).authority(TRAINER), checkpoint)
+    found = {str(one.step): _committed(ctx, run_id, one.step, signed["commits"][str(one.step)])
+             for one in stated.parents if str(one.step) in signed["commits"]}  # fmt: skip
+    expected = {str(one.step): one.manifest_sha256 for one in stated.parents}
+    newest = str(_step(checkpoint))
+    if found != expected or expected.get(newest) != fingerprint.digest(training["manifest"]):
+        raise _foreign("the mean is of other checkpoints than were committed", found, expected)
+    if stated.run != run_id or dict(stated.files) != {name: one["sha256"] for name, one in files.items()}:
+        raise _foreign("other files were registered than were averaged", dict(stated.files))
+
+
+def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
+    """The committed files are those that were registered, and the statements that were committed with them.
+
+    Args:
+        files: as registered; empty: a mean, whose weights were not committed.
+    """
+    root = digest_tree.read_root(fingerprint.canonical(training["manifest"]), "the registered checkpoint")
+    listed = [*root.files, *(file for rank in root.ranks for file in rank.model)]
+    committed = {file.path: file.digest for file in listed}
+    same = [name for name in files if name in SAME or name.endswith(TENSORS)]
+    expected = {name if name == checkpoints.STATE else digest_tree.MODEL + name: files[name]["sha256"] for name in same}
+    expected[BUNDLE] = fingerprint.digest({"attempts": training["attempts"]})
+    expected |= {LOOKS: fingerprint.digest({"looks": training["looks"]})} if "looks" in training else {}
+    asked = {path for path in committed if path == LOOKS or (files and _is_weights(path))} | set(expected)
+    different = sorted(path for path in asked if committed.get(path) != expected.get(path))
+    if different:
+        found = ", ".join(f"{path} {committed.get(path, 'absent')[:12]}" for path in different)
+        raise _foreign("other files were registered than the trainer committed", found)
+
+
+def _is_weights(path: str) -> bool:
+    return path.startswith(digest_tree.MODEL) and path.endswith(TENSORS)
+
+
+def _step(checkpoint: Manifest) -> int:
+    step = checkpoint.stats.get("step")
+    if not isinstance(step, int):
+        raise _foreign(f"checkpoint {checkpoint.digest[:12]} names no step", step)
+    return step
+
+
+def _foreign(what: str, found: object, expected: object = "the trainer's statements about it") -> LineageError:
+    return LineageError(what, found=found, expected=expected, remedy="register the checkpoint where its run lies")

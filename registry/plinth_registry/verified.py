@@ -1,0 +1,149 @@
+"""Prove a model: the directory is as signed, the ancestry is complete, a release was released.
+
+Every use of a model's weights starts here; a model that does not verify is not loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field
+
+from plinth.compute.context import Context
+from plinth.errors import GateError, LineageError, MissingError
+from plinth.provenance import lineage
+from plinth.provenance.statements import Chain
+from plinth.records import Frozen
+from plinth.training.checkpoint import mean_record
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
+from plinth_registry import candidate, consumers, mlflow_client, released, releases, signing, taint, trained
+from plinth_registry.standing import names_place, standing
+
+
+class VerifiedModel(Frozen):
+    """A model that was proved, and that no mark stands against: its identity, and the extent of the proof."""
+
+    target: str
+    directory: Path
+    checkpoint: str
+    mean: str | None = Field(None, exclude_if=lambda given: given is None, description="Its parents in words.")
+    run: str
+    release: str | None
+    manifests: int
+    sources: int
+    blobs: int | None = None
+
+
+def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str | None = None) -> VerifiedModel:
+    """Prove a model down to its raw sources, or name the first broken link. This is how a model is loaded.
+
+    Args:
+        target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder goes
+            before a version of that name, which is `models:/NAME/VERSION` then; never before an alias. With a consumer,
+            `NAME` alone is the version that serves it: the canary where it is enrolled for canaries and one is on
+            trial, else what its place holds; never a folder.
+        deep: also read every blob of every manifest in the ancestry.
+        consumer: the enrolled service that loads it; a version on trial is refused to those not enrolled for canaries.
+
+    Raises:
+        SignatureError: a file differs from what was signed.
+        LineageError: a manifest (or, when deep, a blob) is missing or changed.
+        GateError: a release that was never released, or not for this consumer; a mark stands against the model, or
+            against what was measured of it.
+        MissingError: nothing has that name.
+    """
+    served = consumer is not None and bool(releases.history(ctx, target))
+    if consumer is not None and served:
+        target = f"{target}/{consumers.version_for(ctx, target, consumer)}"
+    by_name = served or names_place(target) or (not Path(target).is_dir() and ("@" in target or "/" in target))
+    found, chain, release = _by_name(ctx, target) if by_name else _by_directory(ctx, target)
+    if consumer is not None and release is not None:
+        _require_served(ctx, release, consumer)
+    if marks := taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, *found.evaluation)):
+        raise GateError(f"{target} is tainted", found="; ".join(marks), remedy="do not load it; roll back")
+    made = ctx.refs.load(found.checkpoint)
+    read = lineage.verify(ctx, found.checkpoint) if deep else None
+    return VerifiedModel(
+        target=target,
+        directory=found.directory,
+        checkpoint=found.checkpoint,
+        mean=mean_record.in_words(made) if mean_record.is_mean(made) else None,
+        run=found.run,
+        release=release,
+        manifests=len(chain.links),
+        sources=len(chain.sources),
+        blobs=read.blobs if read else None,
+    )
+
+
+def _require_served(ctx: Context, release: str, consumer: str) -> None:
+    """A consumer gets a version on trial only when it was enrolled for that, whatever it asks for by name."""
+    name, _, version = release.rpartition("/")
+    if standing(releases.history(ctx, name)).place(version) == "canary":
+        consumers.require_canary(ctx, name, consumer)
+
+
+class _Found(NamedTuple):
+    directory: Path
+    checkpoint: str
+    run: str
+    evaluation: tuple[str, ...] = ()
+
+
+def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
+    """`NAME/VERSION` or `NAME@PLACE`. A release is proved from the signed history; MLflow knows candidates only."""
+    target = target.removeprefix("models:/")
+    name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
+    if separator == "@":
+        held = standing(releases.history(ctx, name))
+        version = held.aliases.get(which)
+        if version is None:
+            raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their versions")
+    else:
+        version = which
+        if not releases.history(ctx, name):
+            return _candidate(ctx, name, version)
+    known, chain = released.verify_release(ctx, name, version)
+    return _Found(known.directory, known.checkpoint, known.run.id, (known.evaluation,)), chain, f"{name}/{version}"
+
+
+@mlflow_client.named("find a model version")
+def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, str | None]:
+    held = mlflow_client.reading(ctx.workspace).get_model_version(name, version)
+    if held.source.startswith("models:/"):
+        raise released.never_released(name, version)
+    known = candidate.read(ctx, held)
+    chain = candidate.verify_candidate(ctx, known)
+    return _Found(known.directory, known.checkpoint, known.run.id, (known.evaluation,)), chain, None
+
+
+def _by_directory(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
+    """A directory, proved as the checkpoint that its signed provenance names: the one asked for, where that is said."""
+    directory = _directory(ctx, target)
+    provenance = signing.verify(directory, Trust.of(ctx.workspace).authority(TRAINER))
+    checkpoint = str(provenance["checkpoint"]["digest"])
+    if not (Path(target).is_dir() or checkpoint.startswith(target)):
+        raise LineageError(f"{directory} is not checkpoint {target}", found=checkpoint, remedy="register it again")
+    chain = lineage.walk(ctx, checkpoint)
+    candidate.same_chain(directory, provenance, chain)
+    trained.proved(ctx, ctx.refs.load(checkpoint), provenance)
+    return _Found(directory, checkpoint, provenance["run"]["id"]), chain, None
+
+
+def _directory(ctx: Context, target: str) -> Path:
+    if Path(target).is_dir():
+        return Path(target).absolute()
+    found = [path for path in ctx.workspace.models.glob("*") if path.is_dir() and _begins(path.name, target)]
+    if len(found) != 1:
+        raise MissingError(
+            f"no model {target}",
+            found=f"{len(found)} of that name in {ctx.workspace.models}",
+            expected="a model directory, a checkpoint's digest, NAME/VERSION or NAME@ALIAS",
+        )
+    return found[0]
+
+
+def _begins(name: str, target: str) -> bool:
+    return len(target) >= 4 and not name.startswith(".") and (name.startswith(target) or target.startswith(name))
