@@ -73,7 +73,7 @@ $(VENV)/.setup: $(INPUTS)
 	@{ $(call alive,$(PIP) torch setuptools wheel ninja packaging hatchling editables $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))); } || $(stopped)
 	@$(PIP) --no-deps uv || :
 	@echo "set-up 2 of 3: Plinth and what it needs, some 220 packages"
-	$(call install,--editable '.[tasks]')
+	$(call install,--editable '.[train$(comma)tasks]')
 
 $(VENV)/.kernels: $(VENV)/.setup
 	@echo "set-up 3 of 3: kernels, with gcc"
@@ -82,11 +82,11 @@ $(VENV)/.kernels: $(VENV)/.setup
 
 $(VENV)/.setup-dev: $(VENV)/.kernels
 	@echo "installing what the tests need"
-	$(call install,--editable '.[dev]')
+	$(call install,--editable '.[train$(comma)dev]')
 
 $(VENV)/.setup-bench: $(VENV)/.setup-dev
 	@echo "installing the peers that benchmarks run beside Plinth"
-	$(call install,--editable '.[dev$(comma)bench]')
+	$(call install,--editable '.[train$(comma)dev$(comma)bench]')
 
 # Debian packages, where this user may install them; tests of what is missing are skipped by name.
 define bring

@@ -14,7 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDERS = {"plinth": "platform/plinth", "registry": "registry", "assets": "assets", "jobs": "jobs"}
+FOLDERS = {
+    "plinth": "platform/plinth",
+    "plinth_registry": "registry/plinth_registry",
+    "plinth_assets": "assets/plinth_assets",
+    "plinth_jobs": "jobs/plinth_jobs",
+}
 LONG_FUNCTION_LINES = 40
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

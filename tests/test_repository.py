@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {"plinth": ROOT / "platform" / "plinth"} | {name: ROOT / name for name in ("registry", "assets", "jobs")}
+CONTROL = ("plinth_registry", "plinth_assets", "plinth_jobs")
+PACKAGES = {"plinth": ROOT / "platform" / "plinth"} | {name: ROOT / name[len("plinth_") :] / name for name in CONTROL}
 TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".sh", ".html", ".sql", ".j2", ".cfg", ""}
 
 
@@ -124,11 +125,7 @@ def test_circles_would_be_seen(a: str, circular: bool) -> None:
 
 
 def test_control_plane_imports_neither_torch_nor_deepspeed() -> None:
-    names = sorted(
-        name
-        for name in modules()
-        if name.split(".")[0] in ("jobs", "assets", "registry") and not name.endswith("__main__")
-    )
+    names = sorted(name for name in modules() if name.split(".")[0] in CONTROL and not name.endswith("__main__"))
     assert "plinth_jobs.definitions" in names
     code = (
         f"import importlib, sys\nfor name in {names!r}:\n    importlib.import_module(name)\n"
@@ -150,7 +147,7 @@ def test_help_imports_almost_nothing() -> None:
 
 #: What takes longer to import than most commands take. `scipy` and `numba` stand for kernels and statistics.
 HEAVY = {"dagster", "mlflow", "torch", "ray", "great_expectations", "pandas", "sqlalchemy", "fastapi"}
-STAGES = {"assets", "numba", "scipy", "pyarrow", "fsspec", "matplotlib"}
+STAGES = {"plinth_assets", "numba", "scipy", "pyarrow", "fsspec", "matplotlib"}
 #: Commands with what they must not import, down to the connection to MLflow. Each set contains the next.
 LIGHT = {
     "plinth_registry.login.accounts plinth_registry.server": HEAVY | STAGES | {"requests"},  # people
@@ -266,9 +263,9 @@ def test_every_package_docstring_names_what_is_in_it() -> None:
 
 
 def test_the_logic_of_every_stage_is_where_the_map_of_stages_says() -> None:
-    rows = re.findall(r"^    ((?:\w+, )*\w+) {3,}(plinth/[\w/]+|registry)", docstring("assets"), re.MULTILINE)
+    rows = re.findall(r"^    ((?:\w+, )*\w+) {3,}(plinth/[\w/]+|registry)", docstring("plinth_assets"), re.MULTILINE)
     stages = {stem: place for stems, place in rows for stem in stems.split(", ")}
-    assert set(stages) == {path.stem for path in (ROOT / "assets").glob("*.py")} - {"__init__", "catalog"}
+    assert set(stages) == {path.stem for path in PACKAGES["plinth_assets"].glob("*.py")} - {"__init__", "catalog"}
     for stem, place in stages.items():
         folder = ROOT / ("registry" if place == "registry" else f"platform/{place.replace('STEM', stem)}")
         assert list(folder.rglob("*.py")), stem
@@ -289,7 +286,9 @@ def test_nothing_is_left_to_do() -> None:
 def test_every_place_that_contributors_are_sent_to_exists() -> None:
     table = [line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith("| ")]
     places = [place for line in table for place in re.findall(r"`([\w/]+/[\w/.]*)`", line)]
-    roots = (ROOT, ROOT / "platform", ROOT / "platform" / "plinth", ROOT / "platform" / "plinth" / "corpus")
+    library = ROOT / "platform" / "plinth"
+    others = [ROOT / name for name in ("registry", "assets", "jobs")]
+    roots = (ROOT, library.parent, library, library / "corpus", *others)
     assert len(places) > 15
     assert [place for place in places if not any((root / place).exists() for root in roots)] == []
 

@@ -61,7 +61,7 @@ def test_torch_comes_first_with_pip_then_uv_for_the_rest_and_nothing_twice(check
     installs = [call for call in calls if " install " in call]
     assert ["torch" in installs[0].split(), "uv" in installs[1].split(), installs[2].startswith("-m uv ")] == [True] * 3
     assert all("--constraint constraints.txt" in call and "--quiet" not in call for call in installs)
-    assert installs[2].endswith("--editable .[tasks]")
+    assert installs[2].endswith("--editable .[train,tasks]")
     assert checkout.make()[2] == []
 
 
@@ -74,7 +74,7 @@ def test_pip_installs_where_uv_cannot_be_had(checkout: Checkout) -> None:
     status, _, calls = checkout.make(FAKE_UV="1")
     assert status == 0
     assert calls[-2].startswith("-m pip install ")
-    assert calls[-2].endswith("--no-build-isolation --editable .[tasks]")
+    assert calls[-2].endswith("--no-build-isolation --editable .[train,tasks]")
     assert calls[-1] == "-m plinth.kernels"
 
 

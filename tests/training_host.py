@@ -10,7 +10,7 @@ HOST = HostFacts(
     version="0.4.0",
     commit="c0ffee" + "0" * 34,
     dirty=False,
-    code={name: fingerprint.digest(name) for name in ("plinth", "registry")},
+    code={name: fingerprint.digest(name) for name in ("plinth", "plinth_registry")},
     distributions=fingerprint.digest("numpy==2"),
     image=f"registry.example/plinth@sha256:{'1' * 64}",
     python="3.11.2",

@@ -21,8 +21,6 @@ from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What the control plane and the workers of a corpus never import.
-TRAINING = ("torch", "deepspeed")
 #: Builds Plinth's own wheel, and packages that are published as source only.
 BUILD = ("hatchling", "editables", "setuptools", "wheel", "packaging", "ninja")
 #: In a lock, before those.
@@ -30,7 +28,7 @@ SOURCES = "# built from source, with what is above"
 EXTRAS = {
     "control": ("s3", "postgres", "kubernetes", "hsm"),
     "worker": ("s3", "ray", "ner", "pdf", "latex"),
-    "trainer": ("s3", "ray", "transformers", "tasks", "gpu", "quantised", "dp", "tensorboard", "wandb"),
+    "trainer": ("train", "s3", "ray", "transformers", "tasks", "gpu", "quantised", "dp", "tensorboard", "wandb"),
 }
 UV = ("uv", "pip", "compile", "--quiet", "--no-config", "--constraint", str(ROOT / "constraints.txt"), "--format")
 TARGET = ("--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28", "-")
@@ -42,7 +40,7 @@ def wanted(kind: str) -> list[str]:
     asked = [*project["dependencies"], *BUILD]
     for extra in EXTRAS[kind]:
         asked += project["optional-dependencies"][extra]
-    return asked if kind == "trainer" else [each for each in asked if each not in TRAINING]
+    return asked
 
 
 def resolved(asked: list[str]) -> list[dict[str, Any]]:

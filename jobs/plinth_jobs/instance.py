@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def settings_file() -> Path:
-    """`dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else the one beside the packages (or inside, in a wheel)."""
+    """`dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else that of the checkout, or of the installed package."""
     if named := os.environ.get("PLINTH_DAGSTER_YAML"):
         return Path(named)
     here = Path(__file__).parent
-    beside = here.parent / "dagster.yaml"
-    return beside if beside.exists() else here / "dagster.yaml"
+    checkout = here.parents[1] / "dagster.yaml"
+    return checkout if checkout.exists() else here / "dagster.yaml"
 
 
 def home(workspace: Workspace) -> Path:

@@ -9,9 +9,10 @@ The same assets, checks and instance serve the Dagster UI; this module only sele
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from plinth.compute.context import Context
 from plinth.compute.progress import Progress, for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.corpus.documents.account import Account, published
-from plinth.errors import PlinthError, RecipeError
+from plinth.errors import PlinthError, RecipeError, not_installed
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import selected, stages
@@ -89,6 +90,7 @@ def run(
         if others := [ref for asset in todo.stale if (ref := ctx.refs.seen(asset)) and not ctx.refs.own(ref)]:
             say(elsewhere(len(others)))
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
+        _check_installed(recipe, making, {_group(chosen, asset) for asset in making})
         warned = _execute(ctx, recipe, making, compute) if making else ()
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
         with progress.meter("release and pages", 3) as meter:
@@ -102,6 +104,17 @@ def run(
             meter.advance()
     accounts = dict(_accounts(ctx, recipe, chosen))
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release, warned, accounts)
+
+
+def _check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> None:
+    """Refuse before days of corpus work what cannot be trained or evaluated here in the end."""
+    here = recipe.training is not None and recipe.training.launch.kind == "local"
+    needed = {
+        "torch": here and not {"training", "evaluation"}.isdisjoint(groups),
+        "lm_eval": here and any(asset.startswith("tasks/") for asset in making),
+    }
+    for package in (package for package, used in needed.items() if used and find_spec(package) is None):
+        raise not_installed(package)
 
 
 def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:

@@ -178,3 +178,16 @@ class GateError(TrustError):
 
 class RegistryError(PlinthError):
     exit_code = 9
+
+
+#: Packages that the base installation lacks, and the extra of Plinth that brings them.
+EXTRAS = {"torch": "train", "deepspeed": "train", "lm_eval": "tasks"}
+
+
+def not_installed(package: str) -> MissingError:
+    """The error about a package of `EXTRAS` that is needed here."""
+    return MissingError(
+        f"{package} is not installed",
+        expected="it, where models are trained or evaluated",
+        remedy=f"pip install 'plinth[{EXTRAS[package]}]', or let a launcher run this elsewhere (docs/launchers.md)",
+    )

@@ -1,8 +1,8 @@
 """Gather the evidence of the gates, from sources in which forgery is noticed.
 
-Numbers come from manifests that the evaluator has signed for (`plinth_registry.measured`), facts from statements of the role
-that may make them (`plinth_registry.attestations`), marks from the signed log, the champion from the signed history, decisions
-from signatures and tags. Evidence that is missing stays None, and its gate fails.
+Numbers come from manifests that the evaluator has signed for (`plinth_registry.measured`), facts from statements of the
+role that may make them (`plinth_registry.attestations`), marks from the signed log, the champion from the signed
+history, decisions from signatures and tags. Evidence that is missing stays None, and its gate fails.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def current(ctx: Context, release: str) -> SignedPolicy:
         raise GateError(
             f"no gate policy is signed for {release}",
             expected="one signed by the owner of the release",
-            remedy="write one (jobs/plinth_jobs/policies/default.yaml is a start) and sign it: `plinth gates sign FILE`",
+            remedy="write one (the packaged `default` is a start) and sign it: `plinth gates sign FILE`",
         )
     return found[-1]
 

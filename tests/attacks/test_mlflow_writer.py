@@ -11,7 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError
-from plinth_registry import api, audit_log, candidate, feed, mirror, releases, verified
+from plinth_registry import api, audit_log, candidate, decisions, feed, mirror, releases, verified
 from plinth_registry.registration import ensure_run
 from plinth_registry.version_text import version_text
 
@@ -61,7 +61,7 @@ def test_a_deleted_version_is_reported_and_stops_no_rollback(ctx: Context, make_
         mlflow.delete_model_version(name, version)
     told = api.repair(ctx, lines[0].recipe)
     assert f"{name}@champion was unset, the signed history says 2, which is not in MLflow" in told
-    missing = api.missing_in_mlflow(ctx, lines[0].recipe)
+    missing = decisions.missing_in_mlflow(ctx, lines[0].recipe)
     assert missing == (f"{name} version 2 (champion)", f"{name} version 1 (previous)")
     assert api.rollback(ctx, lines[0].recipe, ADA, "worse").version == "1"
     assert [each.action for each in api.history(ctx, lines[0].recipe)].count("rollback") == 1

@@ -26,6 +26,7 @@ from plinth_registry import server
 from tests.plinth.training.conftest import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
+JOBS = ROOT / "jobs"
 
 #: Calls that start a process, by module.
 STARTERS = {
@@ -92,7 +93,7 @@ GRANDCHILD = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable,
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A workspace with planted modules and programs, in which the operator stands and that the paths name."""
     root = Workspace(tmp_path / "workspace").ensure().root
-    for name in ("dagster", "mlflow/registry", "json", "plinth", "jobs", "cffi", "bin"):
+    for name in ("dagster", "mlflow/registry", "json", "plinth", "plinth_jobs", "cffi", "bin"):
         (root / name).mkdir(parents=True, exist_ok=True)
         for file in ("__init__.py", "__main__.py"):
             (root / name / file).write_text(f"raise SystemExit('planted: {name}')\n")
@@ -151,10 +152,11 @@ def test_a_workspace_that_holds_the_code_is_refused(place: Path) -> None:
 
 def test_the_command_line_imports_nothing_of_the_folder_in_which_it_runs(workspace: Path) -> None:
     """Also where it was started as a module, which puts that folder first."""
-    (workspace / "jobs" / "cli").mkdir()
-    code = "import runpy, sys; sys.argv = ['plinth', '--version']; runpy.run_module('plinth_jobs.cli', run_name='__main__')"
-    own = {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": ""}
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import plinth_jobs.cli; sys.path[0] = {str(workspace)!r}; {code}"
+    (workspace / "plinth_jobs" / "cli").mkdir()
+    code = "import runpy, sys; sys.argv = ['plinth', '--version']; runpy.run_module(MODULE, run_name='__main__')"
+    own = {"PYTHONPATH": str(JOBS), "PYTHONSAFEPATH": ""}
+    path = f"sys.path.insert(0, {str(JOBS)!r}); import plinth_jobs.cli; sys.path[0] = {str(workspace)!r}"
+    start = f"import sys; {path}; {code.replace('MODULE', repr('plinth_jobs.cli'))}"
     done = subprocess.run(
         [sys.executable, "-P", "-c", start], cwd=workspace, env={**os.environ, **own}, capture_output=True, text=True
     )

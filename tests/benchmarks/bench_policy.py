@@ -1,7 +1,7 @@
 """A policy again, on stored columns: documents per second.
 
 Sidecars of made-up numbers (as spread as real ones: the most frequent rule drops a document in ten), the rules
-and the edits of the default policy in `jobs/plinth_jobs/recipes/base.yaml`, parts of as many documents as 128 MiB of web text.
+and the edits of the default policy in the packaged recipe `base`, parts of as many documents as 128 MiB of web text.
 
     rules      the rules over columns in memory: keep, reason, every rule that fired; CPU time
     verdicts   the same, with edits, statistics and the verdicts as Arrow columns; CPU time

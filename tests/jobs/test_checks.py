@@ -482,7 +482,8 @@ def test_calls_that_run_what_they_read_are_found_under_any_alias(source: str, ca
 
 
 def test_a_module_that_unpickles_fails_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctx: Context) -> None:
-    shutil.copytree(code_checks._folder("assets"), tmp_path / "assets", ignore=shutil.ignore_patterns("__pycache__"))
+    without_bytecode = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(code_checks._folder("plinth_assets"), tmp_path / "assets", ignore=without_bytecode)
     monkeypatch.setattr(code_checks, "_folder", lambda name: tmp_path / "assets")
     assert code_checks.nothing_unpickled(CheckScope(ctx)).outcome == "pass"
     (tmp_path / "assets" / "loads.py").write_text("import pickle\nx = pickle.load(open('f', 'rb'))\n")

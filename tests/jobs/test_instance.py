@@ -67,7 +67,8 @@ def test_runs_of_this_process_are_runs_of_a_job_of_the_code_location(tmp_path: P
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as opened:
         with instance.interruptible():
             result = job.execute_in_process(instance=instance.of_code_location(opened, "make_corpus"))
-        wanted = dg.RunsFilter(job_name="make_corpus", tags={REPOSITORY_LABEL_TAG: "__repository__@jobs.definitions"})
+        label = {REPOSITORY_LABEL_TAG: "__repository__@plinth_jobs.definitions"}
+        wanted = dg.RunsFilter(job_name="make_corpus", tags=label)
         (run,) = opened.get_runs(wanted)
     assert run.run_id == result.run_id
     assert run.remote_job_origin is not None

@@ -47,7 +47,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 def workspace(tmp_path: Path, own_trust: Path) -> Workspace:
     """A workspace with packages that would say so if they ran."""
     made = Workspace(tmp_path / "workspace").ensure()
-    for package in ("dagster", "mlflow", "mlflow/registry", "mlflow/mlflow", "jobs", "plinth"):
+    for package in ("dagster", "mlflow", "mlflow/registry", "mlflow/mlflow", "plinth_jobs", "plinth"):
         (made.root / package).mkdir(exist_ok=True)
         for file in ("__init__.py", "__main__.py"):
             (made.root / package / file).write_text(f"open({str(tmp_path / 'planted')!r}, 'a').write({package!r})\n")

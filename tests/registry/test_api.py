@@ -157,7 +157,8 @@ def test_other_facts_or_another_evaluation_make_another_candidate(ctx: Context, 
     third, worse = register(ctx, line)
     assert [first.version, second.version, third.version] == ["1", "2", "3"]
     assert not gates["contamination"].passed
-    assert worse["beats_trigram"].reason == "not below the byte trigram on web"
+    found = "bits per byte not below the byte trigram: web 2.7, limit 2.5, n 1,000 bytes"
+    assert worse["beats_trigram"].reason == found
 
 
 def test_a_crash_before_the_version_leaves_no_candidate_and_is_mended(

@@ -151,7 +151,7 @@ def test_the_policy_of_a_packaged_recipe_asks_nothing_that_it_does_not_measure(n
 
 
 def test_the_bounds_of_the_demo_are_those_that_its_numbers_of_items_give() -> None:
-    """The arithmetic in the comments of jobs/plinth_jobs/policies/demo.yaml: what chance gives passes, and little more does not."""
+    """The arithmetic in the comments of the packaged policy `demo`: chance passes, and little more does not."""
     recipe, asked = load_recipe(Path("jobs/plinth_jobs/recipes/demo.yaml")), policies.packaged("demo")
     written, planted = recipe.evaluation.pii_outputs, recipe.corpus.canaries
     assert written is not None
@@ -169,7 +169,7 @@ def test_the_bounds_of_the_demo_are_those_that_its_numbers_of_items_give() -> No
 
 
 def test_the_trial_of_the_demo_ends_and_can_end_either_way() -> None:
-    """The power that jobs/plinth_jobs/policies/demo.yaml states, with the fewest pairs that the demo's recipe gives."""
+    """The power that the packaged policy `demo` states, with the fewest pairs that the demo's recipe gives."""
     recipe, rules = load_recipe(Path("jobs/plinth_jobs/recipes/demo.yaml")), policies.packaged("demo").trial
     pairs = len(recipe.corpus.buckets) * recipe.corpus.holdout.min_documents
     assert (pairs, rules.promote, rules.level) == (112, "automatic", 0.95)

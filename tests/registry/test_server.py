@@ -113,7 +113,8 @@ def test_stopping_ends_workers_whose_parent_was_killed(workspace: Workspace) -> 
 def test_the_server_ends_after_its_last_user(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next command finds it still there; without one it ends by itself, also when its user was killed."""
     code = (
-        "import os, sys; from plinth.storage.workspace import Workspace; from plinth_registry.server import ensure_server; "
+        "import os, sys; from plinth.storage.workspace import Workspace\n"
+        "from plinth_registry.server import ensure_server\n"
         "print(ensure_server(Workspace(sys.argv[1])), flush=True); os.kill(os.getpid(), 9)"
     )
     starting = [sys.executable, "-c", code, str(workspace.root)]

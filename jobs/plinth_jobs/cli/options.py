@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
     from plinth.training.config import RunConfig
 
 
-class RecipeFile(click.Path):
-    """A recipe by its path, or a packaged recipe by its name."""
+class PackagedFile(click.Path):
+    """A file by its path, or a packaged one by its name: of `recipes` or `policies`."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path, dir_okay=False)
+    def __init__(self, package: str, *, exists: bool = False) -> None:
+        super().__init__(path_type=Path, dir_okay=False, exists=exists)
+        self.package = package
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from plinth_jobs.recipes import find
-
-        return super().convert(find(value) if isinstance(value, str) else value, param, ctx)
+        packaged = importlib.import_module(f"plinth_jobs.{self.package}")
+        return super().convert(packaged.find(value) if isinstance(value, str) else value, param, ctx)
 
 
 class WorkspacePlace(click.Path):
@@ -166,7 +167,7 @@ def shared(function: F) -> F:
 recipe_option = click.option(
     "-r",
     "--recipe",
-    type=RecipeFile(),
+    type=PackagedFile("recipes"),
     expose_value=False,
     callback=_store,
     help="Recipe: a file, or the name of a packaged one; by default the one that this workspace ran last.",

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from plinth import private
-from plinth.errors import PlinthError
+from plinth.errors import EXTRAS, PlinthError, not_installed
 from plinth.text.terminal import visible
-from plinth_jobs.cli.options import Commands, RecipeFile, Settings, WorkspacePlace
+from plinth_jobs.cli.options import Commands, PackagedFile, Settings, WorkspacePlace
 
 #: Section of the help, which is a folder of this package -> (title, command -> (module in it, one line of help)).
 SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
@@ -186,7 +186,7 @@ class Lazy(Commands):
 @click.option(
     "-r",
     "--recipe",
-    type=RecipeFile(),
+    type=PackagedFile("recipes"),
     help="Recipe: a file, or the name of a packaged one; by default the one that this workspace ran last.",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -240,6 +240,8 @@ def call(args: list[str]) -> int:
 
 
 def _failed(error: Exception, *, debug: bool) -> int:
+    if isinstance(error, ModuleNotFoundError) and (top := (error.name or "").partition(".")[0]) in EXTRAS:
+        error = not_installed(top)
     if debug:
         import traceback
 

@@ -1,5 +1,6 @@
-"""`python -m plinth_jobs.gamedays.orchestrated CONFIG`: Dagster materialises an asset that submits the job of a run, or finds
-it, and follows it to its end, through the functions that the asset `run` of every pipeline calls.
+"""`python -m plinth_jobs.gamedays.orchestrated CONFIG`: Dagster materializes an asset that submits or finds a job.
+
+It follows the job to its end, through the functions that the asset `run` of every pipeline calls.
 
 Does not belong here: what kills this process (`orchestrator_day`).
 """

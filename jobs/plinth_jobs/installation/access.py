@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from plinth.errors import MissingError
 
-INFRA: Final = Path(__file__).resolve().parents[2] / "infra"
+INFRA: Final = Path(__file__).resolve().parents[3] / "infra"
 BUCKET, PREFIX = "plinth", "workspace"
 
 

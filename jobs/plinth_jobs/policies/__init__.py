@@ -25,6 +25,13 @@ FOLDER = Path(__file__).parent
 DEFAULT = "default"
 
 
+def find(given: str) -> Path:
+    """The file that a person means: a path, or the name of a packaged policy with or without `.yaml`."""
+    from plinth.recipe.extends import named
+
+    return named(given, Path(), FOLDER) or Path(given)
+
+
 def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
     """The policy that governs the recipe's release, signed first where the root is a demo root; None where none is.
 

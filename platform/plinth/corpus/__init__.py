@@ -20,5 +20,5 @@
     sampling    documents chosen by keyed hash
 
 Stages run in this order, except that `slices/` is measured beside them. Does not belong here: tokens (`plinth.tokens`),
-compiled kernels over text (`plinth.text`), Dagster wiring (`assets`).
+compiled kernels over text (`plinth.text`), Dagster wiring (`plinth_assets`).
 """

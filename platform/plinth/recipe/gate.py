@@ -1,7 +1,7 @@
 """Gates of installed packages: the record that describes one, and where they are found.
 
-Built-in gates, the evidence, and the evaluation of both are in `plinth_registry.gates`, which stands above this package. The
-signed gate policy of a release names the gates that are asked (`plinth_registry.policy`); no recipe does.
+Built-in gates, the evidence, and the evaluation of both are in `plinth_registry.gates`, above this package.
+The signed gate policy of a release names the gates that are asked (`plinth_registry.policy`); no recipe does.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Gate:
     Args:
         name: key in `extensions` of the policy, and name of the result.
         description: one sentence.
-        needs: fields of `plinth_registry.gates.Evidence`; where one of them is missing, the gate fails without being asked.
+        needs: fields of `plinth_registry.gates.Evidence`; where one is missing, the gate fails without being asked.
         judge: `(parameters, evidence) -> verdict`. An exception fails the gate.
         params: frozen model of the parameters in the policy.
         of_exports: it judges forms of a release that are about to be exported, not candidates.

@@ -13,8 +13,8 @@
     all_gates   all of them in order, and those of installed packages
 
 Missing evidence fails its gate with a reason; a gate that decided nothing is skipped, not applicable or pending, never
-passed. Does not belong here: how evidence is gathered (`plinth_registry.evidence`), who signed the policy (`plinth_registry.policy`),
-what follows from a verdict (`plinth_registry.promotion`).
+passed. Does not belong here: how evidence is gathered (`plinth_registry.evidence`), who signed the policy
+(`plinth_registry.policy`), what follows from a verdict (`plinth_registry.promotion`).
 """
 
 from plinth_registry.gates.all_gates import evaluate, of_exports

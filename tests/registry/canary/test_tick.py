@@ -172,7 +172,7 @@ def test_by_hand_it_waits_and_an_automatic_one_needs_every_gate(
     with pytest.raises(GateError, match="approvals"):  # of the policy before
         api.promote_if_approved(ctx, first.recipe)
     with pytest.raises(MissingError, match="not on trial"):
-        api.promotion.return_canary(ctx, None, first.recipe, by=ADA, reason="late", version="7")
+        promotion.return_canary(ctx, None, first.recipe, by=ADA, reason="late", version="7")
 
 
 def _killed(*_: object, **__: object) -> None:

@@ -81,7 +81,7 @@ def test_a_policy_without_room_for_a_loss_holds_a_form_back(
     none = {"version": before.version + 1, "extensions": {"compressed": {"margin": 0.0}}}
     policy.sign(released, before.model_copy(update=none))
     assert export(released, tmp_path, tmp_path / "held", "gguf-q8_0") == 8
-    assert "compressed: all may lose" in capfd.readouterr().err
+    assert "compressed: 1 of 1 difference from the release above the limit: " in capfd.readouterr().err
     assert not (tmp_path / "held").exists()
     stated = json.dumps([path.name for path in released.workspace.attestations.rglob("*.json")])
     assert "forms.gguf-q8_0.json" in stated  # what was measured stays on record

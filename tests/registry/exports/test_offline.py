@@ -32,7 +32,7 @@ RUNNER = """
 import json, runpy, sys
 class Nothing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition('.')[0] in ('plinth', 'registry', 'securesystemslib', 'pydantic', 'blake3'):
+        if name.partition('.')[0] in ('plinth', 'plinth_registry', 'securesystemslib', 'pydantic', 'blake3'):
             raise ImportError(name)
 sys.meta_path.insert(0, Nothing())
 module = runpy.run_path(sys.argv[1])

@@ -129,7 +129,7 @@ def _table(settings: Settings) -> tuple[Alert, ...]:
     from plinth.storage.workspace import Workspace
 
     found = table.alerts(objectives.load(Workspace(settings.workspace)))
-    folder = Path(__file__).resolve().parents[3] / "docs" / "runbooks"  # a wheel has no pages; its tests had
+    folder = Path(__file__).resolve().parents[4] / "docs" / "runbooks"  # a wheel has no pages; its tests had
     alert.require_sound(found, alert.pages(folder) if folder.is_dir() else {one.runbook for one in found})
     return found
 

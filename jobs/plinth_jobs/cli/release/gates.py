@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plinth.text.plural import counted
-from plinth_jobs.cli.options import Settings, examples, group, json_option, recipe_option, shared
+from plinth_jobs.cli.options import PackagedFile, Settings, examples, group, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plinth_registry.gates import GatePolicy
     from plinth_registry.policy_changes import PolicyChange
 
-file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+file_argument = click.argument("file", type=PackagedFile("policies", exists=True))
 owner_option = click.option("--owner", help="Whose key signs, where this machine has several.")
 
 

@@ -260,7 +260,7 @@ def _port_free(port: int) -> bool:
 
 def _source_tree() -> bool:
     """Whether this is a checkout with its Makefile, and no installed package."""
-    return (Path(__file__).parents[3] / "Makefile").is_file()
+    return (Path(__file__).parents[4] / "Makefile").is_file()
 
 
 def _install(*names: str) -> str:

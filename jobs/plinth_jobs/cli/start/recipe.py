@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from plinth_jobs.cli.options import RecipeFile, Settings, examples, group, json_option, shared
+from plinth_jobs.cli.options import PackagedFile, Settings, examples, group, json_option, shared
 
-path_argument = click.argument("path", required=False, type=RecipeFile())
+path_argument = click.argument("path", required=False, type=PackagedFile("recipes"))
 
 
 @group(

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from plinth.records import Frozen
-
-INSTALL = "pip install 'plinth[tasks]' --constraint constraints.txt"
-
-
-def installed() -> bool:
-    """Whether lm-evaluation-harness is there; it is not imported."""
-    return all(find_spec(name) is not None for name in ("lm_eval", "datasets"))
 
 
 class TaskSet(Frozen):
@@ -32,9 +23,3 @@ class TaskSet(Frozen):
     )
     limit: int | None = Field(None, ge=1, description="At most so many documents of each task, the first ones.")
     seed: int = Field(1234, ge=0, description="Draws the examples before a question; lm-evaluation-harness' default.")
-
-    @model_validator(mode="after")
-    def _can_run(self) -> TaskSet:
-        if not installed():
-            raise ValueError(f"tasks need lm-evaluation-harness, which is not installed: {INSTALL}")
-        return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ from plinth.operation.checklists.scope import CheckScope
 #: Modules that may unpickle, and what: a process's own pipes to children that it started.
 MAY_UNPICKLE: Final = {"plinth/compute/engine.py": "messages of its own worker processes"}
 
-_PACKAGES = ("plinth", "registry", "assets", "jobs")
+_PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
 #: Modules whose `load` and `loads` run what they read.
 _UNPICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 _READING = {"load", "loads", "Unpickler", "open"}
@@ -137,8 +137,8 @@ def _installed(pins: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _folder(package: str) -> Path:
-    here = Path(plinth.__file__).resolve().parent
-    return here if package == "plinth" else here.parents[1] / package
+    (location,) = util.find_spec(package).submodule_search_locations  # type: ignore[union-attr, misc]
+    return Path(location).resolve()
 
 
 CHECKS = (

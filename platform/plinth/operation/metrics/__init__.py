@@ -6,5 +6,5 @@
     runs          the part of runs: what timelines have got since the last look
     workspace     disk, alarms, orchestrator; corpus, budget
 
-The part of service levels, releases and canaries is `plinth_registry.metrics`; `plinth_jobs.exporter` puts all together.
+The part of service levels, releases and canaries is `plinth_registry.metrics`; `plinth_jobs.exporter` joins them.
 """

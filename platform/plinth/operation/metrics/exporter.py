@@ -6,7 +6,7 @@ A scrape sends bytes that are there: it costs the same for one run and for a tho
 that fails keeps its last samples, and is named in `plinth_collector_up`; the others go on. How old the text is, is a
 metric of its own. A part may be collected elsewhere (`part_process`): it is taken at a later refresh.
 
-Does not belong here: what a part reads (runs, workspace, spending, levels; those of the registry: `plinth_registry.metrics`).
+Does not belong here: what a part reads (runs, workspace, spending, levels; the registry's: `plinth_registry.metrics`).
 """
 
 from __future__ import annotations

@@ -12,5 +12,5 @@
     measured      extraction and exposure of removed text under a checkpoint
     page          the report for a person: Markdown and HTML
 
-Does not belong here: the list and the removal itself (`corpus.exclusions`), releases (`registry`).
+Does not belong here: the list and the removal itself (`corpus.exclusions`), releases (`plinth_registry`).
 """

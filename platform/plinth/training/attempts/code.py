@@ -1,6 +1,7 @@
 """Digests of the code that runs: Plinth's library, registry, assets and jobs, as their files are now.
 
-Python files only. A package that is not installed has none: a machine that only trains needs the library alone.
+Python files and the C of the kernels. A package that is not installed has none: a machine that only trains needs the
+library alone.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from pathlib import Path
 import plinth
 
 #: The packages, in the order in which they import each other.
-PACKAGES = ("plinth", "registry", "assets", "jobs")
+PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
+#: Files that are code.
+SUFFIXES = (".py", ".c", ".h")
 
 
 def code_digests() -> dict[str, str]:
-    """SHA-256 by package, over the names and bytes of its Python files; read anew at every call."""
+    """SHA-256 by package, over the names and bytes of its files of code; read anew at every call."""
     return {name: _of_tree(root) for name, root in _roots()}
 
 
@@ -43,7 +46,7 @@ def _roots() -> Iterator[tuple[str, Path]]:
 
 def _of_tree(root: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         digest.update(f"{path.relative_to(root).as_posix()}:{content}\n".encode())
     return digest.hexdigest()

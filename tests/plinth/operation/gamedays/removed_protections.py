@@ -116,9 +116,7 @@ def _orchestrator_death() -> None:
     from plinth_jobs.gamedays import orchestrator_day
 
     local._without_handle = lambda directory: None
-    started = (
-        "import removed_protections, sys; from plinth_jobs.gamedays import orchestrated; sys.exit(orchestrated.main())"
-    )
+    started = "import removed_protections, sys; from plinth_jobs.gamedays.orchestrated import main; sys.exit(main())"
     orchestrator_day.ORCHESTRATED = ("-c", started)
 
 

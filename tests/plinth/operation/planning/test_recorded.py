@@ -257,7 +257,7 @@ def test_a_plan_says_what_was_recorded(workspace: Workspace) -> None:
     config = lived(workspace, "one", [2.0] * STEPS, **model)
     forecast.keep(config, forecast.foretell(config, device()))
     for more in ([], ["--devices", "8xH100"]):
-        done = CliRunner().invoke(cli, ["plan", *asked, "-r", "jobs/plinth_jobs/recipes/demo.yaml", *more], catch_exceptions=False)
+        done = CliRunner().invoke(cli, ["plan", *asked, "-r", "demo", *more], catch_exceptions=False)
         assert "foretold and measured: 1 run, a step off by" in done.stdout
     assert "computation reaches 40.00% to 60.00% of the peak (stated" in done.stdout
     own = [*asked, "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "2xcpu", "--json"]

@@ -67,7 +67,7 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(IMAGE_VARIABLE, image)
     found = this_host()
     assert (found.image, found.image_digest, found.cpus) == (image, "ab" * 32, os.cpu_count())
-    assert list(found.code) == ["plinth", "registry", "assets", "jobs"]
+    assert list(found.code) == ["plinth", "plinth_registry", "plinth_assets", "plinth_jobs"]
     assert len(found.distributions) == 64
     assert found.libraries["numpy"]
     assert HostFacts.model_validate_json(found.model_dump_json()) == found
