@@ -35,8 +35,8 @@ setup-dev: $(VENV)/.setup-dev
 
 # An environment without .setup is unfinished: it is created again, from the downloads that pip and uv keep.
 define environment
-	@"$(PYTHON)" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null || \
-	  { echo "PYTHON is '$(PYTHON)': expected Python 3.11 or 3.12 with venv (Debian: apt-get install python3.11-venv), or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
+	  { echo "PYTHON is '$(PYTHON)': expected Python 3.11, 3.12 or 3.13 with venv (Debian: apt-get install python3.11-venv), or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@[ -e $(VENV)/.setup ] || { echo "creating $(VENV)"; $(call alive,"$(PYTHON)" -m venv --clear $(VENV)); } || $(stopped)
 endef
 
