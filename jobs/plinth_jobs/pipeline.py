@@ -90,7 +90,7 @@ def run(
         if others := [ref for asset in todo.stale if (ref := ctx.refs.seen(asset)) and not ctx.refs.own(ref)]:
             say(elsewhere(len(others)))
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
-        _check_installed(recipe, making, {_group(chosen, asset) for asset in making})
+        check_installed(recipe, making, {_group(chosen, asset) for asset in making})
         warned = _execute(ctx, recipe, making, compute) if making else ()
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
         with progress.meter("release and pages", 3) as meter:
@@ -106,8 +106,12 @@ def run(
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release, warned, accounts)
 
 
-def _check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> None:
-    """Refuse before days of corpus work what cannot be trained or evaluated here in the end."""
+def check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> None:
+    """Refuse before days of corpus work what cannot be trained or evaluated here in the end.
+
+    Raises:
+        MissingError: a package of `errors.EXTRAS` is needed and not installed.
+    """
     here = recipe.training is not None and recipe.training.launch.kind == "local"
     needed = {
         "torch": here and not {"training", "evaluation"}.isdisjoint(groups),

@@ -52,7 +52,7 @@ def test_scores_that_drop_nothing_screen_nothing(tmp_path: Path) -> None:
 def test_ready_models_are_named_with_their_digests(tmp_path: Path) -> None:
     """Under what their name says that they screen for, or in a row of their own."""
     (tmp_path / "ready.yaml").write_text(
-        f"extends: {ROOT / 'jobs' / 'recipes' / 'tiny.yaml'}\n"
+        f"extends: {ROOT / 'jobs' / 'plinth_jobs' / 'recipes' / 'tiny.yaml'}\n"
         f"""
 corpus:
   lists: {{jigsaw: jigsaw.bin}}
@@ -89,7 +89,7 @@ def test_a_card_is_made_again_when_what_it_says_changes(tmp_path: Path) -> None:
     versions = set()
     for keys in ("", "description: Other.", "corpus: {reference_buckets: [code]}"):
         path = tmp_path / "one.yaml"
-        path.write_text(f"extends: {ROOT / 'jobs' / 'recipes' / 'tiny.yaml'}\n{keys}\n")
+        path.write_text(f"extends: {ROOT / 'jobs' / 'plinth_jobs' / 'recipes' / 'tiny.yaml'}\n{keys}\n")
         (stage,) = data_card.stages(load(path))
         versions.add(stage.code_version)
     assert len(versions) == 3

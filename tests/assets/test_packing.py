@@ -27,11 +27,9 @@ COUNTS = {
 
 def test_it_is_made_where_the_recipe_packs_best_fit(tmp_path: Path) -> None:
     path = tmp_path / "packed.yaml"
-    path.write_text(f"extends: {ROOT / 'jobs' / 'recipes' / 'tiny.yaml'}\nmixture: {{packing: best-fit}}\n")
-    plain, packed = (
-        {stage.asset: stage for stage in stages(load(one))}
-        for one in (ROOT / "jobs/plinth_jobs/recipes/tiny.yaml", path)
-    )
+    tiny = ROOT / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"
+    path.write_text(f"extends: {tiny}\nmixture: {{packing: best-fit}}\n")
+    plain, packed = ({stage.asset: stage for stage in stages(load(one))} for one in (tiny, path))
     buckets = load(path).corpus.buckets
     assert set(packed) - set(plain) == {f"{bucket}/packed" for bucket in buckets}
     assert {f"{bucket}/packed" for bucket in buckets} <= set(packed["mixture"].deps)

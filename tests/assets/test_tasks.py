@@ -9,8 +9,7 @@ import dagster as dg
 import pytest
 
 from plinth.compute.context import Context
-from plinth.errors import RecipeError
-from plinth.evaluation.tasks import parameters
+from plinth.errors import MissingError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
@@ -20,6 +19,7 @@ from plinth_assets.catalog import stages
 from plinth_assets.framework.build import asset
 from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_assets.framework.stage import Stage
+from plinth_jobs import pipeline
 from plinth_jobs.instance import interruptible
 from plinth_jobs.recipes import load
 from tests.plinth.evaluation.tasks.conftest import FILES, trained_folder
@@ -65,13 +65,11 @@ def test_what_decides_a_score_is_in_the_code_version(tmp_path: Path, change: str
     assert version(keys("limit: 12", "b")) == version(keys("limit: 12"))  # a path is no identity, the files are
 
 
-def test_without_the_extra_the_recipe_is_refused_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parameters, "find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=r"evaluation\.tasks\.small[\s\S]*pip install 'plinth\[tasks\]'"):
-        recipe(tmp_path)
-    assert recipe(tmp_path, "evaluation: {proxies: {items: 4}}").evaluation.proxies is not None
+def test_without_the_extra_a_run_is_refused_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "find_spec", lambda name: None if name == "lm_eval" else name)
+    with pytest.raises(MissingError, match=r"lm_eval is not installed[\s\S]*pip install 'plinth\[tasks\]'"):
+        pipeline.check_installed(recipe(tmp_path), ["tasks/small"], {"evaluation"})
+    pipeline.check_installed(recipe(tmp_path), ["proxies"], {"evaluation"})
 
 
 @pytest.mark.exhaustive

@@ -106,7 +106,8 @@ class Environment:
 
     def make(self) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.folder)], check=True, timeout=600)
-        seen = [ROOT / "platform", ROOT, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+        roots = [ROOT / name for name in ("platform", "registry", "assets", "jobs")]
+        seen = [*roots, ROOT, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
         (self.packages / "project.pth").write_text("".join(f"{path}\n" for path in seen))
         source = shutil.copytree(EXAMPLE, self.folder / "source")
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(self.python)]

@@ -97,7 +97,7 @@ def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
     assert stage.present is not None
     shown = stage.present(ctx, made)
     assert {"page", "differences", "lines"} <= set(shown)
-    assert "Spans of held-out text" in comparison.path(ctx, recipe).read_text()
+    assert "Spans of held-out text" in comparison.path(ctx, recipe, made.inputs["a/checkpoint"]).read_text()
 
 
 @pytest.mark.exhaustive

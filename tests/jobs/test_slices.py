@@ -62,7 +62,7 @@ def test_gates_are_trained_measured_and_shown(corpus: Path, tmp_path: Path) -> N
     strict = variant(tmp_path, GATES % 0.0)
     done = plinth(workspace, "run", "-r", strict, "--select", "slices/quality", check=False)
     assert done.returncode == 6
-    assert "over_removal" in done.stderr + done.stdout
+    assert "over removal" in done.stderr + done.stdout
     assert answer(workspace, "slices", "quality")["quality"]["bounds"]["max_over_removal"] == 0.2
 
 

@@ -132,7 +132,7 @@ def run_tests(copy: Path, tests: tuple[str, ...], limit_s: int) -> tuple[str, in
     """
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{copy / 'platform'}{os.pathsep}{copy}",
+        "PYTHONPATH": os.pathsep.join(str(copy / root) for root in ("platform", "registry", "assets", "jobs", "")),
         "PYTHONDONTWRITEBYTECODE": "",  # hundreds of starts read what the first has written
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }

@@ -129,7 +129,7 @@ def test_each_rule_is_named_by_key(tmp_path: Path, old: str, new: str, key: str,
 
 
 def test_reserved_names_are_the_first_parts_of_the_pipelines_own_assets() -> None:
-    recipe = check(FOLDER.parents[1] / "tests" / "web.yaml", FOLDER)[0]
+    recipe = check(FOLDER.parents[2] / "tests" / "web.yaml", FOLDER)[0]
     assert recipe is not None
     recipe = recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update={"canaries": Canaries()})})
     own = {stage.asset.partition("/")[0] for stage in stages(recipe) if "/" in stage.asset}

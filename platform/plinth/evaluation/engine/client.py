@@ -77,7 +77,7 @@ class ModelEngine:
     @classmethod
     def of_folder(cls, ctx: Context, folder: Path, **options: Any) -> ModelEngine:
         """The engine of a model folder, ours or Hugging Face's."""
-        return cls(ctx, str(folder), Path(folder), **options)
+        return cls(ctx, str(folder), Path(folder).absolute(), **options)  # its process has another working directory
 
     def __enter__(self) -> ModelEngine:
         spare = SPARE.take(self._key)

@@ -40,7 +40,8 @@ def section(found: RunRoofline | None) -> dict[str, Any] | None:
         for one in found.causes
     ]
     drawn = "" if found.roof is None else svg(figure, found, found.roof, title="roofline", key="roofline")
-    return {"first": found.causes[0].cause, "words": _words(found), "rows": rows, "svg": drawn}
+    command = f"plinth roofline {found.run}" if found.roof is None or found.device is None else ""
+    return {"first": found.causes[0].cause, "words": _words(found), "command": command, "rows": rows, "svg": drawn}
 
 
 def _words(found: RunRoofline) -> str:
@@ -49,7 +50,7 @@ def _words(found: RunRoofline) -> str:
     words += f"{step.seconds_together:.4g} s; {step.wall_s:.4g} s of wall-clock time."
     words += "".join(f" Found: {slow.words()}." for slow in step.slow_ranks)
     if found.roof is None or found.device is None:
-        return f"{words} The run's machine was not measured: run plinth roofline {found.run} on it."
+        return f"{words} The run's machine was not measured."
     attainable = found.roof.attainable(found.work.intensity)
     return (
         f"{words} {found.device.name}: ridge at {found.roof.ridge:.3g} FLOPs a byte, measured; a step has "
