@@ -150,7 +150,7 @@ test-all: setup-test check ## the whole matrices and sweeps too, then changed co
 	@$(MAKE) --no-print-directory mutation
 
 $(VENV)/.setup-mutation: $(VENV)/.setup-dev
-	$(call install,--editable '.[dev$(comma)mutation]')
+	$(call install,--editable '.[train$(comma)dev$(comma)mutation]')
 
 mutation: $(VENV)/.setup-mutation ## change comparisons one at a time: do the mirrored tests notice? ONLY=area
 	@$(BIN)/python -m tests.mutation.run $(addprefix --only ,$(ONLY))

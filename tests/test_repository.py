@@ -145,9 +145,9 @@ def test_help_imports_almost_nothing() -> None:
     assert shown.splitlines()[-1] == "[]"
 
 
-#: What takes longer to import than most commands take. `scipy` and `numba` stand for kernels and statistics.
+#: What takes longer to import than most commands take. `scipy` stands for statistics.
 HEAVY = {"dagster", "mlflow", "torch", "ray", "great_expectations", "pandas", "sqlalchemy", "fastapi"}
-STAGES = {"plinth_assets", "numba", "scipy", "pyarrow", "fsspec", "matplotlib"}
+STAGES = {"plinth_assets", "scipy", "pyarrow", "fsspec", "matplotlib"}
 #: Commands with what they must not import, down to the connection to MLflow. Each set contains the next.
 LIGHT = {
     "plinth_registry.login.accounts plinth_registry.server": HEAVY | STAGES | {"requests"},  # people

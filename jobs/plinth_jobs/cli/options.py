@@ -116,7 +116,7 @@ class Settings:
                 remedy="`plinth run -r demo` makes one; --workspace DIR names another",
             )
         progress = for_command()
-        if waits is False and (call := click.get_current_context(silent=True)):
+        if not waits and (call := click.get_current_context(silent=True)):
             call.with_resource(progress.meter(call.command_path, 0))  # whatever it does, until it ends
         return Context(workspace, progress=progress)
 
