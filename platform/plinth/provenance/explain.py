@@ -18,6 +18,7 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.curate import verdicts
 from plinth.corpus.policy.evaluator import column_name
+from plinth.corpus.policy.expressions import syntax
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import published
 from plinth.corpus.policy.rights import COLUMNS, TEXTS
@@ -222,7 +223,7 @@ def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: st
 
 def _columns(expression: str) -> tuple[str, ...]:
     """The columns that an expression names, as `sidecar.column`."""
-    nodes = ast.walk(ast.parse(expression.strip(), mode="eval"))
+    nodes = ast.walk(syntax(expression))
     named = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
     return tuple(sorted({column_name(node) for node in named}))
 

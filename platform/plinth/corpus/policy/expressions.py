@@ -16,6 +16,7 @@ import ast
 import difflib
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -98,13 +99,26 @@ def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str
     return RecipeError(f"{where}: {what}", found=text, expected=columns, remedy=remedy)
 
 
+def syntax(text: str) -> ast.expr:
+    """The syntax tree of an expression, not checked.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: it is no expression of Python, or too deep.
+    """
+    while True:
+        # CPython counts the depth of all parses of a process in one place: one in another thread, or one that the
+        # garbage collector starts, makes this one fail, though nothing is wrong with the text.
+        with suppress(SystemError):
+            return ast.parse(text.strip(), mode="eval").body
+
+
 def _tree(text: str, where: str) -> ast.expr:
     if len(text) > MAX_CHARACTERS:
         raise RecipeError(
             f"{where}: is too long", found=f"{len(text)} characters", expected=f"at most {MAX_CHARACTERS}"
         )
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        return syntax(text)
     except SyntaxError as error:
         raise RecipeError(f"{where}: cannot be read", found=text, expected=f"an expression; {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plinth.corpus.curate.verdicts import ASSETS
-from plinth.corpus.policy.expressions import Expression, parse
+from plinth.corpus.policy.expressions import Expression, parse, syntax
 from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches
@@ -73,7 +73,7 @@ def from_other_stages(text: str, known: Sequence[str]) -> bool:
     """Whether an expression names columns that the ledger has from elsewhere than `known`: from documents, or from
     stages over all buckets, of which only the ledger itself tells."""
     try:
-        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+        nodes = list(ast.walk(syntax(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     named = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
@@ -97,7 +97,7 @@ def read(text: str, types: Mapping[str, pa.DataType], where: str) -> Expression:
             remedy=f"compare it, such as `{text.strip()} > 0.5`",
         )
     name = text.strip()
-    return Expression(name, frozenset([name]), ast.parse(name, mode="eval").body)
+    return Expression(name, frozenset([name]), syntax(name))
 
 
 def _evaluated(expression: Expression, rows: Mapping[str, pa.Array], count: int) -> list[str]:

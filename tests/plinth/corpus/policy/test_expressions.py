@@ -1,4 +1,8 @@
+import gc
 import operator
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -195,3 +199,20 @@ def test_division_gives_what_ieee_gives() -> None:
 )
 def test_whole_numbers_are_compared_as_they_are_whatever_the_column_holds(text: str, expected: list[bool]) -> None:
     assert evaluate(text) == expected
+
+
+def test_parses_in_other_threads_fail_none() -> None:
+    """CPython fails a parse when the collector runs during it and lets another thread parse."""
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.callbacks.append(collected := lambda *_: sum(range(50)))
+    gc.set_threshold(20)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            texts = repeat("a.words < 3 and not (b.ok or a.share > 0.5)", 2000)
+            found = list(pool.map(parse, texts, repeat(SCHEMA), repeat("")))
+    finally:
+        gc.callbacks.remove(collected)
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+    assert {one.columns for one in found} == {frozenset({"a.words", "b.ok", "a.share"})}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,18 +45,18 @@ class Known:
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The module, with the caches of its libraries in a folder of the test."""
     folder = tmp_path_factory.mktemp("hub")
-    environment = job.OFFLINE | {"HF_HOME": str(folder)}
-    before = dict(os.environ)
-    os.environ |= environment
-    import datasets
-
-    from plinth.evaluation.tasks import harness as made
+    from huggingface_hub import constants  # it reads the variables once and for all: before they are set
 
     with pytest.MonkeyPatch.context() as patch:
+        for name, value in (job.OFFLINE | {"HF_HOME": str(folder)}).items():
+            patch.setenv(name, value)
+        patch.setattr(constants, "HF_HUB_OFFLINE", True)
+        import datasets
+
+        from plinth.evaluation.tasks import harness as made
+
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "datasets")
         yield made
-    os.environ.clear()
-    os.environ |= before
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
+from plinth.corpus.policy.expressions import syntax
 from plinth.corpus.policy.profiles.base import Profile
 from plinth.corpus.policy.profiles.registry import profile
 
@@ -50,7 +51,7 @@ def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given
 def _columns(expression: str) -> frozenset[str]:
     """Columns that an expression names; the text itself where it cannot be read, an error that `parse` reports."""
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
+        tree = syntax(expression)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset({expression})
     return frozenset(ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
