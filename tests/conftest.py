@@ -6,6 +6,7 @@
     processes   a process that a test kills sleeps longer than the test lasts; ports are those that the system gives
     properties  the same examples are drawn every time; `--hypothesis-profile explore` draws others
     sharing     files that several modules only read are made once for all test processes (shared.py)
+    disk        nothing is flushed to it: no test cuts the power, and flushes are a quarter of the CPU of small stages
     isolation   a test leaves the process as it was: signals, environment, threads, processes (isolation.py)
     order       test processes take whole modules, in order; a module that takes minutes must not start last, and
                 while the first makes the shared workspaces, the next make their own: none waits (LONGEST)
@@ -35,6 +36,7 @@ from tests import isolation, services, shared
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("plinth")
+os.fsync = lambda fd: None
 progress.PATIENCE_S = math.inf  # a command on a slow machine prints what it prints on a fast one
 
 #: Variables by which tests plan faults in child processes, which see no others (plinth.processes).
