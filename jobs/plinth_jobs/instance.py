@@ -54,7 +54,7 @@ def _settings(databases: Path) -> dict[str, Any]:
         ),
     }
     if not _STORAGES & given.keys():
-        own["storage"] = {"sqlite": {"base_dir": str(databases)}}
+        own["storage"] = {"custom": _local("plinth_jobs.sqlite_storage", "SqliteStorage", databases)}
     return own | given
 
 

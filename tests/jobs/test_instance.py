@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from plinth.errors import WorkspaceError
@@ -89,3 +90,19 @@ def test_a_background_job_can_be_stopped_while_and_after_it_runs(tmp_path: Path)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_database_has_one_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dagster._core.storage.event_log.sqlite import sqlite_event_log
+    from dagster._core.storage.runs.sqlite import sqlite_run_storage
+
+    opened = instance.open_instance(Workspace(tmp_path / "workspace").ensure())
+    for module in (sqlite_event_log, sqlite_run_storage):
+        monkeypatch.delattr(module, "create_engine")  # Dagster makes none of its own any more
+    with opened:
+        for number in range(3):
+            seen = dg.AssetObservation("web", metadata={"number": number})
+            opened.report_runless_asset_event(seen)
+        events = opened.fetch_observations(dg.AssetKey("web"), limit=5).records
+        assert [one.asset_observation.metadata["number"].value for one in events] == [2, 1, 0]
+        assert opened.get_runs() == []

@@ -1,0 +1,57 @@
+"""Dagster's SQLite databases, with one engine of SQLAlchemy per database.
+
+Dagster makes an engine for every read and every event, and each engine compiles its statements anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._core.storage.runs import SqliteRunStorage
+from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
+from dagster._core.storage.sqlite_storage import DagsterSqliteStorage
+from sqlalchemy import Connection, Engine, NullPool, create_engine
+
+
+@lru_cache(maxsize=32)
+def _engine(database: str) -> Engine:
+    """The engine of a database. It keeps no connection, so that forks and deleted files do no harm."""
+    return create_engine(database, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
+
+
+class EventLog(SqliteEventLogStorage):
+    @contextmanager
+    def _connect(self, shard: str) -> Iterator[Connection]:
+        with self._db_lock:
+            engine = _engine(self.conn_string_for_shard(shard))
+            if shard not in self._initialized_dbs:
+                self._initdb(engine)
+                self._initialized_dbs.add(shard)
+            with engine.begin() as connection:
+                yield connection
+
+
+class Runs(SqliteRunStorage):
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        with _engine(self._conn_string).begin() as connection:
+            yield connection
+
+
+class SqliteStorage(DagsterSqliteStorage):
+    """The databases of runs, events and schedules in a folder."""
+
+    def __init__(self, base_dir: str, inst_data: Any = None) -> None:
+        super().__init__(base_dir, inst_data)
+        self._run_storage = Runs(self._run_storage._conn_string)
+        self._event_log_storage = EventLog(self._event_log_storage._base_dir)
+
+    @classmethod
+    def from_config_value(cls, inst_data: Any, config_value: Any) -> SqliteStorage:
+        Path(config_value["base_dir"]).mkdir(parents=True, exist_ok=True)
+        return cls(inst_data=inst_data, **config_value)
