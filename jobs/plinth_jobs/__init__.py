@@ -17,6 +17,7 @@ takedown      the state of everything that reads documents, for a report on a re
 queueing      whose a Dagster run is and how urgent: its tags
 run_launcher  Dagster's launcher, which finds runs whose process has ended
 instance      the Dagster instance of a workspace
+sqlite_storage  its SQLite databases, with one engine each
 last_recipe   the recipe that a workspace ran last
 results/      results pages, one per candidate
 own_notes     notes in a workspace that count only where this user wrote them

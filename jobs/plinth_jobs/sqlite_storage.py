@@ -24,7 +24,7 @@ def _engine(database: str) -> Engine:
     return create_engine(database, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
 
 
-class EventLog(SqliteEventLogStorage):
+class SqliteEvents(SqliteEventLogStorage):
     @contextmanager
     def _connect(self, shard: str) -> Iterator[Connection]:
         with self._db_lock:
@@ -36,7 +36,7 @@ class EventLog(SqliteEventLogStorage):
                 yield connection
 
 
-class Runs(SqliteRunStorage):
+class SqliteRuns(SqliteRunStorage):
     @contextmanager
     def connect(self) -> Iterator[Connection]:
         with _engine(self._conn_string).begin() as connection:
@@ -48,8 +48,8 @@ class SqliteStorage(DagsterSqliteStorage):
 
     def __init__(self, base_dir: str, inst_data: Any = None) -> None:
         super().__init__(base_dir, inst_data)
-        self._run_storage = Runs(self._run_storage._conn_string)
-        self._event_log_storage = EventLog(self._event_log_storage._base_dir)
+        self._run_storage = SqliteRuns(self._run_storage._conn_string)
+        self._event_log_storage = SqliteEvents(self._event_log_storage._base_dir)
 
     @classmethod
     def from_config_value(cls, inst_data: Any, config_value: Any) -> SqliteStorage:
