@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,10 +165,11 @@ def _blobs(workspace: Path, assets: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name.replace(" ", "-"))
 def test_a_change_runs_what_it_must_and_no_more(
-    change: Change, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Change, pending: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Compute, "open", lambda self: InlineEngine())  # tasks in this process: no start of workers
-    workspace = copied(corpus, tmp_path / "workspace")
+    workspace = copied(pending, tmp_path / "workspace")
+    shutil.rmtree(workspace / "mlflow")  # a corpus without candidates
     recipe = variant(tmp_path, change.recipe) if change.recipe else RECIPE
     if change.edit is not None:
         change.edit(workspace / "input")
@@ -193,7 +195,7 @@ def test_a_change_runs_what_it_must_and_no_more(
     before = _files(workspace)
     pipeline.run(workspace, recipe, ("funnel",))
     assert _written(workspace, before) == set()
-    assert find_server(Workspace(workspace)) is None  # a corpus without candidates starts none
+    assert find_server(Workspace(workspace)) is None  # none is started
 
 
 @pytest.mark.exhaustive
