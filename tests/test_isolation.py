@@ -91,6 +91,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "conftest.py").write_text(PLUGIN)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow: it\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=short", "test_it.py"]
+    command += ["--basetemp", "own"]  # in pytest's common folder it would delete what earlier sessions have left
     words = ["sh", "-c", 'trap "" INT QUIT TERM; umask 077; exec "$@"', "sh", *command]
     return subprocess.run(words, cwd=folder, env=processes.environment(), capture_output=True, text=True).stdout
 
