@@ -50,6 +50,7 @@ def small_node(environment: dict[str, str] | None = None) -> dict[str, Any]:
     """Arguments of a small node with a core, for `ray.cluster_utils.Cluster`."""
     names = ("metrics_agent_port", "dashboard_agent_listen_port", "metrics_export_port", "runtime_env_agent_port")
     more = dict(zip(names, agent_ports(), strict=True))
+    more |= {"no_monitor": True, "include_log_monitor": False}
     return {"num_cpus": 1, "object_store_memory": 80 * 2**20, "env_vars": environment or {}, **more}
 
 
@@ -75,10 +76,12 @@ def _changes() -> list[tuple[Any, str, Any]]:
 
 
 def patient(here: pytest.MonkeyPatch) -> None:
-    """For clusters that this process starts."""
+    """For clusters that this process starts, without a dashboard."""
     for name, value in PATIENCE.items():
         here.setenv(name, value)
-    for change in _changes():
+    from ray._private import node
+
+    for change in (*_changes(), (node.Node, "start_api_server", lambda *_, **__: None)):
         here.setattr(*change)
 
 

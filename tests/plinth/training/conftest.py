@@ -18,7 +18,6 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
-from plinth.training.supervise.supervisor import free_port
 from tests.shared import once
 
 HERE = Path(__file__).parent
@@ -62,18 +61,6 @@ def environment(**extra: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{HERE}", **extra}
 
 
-def run_ranks(config: RunConfig, **extra: str) -> list[int]:
-    """Start the ranks as the supervisor would, without one; returns their exit statuses."""
-    path, port = configuration.write(config), free_port()
-    processes = []
-    for rank in range(config.ranks):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(config.ranks)}
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command = [sys.executable, "-m", "plinth.training", str(path)]
-        processes.append(subprocess.Popen(command, env=environment(**own, **address, **extra)))
-    return [process.wait(timeout=600) for process in processes]
-
-
 def run_job(config: RunConfig, **extra: str) -> int:
     """Supervise the run to its end in another process; returns the supervisor's exit status."""
     command = [sys.executable, "-m", "plinth.training.supervise.supervisor", str(configuration.write(config))]
@@ -103,11 +90,6 @@ def make(tmp_path: Path) -> Callable[..., RunConfig]:
 @pytest.fixture
 def job() -> Callable[..., int]:
     return run_job
-
-
-@pytest.fixture
-def ranks() -> Callable[..., list[int]]:
-    return run_ranks
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import federated_sites
 import pytest
 import synthetic
 import torch
@@ -26,6 +27,7 @@ from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 from plinth.training.telemetry.timeline import timeline
 from tests.model_folder import byte_level, save_model
+from tests.ranks import run_ranks
 
 STEPS, VOCABULARY = 4, 64
 TEACHER = Model(layers=1, dim=48, heads=4, kv_heads=4, ffn_dim=64, tied_embeddings=False)
@@ -72,14 +74,12 @@ def plain_losses(config: RunConfig, teacher: Decoder, share: float) -> list[floa
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_ranks_learn_what_a_plain_process_learns(
-    make: Callable[..., RunConfig], ranks: Callable[..., list[int]], tmp_path: Path
-) -> None:
+def test_ranks_learn_what_a_plain_process_learns(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     teacher = build(TEACHER, VOCABULARY, 7)
     for parameter in teacher.parameters():
         parameter.data *= 3.0  # it says something
     config = taught(make, tmp_path, teacher, 0.5)
-    assert ranks(config) == [0, 0]
+    assert run_ranks(2, federated_sites.train, config) == [True, True]
     steps = timeline(config.directory.events).steps
     expected = plain_losses(config, teacher, 0.5)
     assert [steps[n]["loss"] for n in range(1, STEPS + 1)] == pytest.approx(expected, abs=3e-6)
@@ -88,12 +88,10 @@ def test_ranks_learn_what_a_plain_process_learns(
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_run_taught_by_its_own_beginning_has_nothing_to_learn(
-    make: Callable[..., RunConfig], ranks: Callable[..., list[int]], tmp_path: Path
-) -> None:
+def test_a_run_taught_by_its_own_beginning_has_nothing_to_learn(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     plain = make()
     config = taught(make, tmp_path, build(plain.model, VOCABULARY, plain.seed), 1.0)
-    assert ranks(config) == [0, 0]
+    assert run_ranks(2, federated_sites.train, config) == [True, True]
     first = timeline(config.directory.events).steps[1]
     assert (first["loss"], first["grad_norm"]) == (0.0, 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import federated_sites
 import pytest
 import synthetic
 import torch
@@ -16,6 +17,7 @@ from plinth.training.config import RunConfig
 from plinth.training.engine.schedule import learning_rate
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.telemetry.timeline import timeline
+from tests.ranks import run_ranks
 
 STEPS = 6
 
@@ -49,11 +51,9 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float], torch.nn.Mod
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [2, *(pytest.param(stage, marks=pytest.mark.exhaustive) for stage in (0, 1, 3))])
-def test_stage_agrees_with_one_plain_process(
-    stage: int, make: Callable[..., RunConfig], ranks: Callable[..., list[int]]
-) -> None:
+def test_stage_agrees_with_one_plain_process(stage: int, make: Callable[..., RunConfig]) -> None:
     config = make(parallel=Parallel(zero_stage=stage), total_steps=STEPS)
-    assert ranks(config) == [0, 0]
+    assert run_ranks(2, federated_sites.train, config) == [True, True]
     losses, norms, model = plain_run(config)
     steps = timeline(config.directory.events).steps
     assert [steps[n]["loss"] for n in range(1, STEPS + 1)] == pytest.approx(losses, abs=2e-6)
@@ -69,10 +69,10 @@ def test_stage_agrees_with_one_plain_process(
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_bf16_follows_fp32(make: Callable[..., RunConfig], ranks: Callable[..., list[int]]) -> None:
+def test_bf16_follows_fp32(make: Callable[..., RunConfig]) -> None:
     """Within its precision; the export is BF16."""
     config = make(total_steps=STEPS, precision="bf16")
-    assert ranks(config) == [0, 0]
+    assert run_ranks(2, federated_sites.train, config) == [True, True]
     losses, _, _ = plain_run(config)
     steps = timeline(config.directory.events).steps
     assert [steps[n]["loss"] for n in range(1, STEPS + 1)] == pytest.approx(losses, abs=0.02)

@@ -26,6 +26,7 @@ from plinth.training.supervise.host_checks import HostCheck, HostReport, judged,
 from plinth.training.supervise.nodes import NodeFiles, read, write
 from plinth.training.supervise.supervisor import free_port
 from plinth.training.telemetry.timeline import Timeline, timeline
+from tests.ranks import run_ranks
 
 Make = Callable[..., RunConfig]
 
@@ -246,19 +247,18 @@ def test_a_node_that_hangs_has_failed_and_one_that_never_began_is_not_known(make
     assert judged(found)[0] == [found[1]]
 
 
+def check_peers(path: str, port: str) -> None:
+    sys.argv = ["peer_checks", path, os.environ["RANK"], "2", "127.0.0.1", port]
+    peer_checks.main()
+
+
 @pytest.mark.slow
 def test_two_nodes_check_each_other(make: Make, tmp_path: Path) -> None:
     """Two processes, as two supervisors start them: a report of each, with a sum by gloo."""
     config = make(
         launch=Launch(kind="slurm", ranks=2, nodes=2), supervision=Supervision(host_checks=HostChecks(bound_s=600))
     )
-    path, port = configuration.write(config), free_port()
-    module = "plinth.training.supervise.peer_checks"
-    processes = [
-        subprocess.Popen([sys.executable, "-m", module, str(path), str(node), "2", "127.0.0.1", str(port)])
-        for node in range(2)
-    ]
-    assert [process.wait(600) for process in processes] == [0, 0]
+    run_ranks(2, check_peers, str(configuration.write(config)), str(free_port()))
     reports = [read(NodeFiles(config.directory).host_checks(node), HostReport) for node in range(2)]
     for one in reports:
         assert one is not None
