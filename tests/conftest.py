@@ -34,7 +34,7 @@ from plinth.trust import enrolment
 from tests import isolation, services, shared
 
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True)
+settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True, max_examples=50)
 settings.load_profile("plinth")
 os.fsync = lambda fd: None
 progress.PATIENCE_S = math.inf  # a command on a slow machine prints what it prints on a fast one

@@ -37,7 +37,7 @@ def test_one_byte_by_hand() -> None:
     assert Trigram().train([b"a"]).bits(b"a") == pytest.approx(-math.log2(p), rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.binary(max_size=12), max_size=4), st.binary(max_size=8))
 def test_agrees_with_the_definition(documents: list[bytes], data: bytes) -> None:
     padded = b"\0\0" + data

@@ -134,7 +134,7 @@ def test_loading_names_what_is_wrong(tmp_path: Path) -> None:
     assert error.value.found == "lm_head.weight missing; model.norm.weight has shape (31,), expected (32,)"
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_documents_do_not_see_each_other(lengths: list[int]) -> None:
     """Logits of packed documents are those of each document at its own place, alone."""

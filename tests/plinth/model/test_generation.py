@@ -34,7 +34,9 @@ def test_the_tokens_of_computing_everything_again(kind: str) -> None:
     assert found == [again(model, prompt, limit) for prompt, limit in zip(PROMPTS, LIMITS, strict=True)]
 
 
-@pytest.mark.parametrize("kind", ["tied", "qk norm", "olmo2, untied"])
+@pytest.mark.parametrize(
+    "kind", ["tied", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("qk norm", "olmo2, untied"))]
+)
 def test_the_tokens_of_hugging_face(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model = scrambled(KINDS[kind])

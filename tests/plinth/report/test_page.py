@@ -4,8 +4,6 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
-
 from plinth.report import figures, page
 from plinth.report.data import Fact, GateOutcome, Next, ReleaseCard, ReportData
 from plinth.report.page import reasons, safe_link
@@ -50,7 +48,7 @@ def read(html: str) -> Reader:
     return reader
 
 
-def test_has_every_section_and_loads_nothing(data: ReportData) -> None:
+def test_has_every_section_says_what_it_was_given_and_loads_nothing(data: ReportData) -> None:
     html = page(data)
     reader = read(html)
     assert set(reader.sections) == {
@@ -60,15 +58,13 @@ def test_has_every_section_and_loads_nothing(data: ReportData) -> None:
     assert not {"script", "link", "iframe", "object", "embed"} & set(reader.tags)
     assert not re.search(r"@import|url\((?!#)", html)
     assert len(html) < 300_000
+    paths = re.findall(r'<clipPath id="([^"]+)">(.*?)</clipPath>', html, re.DOTALL)
+    assert len(dict(paths)) == len({(name, shape.strip()) for name, shape in paths})  # no plot has another's frame
     assert page(data) == html
-
-
-def test_says_what_it_was_given(data: ReportData) -> None:
-    text = read(page(data)).text
     for expected in (data.title, "champion", "1.523", "manuals/de", "4 gates: 3 passed, 1 pending",
                      "0 of 1 approvals", "33.8 MB", "plinth explain DOC_ID", "ab" * 8, "demo-approver",
                      "3,410 tokens/s"):  # fmt: skip
-        assert expected in text, expected
+        assert expected in reader.text, expected
 
 
 def test_bold_is_the_best_of_the_three(data: ReportData) -> None:
@@ -80,21 +76,14 @@ def test_bold_is_the_best_of_the_three(data: ReportData) -> None:
     assert [one.get_text().strip() for one in drawn if one.get_fontweight() == "bold"] == ["1.77", "1.00"]
 
 
-def test_ids_of_inline_plots_do_not_collide(data: ReportData) -> None:
-    """Plots refer to their own clip paths: an id that means two things would cut one plot by the other's frame."""
-    html = page(data)
-    paths = re.findall(r'<clipPath id="([^"]+)">(.*?)</clipPath>', html, re.DOTALL)
-    assert len(dict(paths)) == len({(name, shape.strip()) for name, shape in paths})
-
-
 def test_empty_page_is_only_its_title() -> None:
     reader = read(page(ReportData(title="nothing yet")))
     assert reader.sections == []
     assert "nothing yet" in reader.text
 
 
-@pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}"])
-def test_text_from_the_corpus_stays_text(data: ReportData, evil: str) -> None:
+def test_text_from_the_corpus_stays_text(data: ReportData) -> None:
+    evil = '<script>alert(1)</script>"><img src=x onerror=alert(1)>{{ 7 * 7 }}'
     changed = data.model_copy(
         update={
             "title": evil,

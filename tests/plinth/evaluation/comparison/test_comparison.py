@@ -123,7 +123,7 @@ def test_three_items_to_none_are_no_finding() -> None:
 def test_holm_over_the_slices_of_a_kind() -> None:
     """Of twenty slices without any difference, one would be found without the correction."""
     found = corrected = 0
-    for seed in range(60):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         a, b = rng.normal(0, 1, 400), rng.normal(0, 1, 400)
         rows = [{f"i{i:03}": {"value": value, "slices": [f"part {i % 20:02}"]} for i, value in enumerate(side)}
@@ -132,8 +132,8 @@ def test_holm_over_the_slices_of_a_kind() -> None:
         assert [line.slice for line in lines] == ["all", *(f"part {i:02}" for i in range(20))]
         found += any((line.difference.p or 0) < 0.05 for line in lines[1:])
         corrected += any(line.better for line in lines[1:])
-    assert found > 20
-    assert corrected <= 6
+    assert found > 6
+    assert corrected <= 2
 
 
 def test_with_and_without_contaminated_items() -> None:

@@ -61,7 +61,7 @@ def test_any_order_of_documents_gives_the_same_statistics(scored: Scored) -> Non
     assert totals.worst(one) == totals.worst(other)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(0, 1e5), max_size=30), st.randoms(use_true_random=False))
 def test_sums_on_the_grid_are_exact_in_any_order(bits: list[float], draw: random.Random) -> None:
     values = tables.on_grid(np.array(bits, dtype=np.float64))

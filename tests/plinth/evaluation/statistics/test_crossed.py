@@ -38,7 +38,7 @@ def coverage(seeds: int, documents: int, noise: float, rest: float, times: int) 
     return held / times
 
 
-@pytest.mark.parametrize(("seeds", "noise"), [(2, 30.0), (3, 3.0), (5, 0.3), (5, 1.0)])
+@pytest.mark.parametrize(("seeds", "noise"), [(2, 30.0), (5, 1.0)])
 def test_coverage(seeds: int, noise: float) -> None:
     assert 0.925 <= coverage(seeds, 100, noise, 0.3, 400) <= 0.99
 

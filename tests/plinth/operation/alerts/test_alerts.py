@@ -46,12 +46,13 @@ def test_every_alert_has_a_recording() -> None:
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda one: one.alert)
 def test_an_alert_fires_and_clears(recording: Recording) -> None:
-    fired = [time for time, now in states_of(recording).items() if recording.alert in {name for name, _ in now}]
+    states = states_of(recording)
+    fired = [time for time, now in states.items() if recording.alert in {name for name, _ in now}]
     assert fired, "never fired"
     assert 0 not in fired
     if recording.fires >= 0:
         assert fired[0] == recording.fires
-        labels = next(own for name, own in states_of(recording)[fired[0]] if name == recording.alert)
+        labels = next(own for name, own in states[fired[0]] if name == recording.alert)
         assert recording.labels.items() <= labels.items()
     if recording.clears >= 0:
         assert fired[-1] + recording.interval_s == recording.clears

@@ -174,8 +174,13 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("how", TAMPERED)
-@pytest.mark.parametrize("what", ["refs/web/documents.json", "releases/head", "database mlflow", "blob"])
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        *((how, "blob") for how in TAMPERED),
+        *(("changed", what) for what in ("refs/web/documents.json", "releases/head", "database mlflow")),
+    ],
+)
 def test_a_torn_or_changed_backup_is_refused_by_name(ctx: Context, tmp_path: Path, how: str, what: str) -> None:
     _, snapshot = back_up(ctx, tmp_path / "backups")
     known = {each.path: each.sha256 for each in snapshot.entries}

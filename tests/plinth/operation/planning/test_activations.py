@@ -75,7 +75,9 @@ def _off(name: str, parallel: Parallel, dtype: torch.dtype, *, gpu: bool = False
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.exhaustive)], ids=["fp32", "bf16"]
+)
 @pytest.mark.parametrize(
     "block",
     [

@@ -37,7 +37,7 @@ def test_floor_sum_is_the_sum_of_floors(n: int, modulus: int, slope: int, offset
 
 
 @given(weights=weight_lists, size=st.integers(1, 40), blocks=st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_blocks_are_full_exact_and_drift_little(weights: list[float], size: int, blocks: int) -> None:
     exact = shares(weights)
     totals = largest_remainder(exact, size * blocks)

@@ -39,7 +39,7 @@ def made(start: list[float], end: list[float] | None, block: int, sequences: int
 
 
 @given(start=weights, end=st.none() | weights, block=st.integers(16, 512), blocks=st.integers(1000, 3500))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_every_thousand_blocks_are_within_a_thousandth(
     start: list[float], end: list[float] | None, block: int, blocks: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_the_order_draws_what_the_counts_say() -> None:
 
 
 @given(start=weights, end=weights, size=st.integers(1, 40), blocks=st.integers(1, 60), tail=st.integers(0, 39))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_blocks_of_a_ramp_are_full_and_add_up(
     start: list[float], end: list[float], size: int, blocks: int, tail: int
 ) -> None:

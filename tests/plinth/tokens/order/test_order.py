@@ -20,7 +20,7 @@ weight_sets = st.lists(
     max_size=3,
 )
 shapes = given(weights=weight_sets, sequences=st.integers(3, 300), block=st.integers(1, 40), seed=st.integers(0, 5))
-lightly = settings(max_examples=40, deadline=None)
+lightly = settings(max_examples=20, deadline=None)
 
 
 @shapes

@@ -9,7 +9,7 @@ from plinth.tokens.order.permutation import MAX_SIZE, Permutation, forward_each,
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_it_is_a_bijection_with_an_inverse(size: int, seed: int) -> None:
     permutation = Permutation(size, "test", seed)
     moved = permutation.forward(np.arange(size))
@@ -22,7 +22,7 @@ def test_it_is_a_bijection_with_an_inverse(size: int, seed: int) -> None:
     points=st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=20),
     seed=st.integers(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_large_domains_are_reached_and_left_at_any_point(size: int, points: list[int], seed: int) -> None:
     permutation = Permutation(size, seed)
     moved = permutation.forward(points)
@@ -61,7 +61,7 @@ def test_numbered_permutations_have_the_keys_of_permutations() -> None:
 @given(word=st.integers(0, 2**64 - 1), modulus=st.integers(1, 2**31))
 @example(word=2**64 - 1, modulus=1)
 @example(word=2**64 - 1, modulus=2**31)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_division_by_a_product_is_exact(word: int, modulus: int) -> None:
     for near in {word, word - word % modulus, max(0, word - word % modulus - 1)}:
         assert quotient(near, modulus, (2**64 - 1) // modulus) == divmod(near, modulus)

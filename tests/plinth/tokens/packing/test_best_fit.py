@@ -55,7 +55,7 @@ def test_edges(lengths: list[int]) -> None:
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(8, 20))
 @example([9] * 7, 8)  # each leaves one token, which takes two places
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_token_is_a_target_once_and_nothing_that_fits_is_cut(lengths: list[int], width: int) -> None:
     pieces, owner = _packed(lengths, width), np.repeat(np.arange(len(lengths)), lengths)
     scored = np.zeros(sum(lengths), int)
@@ -88,7 +88,7 @@ def _slow_best_fit(sizes: Sequence[int], width: int) -> list[int]:
 
 
 @given(st.lists(st.integers(1, 70), max_size=80), st.sampled_from([8, 31, 64, 70]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_agrees_with_the_textbook(lengths: list[int], width: int) -> None:
     rests = [length % width + 1 for length in lengths if length > width and length % width]
     sizes = [length for length in lengths if length <= width] + rests

@@ -24,7 +24,7 @@ def arrays(rows: int, targets: int, seed: int, *, all_scored: bool = False) -> E
 
 
 @given(st.integers(1, 5), st.integers(1, 40), st.integers(0, 10**6), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_rows_are_their_arrays(count: int, targets: int, seed: int, all_scored: bool) -> None:
     given = arrays(count, targets, seed, all_scored=all_scored)
     rows = CompactBatch.of(*given)
@@ -71,7 +71,7 @@ class _Shards:
 
 
 @given(st.integers(1, 150), st.integers(0, 10**6), st.sampled_from([0.0, 0.05, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_gather_finds_every_end(width: int, seed: int, share: float) -> None:
     """Two shards, rows anywhere in them and across; also where every token ends a document."""
     random = np.random.default_rng(seed)

@@ -58,7 +58,7 @@ def _same(one: RankBatch, two: RankBatch) -> bool:
 
 
 @given(step=st.integers(0, 15), world=st.sampled_from([1, 2, 4]), micro=st.sampled_from([1, 2]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_ranks_share_one_global_batch(line: Line, step: int, world: int, micro: int) -> None:
     assert np.array_equal(_global(line, step, world, micro), _global(line, step, 1, 8))
 

@@ -23,7 +23,7 @@ def _by_hand(row: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize("dtype", ["<u2", "<u4"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(rows=st.lists(st.lists(st.sampled_from([0, 1, 2, 60_000]), min_size=41, max_size=41), min_size=1, max_size=4))
 def test_facts_are_those_counted_by_hand(dtype: str, rows: list[list[int]]) -> None:
     tokens = np.array(rows, dtype)

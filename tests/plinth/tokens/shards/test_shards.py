@@ -111,12 +111,10 @@ def test_reads_cross_shards_and_refuse_what_is_outside(ctx: Context, made: Simpl
 
 
 def test_workers_do_not_show(make_ctx: MakeContext, made: SimpleNamespace) -> None:
-    parts = {"web": [made.texts(seed, 40) for seed in range(3)]}
-    manifests = []
-    for workers in (1, 2):
-        with LocalEngine(workers) as engine:
-            manifests.append(made.pipeline(make_ctx(f"w{workers}", engine), parts)[2]["web"])
-    assert manifests[0] == manifests[1]
+    parts = {"web": [made.texts(seed, 20) for seed in range(2)]}
+    with LocalEngine(2) as engine:
+        found = made.pipeline(make_ctx("two", engine), parts)
+    assert found == made.pipeline(make_ctx(), parts)
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -38,7 +38,7 @@ def cut(kind: str, digits: str, text: str) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize(("kind", "digits"), KINDS)
 @given(text=TEXTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_words_are_the_librarys(kind: str, digits: str, text: str) -> None:
     ours, theirs = cut(kind, digits, text)
     assert ours == theirs
@@ -75,7 +75,7 @@ def trained(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 @given(texts=st.lists(TEXTS, max_size=6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_tokens_are_the_librarys(trained: Tokenizer, texts: list[str]) -> None:
     found = [ids.tolist() for ids in encode.encode_texts(trained, texts, "<u4")]
     assert found == [trained.encode(text, add_special_tokens=False).ids for text in texts]

@@ -61,14 +61,14 @@ def test_every_text_comes_back(kind: str, digits: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(max_size=60) | st.text("<0xA1F>▁ \ue000\n\t", max_size=40))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=48, deadline=None)
 def test_any_text_comes_back(kind: str, text: str) -> None:
     assert comes_back(trained(kind), text)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.binary(max_size=80))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=48, deadline=None)
 def test_any_bytes_come_back(kind: str, data: bytes) -> None:
     made = trained(kind)
     table = token_bytes(made)
@@ -104,10 +104,9 @@ for kind in ("bpe-fallback", "unigram"):
 
 def test_thread_counts_and_hash_seeds_do_not_show() -> None:
     ours = [hashlib.sha256(_plain(kind).encode()).hexdigest() for kind in KINDS[1:]]
-    for threads in ("1", "3"):
-        env = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads, "PYTHONPATH": "platform"}
-        run = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
-        assert run.stdout.split() == ours
+    env = os.environ | {"RAYON_NUM_THREADS": "3", "PYTHONHASHSEED": "3", "PYTHONPATH": "platform"}
+    run = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ours
 
 
 def _plain(kind: str) -> str:

@@ -59,13 +59,12 @@ def test_workers_and_threads_do_not_show(
     make_ctx: MakeContext, made: SimpleNamespace, small: TokenizerParameters
 ) -> None:
     parts = {"web": [made.texts(1, 40), made.texts(2, 40)], "code": [made.texts(3, 30)]}
-    digests = []
-    for workers in (1, 2):
-        with LocalEngine(workers) as engine:
-            ctx = make_ctx(f"w{workers}", engine)
+    digests = set()
+    with LocalEngine(2) as engine:
+        for ctx in (make_ctx("two", engine), make_ctx()):
             curated = {bucket: made.curated(ctx, bucket, sampled_texts) for bucket, sampled_texts in parts.items()}
-            digests.append(tokenizer.run(ctx, small, curated).digest)
-    assert digests[0] == digests[1]
+            digests.add(tokenizer.run(ctx, small, curated).digest)
+    assert len(digests) == 1
 
 
 PROGRAM = """
@@ -81,7 +80,7 @@ print(hashlib.sha256(tokenizer.train(TokenizerParameters(vocab_size=1000), texts
 
 def test_thread_counts_and_hash_seeds_give_identical_bytes() -> None:
     digests = set()
-    for threads in ("1", "2", "5"):
+    for threads in ("1", "5"):
         env = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads, "PYTHONPATH": "platform"}
         run = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
         digests.add(run.stdout)

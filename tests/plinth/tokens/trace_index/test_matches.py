@@ -143,7 +143,7 @@ def _corpora(draw: st.DrawFn) -> tuple[list[list[list[int]]], list[int]]:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @given(_corpora(), st.sampled_from([40, 97, 5000]), st.sampled_from([33, 150, 5000]))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_matches_and_counts_are_those_of_every_pair(
     tmp_path_factory: pytest.TempPathFactory, corpus: tuple[list[list[list[int]]], list[int]], shard: int, most: int
 ) -> None:

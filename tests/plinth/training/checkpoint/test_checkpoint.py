@@ -56,7 +56,7 @@ def test_commit_is_the_same_for_the_same_files(run: RunDirectory, tmp_path: Path
     assert (run.checkpoints / name).read_bytes() == (other.checkpoints / name).read_bytes()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
 @given(st.data())
 def test_any_flipped_bit_is_refused_by_name(run: RunDirectory, data: st.DataObject) -> None:
     committed(run, 1)

@@ -41,13 +41,13 @@ def config(make: Make, bucket: Bucket, request: pytest.FixtureRequest) -> RunCon
     return make(checkpoints=Checkpoints(keep_last=1, upload=bucket.uri(request.node.name)))
 
 
-def committed(config: RunConfig, *steps: int) -> RunDirectory:
+def committed(config: RunConfig, *steps: int, data: bytes = BIG[:99_999]) -> RunDirectory:
     run = config.directory
     run.root.mkdir(parents=True, exist_ok=True)
     for step in steps:
         folder = checkpoint.stage(run, step)
         (folder / "engine").mkdir()
-        (folder / "engine/rank-00000.safetensors").write_bytes(BIG + bytes([step]))
+        (folder / "engine/rank-00000.safetensors").write_bytes(data + bytes([step]))
         (folder / "state.json").write_text(json.dumps({"step": step, "monitor": {}}))
         checkpoint.commit(run, step)
         Timeline(run.events).append("step", step=step, loss=1.0)
@@ -86,7 +86,7 @@ def elsewhere(config: RunConfig, folder: Path) -> RunConfig:
 
 def test_there_and_back(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "PART_BYTES", 5 * 2**20)
-    run = committed(config, 1, 2)
+    run = committed(config, 1, 2, data=BIG)
     assert followed(config)
     uploaded = timeline(run.events).of("uploaded")
     assert sorted(event["step"] for event in uploaded) == [1, 2]
@@ -110,18 +110,18 @@ def test_what_changed_on_either_side_is_found(config: RunConfig, bucket: Bucket,
     assert followed(config)
     here = remote_of(config)
     key = f"{here.prefix}/step-00000002/engine/rank-00000.safetensors"
-    bucket.put(key, BIG + b"\x07")  # the last byte is another
+    bucket.put(key, BIG[:99_999] + b"\x07")  # the last byte is another
     moved = elsewhere(config, tmp_path / "other")
     with pytest.raises(CheckpointError, match="differs from its manifest") as error:
         here.download(moved.directory, 2)
-    assert blake3(BIG + b"\x07").hexdigest() in str(error.value.found)
+    assert blake3(BIG[:99_999] + b"\x07").hexdigest() in str(error.value.found)
     assert checkpoint.committed(moved.directory) == []
     assert upload.restore(moved) == 1  # the one before is whole
     assert [event["step"] for event in timeline(moved.directory.events).of("refused")] == [2]
 
     committed(config, 3)
     weights = checkpoint.path(run, 3) / "engine/rank-00000.safetensors"
-    weights.write_bytes(BIG + b"\x08")
+    weights.write_bytes(BIG[:99_999] + b"\x08")
     with pytest.raises(IntegrityError, match="has changed since it was committed"):
         here.upload(run, 3)
     assert here.steps() == [1, 2]  # without a record it does not count
@@ -175,7 +175,7 @@ def test_lines_that_break_and_stall(
     """A file whose connection is cut, or brings nothing for long, is asked for again; one of many is not hopeless."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr(remote, "STALL_S", 1)
-    committed(config, 1)
+    committed(config, 1, data=BIG)
     assert followed(config)
     for number, stalls in enumerate((False, True)):
         moved = elsewhere(config, tmp_path / f"other-{number}")
@@ -196,7 +196,7 @@ def test_a_truncated_object_is_refused(config: RunConfig, bucket: Bucket, tmp_pa
     at = f"{remote_of(config).prefix}/step-0000000"
     for number, name in enumerate(("engine/rank-00001.safetensors", "ranks/rank-00002.json", "rng/rank-00000.json")):
         whole = bucket.get(f"{at}2/{name}")
-        for data in (whole[:-1], bucket.get(f"{at}1/{name}"), b""):
+        for data in (whole[:-1], *([bucket.get(f"{at}1/{name}"), b""] if number == 1 else [])):
             bucket.put(f"{at}2/{name}", data)
             moved = elsewhere(config, tmp_path / f"{number}-{len(data)}")
             assert upload.restore(moved) == 1, (name, len(data))

@@ -100,6 +100,7 @@ def test_losses_and_gradients_are_near_those_of_bf16(kind: str) -> None:
     assert torch.nn.functional.cosine_similarity(found[0][1], found[1][1], dim=0) > 0.99
 
 
+@pytest.mark.exhaustive
 def test_a_block_is_one_graph() -> None:
     model = emulated("rowwise_with_gw_hp")
     block = model.blocks[0]

@@ -30,7 +30,7 @@ def test_sequence_rises_over_writers(tmp_path: Path) -> None:
     assert [event["seq"] for event in read_events(path, after_seq=3)] == [4, 5]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(st.floats(0, 1))
 def test_cut_anywhere_the_next_writer_goes_on(tmp_path: Path, share: float) -> None:
     path = tmp_path / "events.jsonl"

@@ -146,7 +146,7 @@ def random_timeline(drawn: list[tuple[str, int, int, int]]) -> list[dict[str, An
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(EVENTS)
 def test_any_timeline_adds_up_and_is_the_same_live_and_replayed(drawn: list[tuple[str, int, int, int]]) -> None:
     events, live = random_timeline(drawn), GoodputAccount()
