@@ -94,8 +94,8 @@ def _cpu_s() -> float:
 def _children(pid: int) -> list[int]:
     found = list[int]()
     with suppress(OSError):  # it has ended, or the system has no such list
-        for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += map(int, listed.read_text().split())
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     return found
 
 

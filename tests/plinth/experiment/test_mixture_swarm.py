@@ -15,6 +15,11 @@ SLOPES = np.array([-1.0, 0.2, -0.2, 0.4])
 NAMES = tuple(SWARM.prior)
 
 
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plinth.experiment.mixture.propose.DRAWS", 40)
+
+
 def of(shares) -> np.ndarray:
     return np.array([shares.get(name, 0.0) for name in NAMES])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -78,18 +79,13 @@ def test_a_copy_of_the_directory_has_no_job_and_a_moved_one_keeps_its_own(local:
     assert local.find(ended) == handle  # its job has ended: a finished run is not submitted again
 
 
+def submitted(folder: Path) -> str:
+    return LocalLauncher().submit(SLEEP, folder, folder / "job.log").id
+
+
 def test_submissions_at_the_same_moment_start_one_job(local: LocalLauncher, tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from plinth.launch.local import LocalLauncher;"
-        f"print(LocalLauncher().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log').id)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])}
-    started = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, env=environment)
-        for _ in range(4)
-    ]
-    ids = {process.communicate()[0] for process in started}
-    assert len(ids) == 1
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        assert len(set(pool.map(submitted, [tmp_path] * 4, chunksize=1))) == 1
 
 
 def test_recycled_process_id_is_another_process(local: LocalLauncher, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def _submit(folder: str, number: int) -> bool:
 
 
 def test_processes_share_one_bucket(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
+    with multiprocessing.get_context("fork").Pool(3) as pool:
         found = pool.starmap(_submit, [(str(tmp_path), number) for number in range(12)])
     assert sum(found) == 5
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plinth.launch.parameters import Launch, Supervision
+from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.training import config as configuration
 from plinth.training.checkpoint.parameters import Checkpoints
@@ -49,7 +49,7 @@ def tiny(workspace: Path, **changes: Any) -> RunConfig:
         "shards": {"web": "s" * 64},
         "tokenizer": "t" * 64,
         "checkpoints": Checkpoints(every_steps=3, audit_steps=4),
-        "supervision": Supervision(backoff_s=0.1, hang_s=1800.0),
+        "supervision": Supervision(backoff_s=0.1, hang_s=1800.0, host_checks=HostChecks(disk_bytes=4096)),
         "batches": "synthetic:open_batches",
     }
     return RunConfig(**{**fields, **changes})

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -233,10 +232,11 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(ctx: Context, prepa
     config.write(slow)
     held_ranks.hold(tmp_path, 3)
 
-    orchestrator = subprocess.Popen([sys.executable, "-c", ORCHESTRATOR, str(slow.directory.config)])
+    orchestrator = multiprocessing.get_context("fork").Process(target=orchestrate, args=(slow,))
+    orchestrator.start()
     wait_for(lambda: held_ranks.waiting(tmp_path, 1), slow)
     orchestrator.kill()
-    orchestrator.wait()
+    orchestrator.join()
     found = LocalLauncher().find(slow.directory.root)
     assert found is not None
     assert LocalLauncher().poll(found) is JobStatus.RUNNING
@@ -272,17 +272,10 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(ctx: Context, prepa
     assert json.loads(slow.directory.evidence.read_bytes())["bit_exact"] is True
 
 
-ORCHESTRATOR = """
-import sys
-from plinth.compute.context import Context
-from plinth.storage.workspace import Workspace
-from plinth.training import config, job
-
-loaded = config.load(sys.argv[1])
-ctx = Context(Workspace(loaded.workspace))
-job.submit_or_find(ctx, loaded)
-job.follow(ctx, loaded)
-"""
+def orchestrate(run: RunConfig) -> None:
+    ctx = Context(Workspace(Path(run.workspace)))
+    job.submit_or_find(ctx, run)
+    job.follow(ctx, run)
 
 
 def wait_for(condition: Callable[[], object], run: RunConfig, seconds: float = 240.0) -> None:

@@ -160,16 +160,18 @@ def test_what_python_leaves_beside_a_module_is_no_task_file(ctx: Context, tmp_pa
     assert (lists.digest(ctx, str(folder)), files.run(ctx, "small", str(folder)).digest) == before
 
 
+@pytest.mark.parametrize("data", [b"", pytest.param(b"not tensors", marks=pytest.mark.exhaustive)])
 def test_a_model_that_does_not_load_is_an_error(
-    ctx: Context, model_folder: Path, all_files: Manifest, tmp_path: Path
+    ctx: Context, model_folder: Path, all_files: Manifest, tmp_path: Path, data: bytes
 ) -> None:
     from tests.plinth.evaluation.tasks.measure import put
 
     spoilt = tmp_path / "model"
     shutil.copytree(model_folder, spoilt)
-    (spoilt / "model.safetensors").write_bytes(b"not tensors")
-    with pytest.raises((CheckpointError, TrainingError), match="could not be evaluated"):
-        job.run(ctx, "small", TaskSet(include="small", tasks=("reviews",)), put(ctx, spoilt), all_files)
+    if data:
+        (spoilt / "model.safetensors").write_bytes(data)
+        with pytest.raises((CheckpointError, TrainingError), match="could not be evaluated"):
+            job.run(ctx, "small", TaskSet(include="small", tasks=("reviews",)), put(ctx, spoilt), all_files)
     (spoilt / "model.safetensors").unlink()  # is seen before anything is started
     with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
         job.run(ctx, "small", TaskSet(include="small", tasks=("reviews",)), put(ctx, spoilt), all_files)

@@ -135,13 +135,13 @@ def test_four_sizes_that_were_trained_foretell_the_fifth_within_three_percent() 
         for tokens, loss in zip(HORIZONS, losses, strict=True)
     ]
     small, held = runs[:16], runs[16:]
-    fitted = fit(small, draws=300)
+    fitted = fit(small, draws=100)
     assert fitted.fit.statuses == ("converged",)
     for run in held:
         foretold = predict(fitted, run.params, run.tokens).loss
         assert foretold.low < run.loss < foretold.high
         assert max(foretold.high - foretold.value, foretold.value - foretold.low) < 0.03 * foretold.value
-    assert backtest(small, draws=300) == ()  # three sizes determine no law here
+    assert backtest(small, draws=100) == ()  # three sizes determine no law here
 
 
 def test_the_optimum_of_a_budget_has_an_interval() -> None:
@@ -176,7 +176,7 @@ def test_ladders_that_cannot_be_are_refused(tmp_path: Path, tail: str) -> None:
 def test_the_page_has_forecast_truth_and_figures(tmp_path: Path) -> None:
     _, arms = climbing(tmp_path)
     made = {one.asset: ran(one, 0.0005) for one in arms}
-    found = forecast(arms, made, "e", draws=100)
+    found = forecast(arms, made, "e", draws=30)
     lost = [measure.scores_of(None, measure.kept(one, "failed", "x", {}, [])) for one in arms]  # type: ignore[arg-type]
     told = ("climb", "What?", "bits per byte", "plain", {"plain": {}}, lost, [])
     shown = page(*told, ladder=(found, outcomes(found, arms, made)))

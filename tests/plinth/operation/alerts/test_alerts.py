@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from plinth.operation.alerts.conditions import (
     Threshold,
     duration,
 )
-from plinth.operation.alerts.evaluate import evaluate, first_fired, replay
+from plinth.operation.alerts.evaluate import AlertState, evaluate, first_fired, replay
 from plinth.operation.alerts.rules import names, rules, written
 from plinth.operation.alerts.series import SampledSeries
 from plinth.operation.alerts.table import PAGE_WINDOWS, alerts
@@ -34,9 +35,16 @@ from tests.plinth.operation.alerts.recorded import RECORDINGS, Recording, concer
 ALL = alerts()
 
 
+@cache
+def replayed(number: int) -> Mapping[float, Sequence[AlertState]]:
+    """States at every evaluation of a recording."""
+    one = RECORDINGS[number]
+    return dict(replay(concerned(one, ALL), one.sampled(), 0, one.end_s, one.interval_s))
+
+
 def states_of(recording: Recording) -> dict[float, list[tuple[str, dict[str, str]]]]:
     """What fires at every evaluation: name and labels."""
-    found = replay(concerned(recording, ALL), recording.sampled(), 0, recording.end_s, recording.interval_s)
+    found = replayed(RECORDINGS.index(recording)).items()
     return {time: [(one.alert, dict(one.labels)) for one in now if one.state == "firing"] for time, now in found}
 
 
@@ -69,11 +77,11 @@ def test_burn_rates_fire_soon_and_clear_with_the_short_window() -> None:
 
 
 def test_stateless_and_replayed_states_agree() -> None:
-    for recording in RECORDINGS:
+    for number, recording in enumerate(RECORDINGS):
         if recording.end_s > 3000:
             continue
         own, series = concerned(recording, ALL), recording.sampled()
-        for time, now in replay(own, series, 0, recording.end_s, recording.interval_s):
+        for time, now in replayed(number).items():
             alone = evaluate(own, series, time, recording.interval_s)
             assert {(one.alert, one.state) for one in alone} == {(one.alert, one.state) for one in now}, recording.alert
 
@@ -91,9 +99,8 @@ def test_first_firing_is_within_what_is_promised() -> None:
 @pytest.mark.needs("Prometheus")
 def test_promtool_gives_the_same_states_at_every_evaluation(tmp_path: Path) -> None:
     tests = []
-    for recording in RECORDINGS:
-        own = concerned(recording, ALL)
-        states = dict(replay(own, recording.sampled(), 0, recording.end_s, recording.interval_s))
+    for number, recording in enumerate(RECORDINGS):
+        own, states = concerned(recording, ALL), replayed(number)
         step = recording.interval_s
         changed = {time for time, now in states.items() if _fired(now) != _fired(states.get(time - step, []))}
         near = {time + away for time in changed for away in (-step, 0)} | {recording.end_s}

@@ -150,7 +150,7 @@ def never_overspent(place: str, interleavings: int, submitters: int) -> tuple[in
     limits = (f"('team', '{name}', 100, 'total', 'bo', 0, {number})" for number, name in enumerate(names))
     with ledger._database.transaction() as execute:
         execute(f"INSERT INTO limits (scope, name, amount, period, person, made, number) VALUES {', '.join(limits)}")
-    with multiprocessing.get_context("spawn").Manager() as manager:
+    with multiprocessing.get_context("fork").Manager() as manager:
         starts = manager.Barrier(submitters)
         with ProcessPoolExecutor(submitters, multiprocessing.get_context("fork")) as pool:
             made = list(pool.map(rivals, [place] * submitters, range(submitters), [names] * submitters,

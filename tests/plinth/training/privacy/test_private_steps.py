@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from plinth.tokens.order.steps import StepRange
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
-from plinth.training.privacy import secret
+from plinth.training.privacy import accounting, secret
 from plinth.training.privacy.accounting import PrivacyBudget, epsilon, resolved_apart
 from plinth.training.privacy.gradients import PrivateGradients, clipped_sum, surrogate
 from plinth.training.privacy.parameters import Privacy, PrivacyState
@@ -91,7 +94,14 @@ class TestAccounting:
         code = "import plinth.training.config, sys; sys.exit('torch' in sys.modules or 'opacus' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
-    def test_a_budget_that_cannot_be_kept_is_refused_before_the_run(self) -> None:
+    def test_a_budget_that_cannot_be_kept_is_refused_before_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def here(*_: object, input: str, **__: object) -> SimpleNamespace:
+            monkeypatch.setattr(sys, "stdin", io.StringIO(input))
+            with redirect_stdout(io.StringIO()) as answer:
+                accounting.main()
+            return SimpleNamespace(stdout=answer.getvalue())
+
+        monkeypatch.setattr(accounting.processes, "run", here)
         with pytest.raises(RecipeError, match="50 steps spend more than training") as caught:
             resolved_apart(Privacy(epsilon=1.0, delta=1e-5, noise_multiplier=0.5), 0.02, 50)
         assert "sampling rate of 0.02" in str(caught.value.found)

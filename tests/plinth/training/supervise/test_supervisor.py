@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,10 +46,14 @@ SCRIPTS = {
 READY = "import pathlib, sys, time\ndef ready(): pathlib.Path(sys.argv[1]).touch(); time.sleep(600)\n"
 
 
+known_host = cache(supervise.this_host)
+
+
 @pytest.fixture(autouse=True)
 def _no_wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins answer no question."""
+    """Stand-ins answer no question, and run no code of this machine."""
     monkeypatch.setattr(hang, "ANSWER_S", 0.2)
+    monkeypatch.setattr(supervise, "this_host", known_host)
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +113,9 @@ def stopped_when_ready(config: RunConfig, *plan: tuple[str, str]) -> tuple[JobRe
     return supervisor.supervise(), [supervisor.ranks[rank].wait() for rank in range(2)]
 
 
-def supervision(**changes: float) -> dict[str, float]:
-    return {"max_restarts": 2, "backoff_s": 0.0, "hang_s": 300.0, "grace_s": 120.0, **changes}
+def supervision(**changes: float) -> dict[str, Any]:
+    times = {"max_restarts": 2, "backoff_s": 0.0, "hang_s": 300.0, "grace_s": 120.0, **changes}
+    return {**times, "host_checks": {"disk_bytes": 4096}}
 
 
 def test_restarts_until_it_ends_well(make: Make) -> None:
