@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from plinth.errors import MissingError, StageError
 
+_SCALARS = frozenset({str, int, bool, type(None)})
 #: Among libraries: the tables of Python's `unicodedata`, which kernels take their character classes from.
 UNICODE: Mapping[str, str] = {"unicode": unicodedata.unidata_version}
 
@@ -128,7 +129,9 @@ def _plain(value: Any, where: str) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"{where}: key {key!r} is {type(key).__name__}, expected str")
-        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {
+            key: item if type(item) in _SCALARS else _plain(item, f"{where}.{key}") for key, item in value.items()
+        }
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [item if type(item) in _SCALARS else _plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     raise TypeError(f"{where}: {type(value).__name__} bears no stable identity; expected JSON or a frozen model")

@@ -153,11 +153,11 @@ class _Memory:
 
 
 def _memory() -> _Memory:
-    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"  # a home may be that of several machines
-    return _memory_of(os.getpid(), private.folder(FOLDER) / f"{host}.sqlite")
+    return _memory_of(os.getpid(), os.environ.get(private.VARIABLE), os.environ.get("HOME"))
 
 
 @lru_cache(maxsize=4)
-def _memory_of(process: int, path: Path) -> _Memory:
-    """One for a process: a child must not use its parent's connection."""
-    return _Memory(path)
+def _memory_of(process: int, *places: str | None) -> _Memory:
+    """One for a process and its private folder: a child must not use its parent's connection."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"  # a home may be that of several machines
+    return _Memory(private.folder(FOLDER) / f"{host}.sqlite")

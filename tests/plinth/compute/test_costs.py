@@ -63,6 +63,15 @@ def test_the_time_of_processes_that_a_task_starts_counts(tmp_path: Path) -> None
     child.communicate(b"\n")
 
 
+def test_a_process_without_children_searches_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*given: object) -> None:
+        raise ChildProcessError
+
+    monkeypatch.setattr(costs.os, "waitid", none)
+    monkeypatch.delattr(costs, "_children")
+    assert costs.measured(lambda store, task: task, Store(tmp_path), 1)[0] == 1
+
+
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     space, one = Workspace(tmp_path), StepCost(tasks=2, cpu_s=1.5, opened=3, written=4)
     assert costs.load(space, "web/c4") is None

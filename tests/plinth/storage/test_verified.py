@@ -119,6 +119,15 @@ def test_the_memory_is_bounded_and_forgets_the_oldest(
     assert sqlite3.connect(database).execute("select count(*) from reads").fetchone() == (3,)
 
 
+def test_its_folder_is_looked_up_once(memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, original = list[str](), private.folder
+    monkeypatch.setattr(private, "folder", lambda name: asked.append(name) or original(name))
+    store = Store(tmp_path / "store")
+    for blob in [store.put_bytes(TEXT), store.put_bytes(FORGED)]:
+        store.open_path(blob)
+    assert asked == [verified.FOLDER]
+
+
 def test_a_damaged_memory_costs_hashing_again(memory: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     blob = store.put_bytes(TEXT)
