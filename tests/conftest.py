@@ -29,6 +29,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from plinth.compute import progress
+from plinth.compute.engine import LocalEngine
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
 from tests import isolation, services, shared
@@ -95,6 +96,14 @@ def own_trust(trust_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     own = shutil.copytree(trust_folder, tmp_path / "own-trust", ignore=shutil.ignore_patterns("seen.json", ".*"))
     monkeypatch.setenv(TRUST_VARIABLE, str(own))
     return own
+
+
+@pytest.fixture(scope="session")
+def two_workers() -> Iterator[LocalEngine]:
+    """Worker processes that tests share: each imports what its tasks need once."""
+    with LocalEngine(2) as engine:
+        list(engine.map(abs, [0, 0]))  # they start here, and not in the test that uses them first
+        yield engine
 
 
 def make_trust(folder: Path) -> None:

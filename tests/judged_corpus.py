@@ -1,6 +1,7 @@
 """A corpus of two buckets, judged by the real stages on real annotators, published in a workspace.
 
-`build(folder)` takes about a second. `PLANTED` says what lies in it; ids follow from bucket, uri and text.
+`build(folder)` takes about a second, `copy(…)` copies what one test process built. `PLANTED` lists what is in it; ids
+follow from bucket, uri and text.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
@@ -36,6 +38,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from tests import shared
 from tests.rights import permitting
 
 RULES = (
@@ -92,6 +95,11 @@ def build(folder: Path, rules: Policy = POLICY) -> Context:
     mixed = _keep(ctx, mixture.run(ctx, wanted, cut))
     _keep(ctx, funnel.run(ctx, documents, decided, curated, cut, mixed))
     return ctx
+
+
+def copy(factory: pytest.TempPathFactory, folder: Path) -> Context:
+    """A copy in `folder / "workspace"` of the corpus, which is built once in a test session."""
+    return Context(Workspace(shared.copied(shared.once(factory, "judged", build), folder) / "workspace"))
 
 
 def ledger_of(ctx: Context, **changes: Any) -> ledger.Made:

@@ -18,7 +18,7 @@ Plinth = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return judged_corpus.build(tmp_path_factory.mktemp("judged")).workspace.root
+    return judged_corpus.copy(tmp_path_factory, tmp_path_factory.mktemp("judged")).workspace.root
 
 
 @pytest.fixture

@@ -165,3 +165,9 @@ class Tools:
 def tiny(tmp_path: Path) -> Tools:
     """Tiny corpora in a workspace of their own."""
     return Tools(Context(Workspace(tmp_path / "workspace").ensure()))
+
+
+@pytest.fixture(scope="module")
+def shared_tiny(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    """Tiny corpora in a workspace that the tests of a module share."""
+    return Tools(Context(Workspace(tmp_path_factory.mktemp("tiny") / "workspace").ensure()))

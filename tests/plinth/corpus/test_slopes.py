@@ -43,7 +43,7 @@ from tests.plinth.corpus.conftest import Corpus, Doc
 
 TIMES = (1, 2, 4, 8)
 #: Parts at the least size: above every limit below, so that no cost hides under one.
-PARTS = 8
+PARTS = 6
 MOST_SLOPE = 1.1
 STATS = {"stats": {"documents": 8, "text_bytes": 100, "source_bytes": 100}}
 NO_REJECTS = {"rejects": {}, "rejected_bytes": 0}
@@ -205,7 +205,9 @@ def test_repeats_of_a_snapshot_cost_no_more_per_part_where_there_are_more_parts(
 
 
 @pytest.mark.parametrize("here", [0, 1 << 30])
-def test_an_inventory_reads_what_is_much_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: int) -> None:
+def test_an_inventory_reads_what_is_much_on_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: LocalEngine, here: int
+) -> None:
     """This process lists and remembers; it opens no file of a source that is larger than `HERE_BYTES`."""
     for number in range(40):
         (tmp_path / f"{number:02d}.jsonl").write_text(f'{{"text": "{number}"}}\n' * 50)
@@ -214,10 +216,9 @@ def test_an_inventory_reads_what_is_much_on_workers(tmp_path: Path, monkeypatch:
     opened: list[str] = []
     original = listing.open_stream
     monkeypatch.setattr(listing, "open_stream", lambda fs, *given: opened.append(given[0]) or original(fs, *given))
-    with LocalEngine(2) as engine:
-        found = listing.inventory(
-            str(tmp_path), tmp_path, cutter=partial(cutter, "jsonl", piece_bytes=200), spread=engine.map
-        )
+    found = listing.inventory(
+        str(tmp_path), tmp_path, cutter=partial(cutter, "jsonl", piece_bytes=200), spread=two_workers.map
+    )
     assert [one.sha256 for one in found] == [
         hashlib.sha256((tmp_path / f"{number:02d}.jsonl").read_bytes()).hexdigest() for number in range(40)
     ]

@@ -13,7 +13,7 @@ from tests.judged_corpus import PLANTED, texts
 
 @pytest.fixture(scope="module")
 def ctx(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    return judged_corpus.build(tmp_path_factory.mktemp("judged"))
+    return judged_corpus.copy(tmp_path_factory, tmp_path_factory.mktemp("judged"))
 
 
 def row_of(kind: int, bucket: str = "web") -> int:

@@ -106,7 +106,7 @@ def test_an_object_that_changed_since_the_inventory_is_refused(bucket: Bucket, t
 def test_an_object_that_changes_or_goes_while_it_is_read_is_refused(
     bucket: Bucket, tmp_path: Path, change: str
 ) -> None:
-    data = noise(40 * 2**20)
+    data = noise(12 * 2**20)
     bucket.put("crawl/a", data)
     (file,) = listing.inventory(bucket.uri("crawl"), tmp_path)
 

@@ -20,10 +20,16 @@ from plinth.storage.parts import read_table
 from tests.rights import MIT
 
 
+@pytest.fixture(scope="module")
+def tiny(shared_tiny: Any) -> Any:
+    return shared_tiny
+
+
 def words(picks: random.Random, count: int) -> list[str]:
     return [f"w{picks.randrange(10**9)}" for _ in range(count)]
 
 
+@pytest.fixture(scope="module")
 def cascade(tiny: Any) -> tuple[Any, dict[str, Any]]:
     """A corpus with one document for every way out of training."""
     picks = random.Random(1)
@@ -47,8 +53,8 @@ def cascade(tiny: Any) -> tuple[Any, dict[str, Any]]:
     return corpus, docs
 
 
-def test_every_way_out_hand_worked(tiny: Any) -> None:
-    corpus, docs = cascade(tiny)
+def test_every_way_out_hand_worked(cascade: Any) -> None:
+    corpus, docs = cascade
     rows = corpus.rows(corpus.verdicts["a"])
     assert {name: (rows[doc.id]["decision"], rows[doc.id]["reason"]) for name, doc in docs.items()} == {
         "bad": ("drop", "too_short"),
@@ -63,8 +69,8 @@ def test_every_way_out_hand_worked(tiny: Any) -> None:
     assert all(rows[doc.id]["id"] == doc.id for doc in docs.values())
 
 
-def test_clusters_are_the_near_ones_where_there_are_any(tiny: Any) -> None:
-    corpus, docs = cascade(tiny)
+def test_clusters_are_the_near_ones_where_there_are_any(cascade: Any) -> None:
+    corpus, docs = cascade
     rows = corpus.rows(corpus.verdicts["a"])
     both = (min(docs["copy"].id, docs["near"].id), 2)
     assert (rows[docs["copy"].id]["cluster"], rows[docs["copy"].id]["cluster_size"]) == both
@@ -74,8 +80,8 @@ def test_clusters_are_the_near_ones_where_there_are_any(tiny: Any) -> None:
     assert (rows[docs["leak"].id]["cluster"], rows[docs["leak"].id]["cluster_size"]) == (docs["leak"].id, 1)
 
 
-def test_statistics_hand_worked(tiny: Any) -> None:
-    corpus, docs = cascade(tiny)
+def test_statistics_hand_worked(cascade: Any) -> None:
+    corpus, docs = cascade
     size = {name: len(doc.text.encode()) for name, doc in docs.items()}
     stats = corpus.verdicts["a"].stats
     assert (stats["documents"], stats["bytes"]) == (8, sum(size.values()))
@@ -92,8 +98,8 @@ def test_statistics_hand_worked(tiny: Any) -> None:
     }
 
 
-def test_edits_pass_through_and_rows_align(tiny: Any) -> None:
-    corpus, docs = cascade(tiny)
+def test_edits_pass_through_and_rows_align(cascade: Any, tiny: Any) -> None:
+    corpus, docs = cascade
     edits = corpus.rows(corpus.verdicts["a"])[docs["edited"].id]["edits"]
     assert edits == [{"start_cp": 11, "end_cp": 25, "replacement": "<email>", "reason": "pii"}]
     for part, judged in zip(corpus.documents["a"].parts, corpus.verdicts["a"].parts, strict=True):
@@ -102,8 +108,8 @@ def test_edits_pass_through_and_rows_align(tiny: Any) -> None:
         assert ids[0] == ids[1]
 
 
-def test_a_sidecar_of_another_bucket_is_refused(tiny: Any) -> None:
-    corpus, _ = cascade(tiny)
+def test_a_sidecar_of_another_bucket_is_refused(cascade: Any, tiny: Any) -> None:
+    corpus, _ = cascade
     other = tiny.corpus({"b": [[tiny.Doc("alone")]]})
     shared = (corpus.exact, corpus.near, corpus.holdout, corpus.contamination)
     with pytest.raises(IntegrityError, match="exact of bucket b"):
@@ -122,6 +128,7 @@ def held_out(tiny: Any, docs: list[Any], text: str) -> Any:
     return next(doc for i in range(10_000) if rank(1, (doc := tiny.Doc(text, str(i))).id) < lowest)
 
 
+@pytest.fixture(scope="module")
 def whole_cascade(tiny: Any) -> tuple[Any, dict[str, Any]]:
     """A corpus with a document for what each of the later stages does; all stages on."""
     picks = random.Random(2)
@@ -157,8 +164,8 @@ def whole_cascade(tiny: Any) -> tuple[Any, dict[str, Any]]:
     return corpus, docs
 
 
-def test_the_whole_cascade_hand_worked(tiny: Any) -> None:
-    corpus, docs = whole_cascade(tiny)
+def test_the_whole_cascade_hand_worked(whole_cascade: Any) -> None:
+    corpus, docs = whole_cascade
     rows = corpus.rows(corpus.verdicts["a"])
     assert {name: (rows[doc.id]["decision"], rows[doc.id]["reason"]) for name, doc in docs.items()} == {
         "first": ("train", None),
@@ -180,8 +187,8 @@ def test_the_whole_cascade_hand_worked(tiny: Any) -> None:
     assert corpus.holdout.inputs["dedup/substring"] == corpus.substring.digest
 
 
-def test_edits_of_all_stages_are_one_sorted_list(tiny: Any) -> None:
-    corpus, docs = whole_cascade(tiny)
+def test_edits_of_all_stages_are_one_sorted_list(whole_cascade: Any) -> None:
+    corpus, docs = whole_cascade
     text, edits = docs["passage"].text, corpus.rows(corpus.verdicts["a"])[docs["passage"].id]["edits"]
     assert [edit["reason"] for edit in edits] == ["repeated_passage", "pii", "repeated_line"]
     assert all(a["end_cp"] <= b["start_cp"] for a, b in pairwise(edits))
@@ -190,8 +197,8 @@ def test_edits_of_all_stages_are_one_sorted_list(tiny: Any) -> None:
     assert apply_edits(text, edits) == f"{kept} 😀 <email> {line}\nend"
 
 
-def test_removed_bytes_are_those_of_the_edits(tiny: Any) -> None:
-    corpus, docs = whole_cascade(tiny)
+def test_removed_bytes_are_those_of_the_edits(whole_cascade: Any) -> None:
+    corpus, docs = whole_cascade
     rows = corpus.rows(corpus.verdicts["a"])
     kept = [doc for doc in docs.values() if rows[doc.id]["decision"] == "train"]
     left = sum(len(apply_edits(doc.text, rows[doc.id]["edits"]).encode()) for doc in kept)

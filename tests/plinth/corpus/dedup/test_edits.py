@@ -27,7 +27,7 @@ STAGES: dict[str, Callable[[Any], Manifest]] = {
     "lines": lambda c: lines.run(
         c.ctx, LineParameters(min_characters=20, **LOOSE), c.documents, c.exact, range_rows=40
     ),
-    "substring": lambda c: substring.run(c.ctx, Substring(min_tokens=8, **LOOSE), c.documents, c.exact, range_rows=40),
+    "substring": lambda c: substring.run(c.ctx, Substring(min_tokens=8, **LOOSE), c.documents, c.exact, range_rows=400),
     "semantic": lambda c: semantic.run(
         c.ctx, Semantic(buckets=("a", "b"), threshold=0.6, min_words=5), c.documents, c.exact, range_rows=40
     ),

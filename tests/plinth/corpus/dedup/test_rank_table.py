@@ -45,10 +45,11 @@ def judged(tiny: Any, dedup: Dedup, swap: bool = False) -> tuple[list[Any], set[
             corpus.documents[bucket] = manifest(documents.asset, Step(name="t", version="1"), {}, parts)
             quality[bucket] = manifest(f"{bucket}/judge", Step(name="t", version="1"), {}, scores)
         given = quality if dedup.quality else None
-        same = exact.run(tiny.ctx, dedup, corpus.documents, corpus.policies, quality=given)
-        signed = {b: minhash.signatures(tiny.ctx, b, dedup.minhash, one) for b, one in corpus.documents.items()}
-        near = minhash.run(tiny.ctx, dedup, corpus.documents, signed, same, quality=given)
-        found = corpus.rows(same if kind == "exact" else near)
+        made = exact.run(tiny.ctx, dedup, corpus.documents, corpus.policies, quality=given)
+        if kind == "near":
+            signed = {b: minhash.signatures(tiny.ctx, b, dedup.minhash, one) for b, one in corpus.documents.items()}
+            made = minhash.run(tiny.ctx, dedup, corpus.documents, signed, made, quality=given)
+        found = corpus.rows(made)
         assert {row["size"] for row in found.values()} == {4}
         assert len({row["cluster"] for row in found.values()}) == 1
         survivors.append({identity for identity, row in found.items() if row["survivor"]})

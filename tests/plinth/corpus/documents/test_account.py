@@ -112,7 +112,7 @@ def test_a_record_that_is_lost_on_the_way_stops_the_stage(tmp_path: Path, monkey
     assert "9 of 9 files, 30 of 31 records" in str(failure.value)
 
 
-def test_an_id_that_repeats_loses_no_text(tmp_path: Path) -> None:
+def test_an_id_that_repeats_loses_no_text(tmp_path: Path, two_workers: LocalEngine) -> None:
     """Pages of one book, parts of one parent, and empty identifiers: on any number of workers the same documents."""
     rows = [[line(f"Page {i}.", id="book-1", page=i) for i in range(4)]]
     rows += [[line(f"Part {i}.", metadata={"id": "parent"}) for i in range(4)]]
@@ -125,8 +125,7 @@ def test_an_id_that_repeats_loses_no_text(tmp_path: Path) -> None:
     assert [row["text"] for row in read] == [json.loads(own)["text"] for file in rows for own in file]
     assert len({row["uri"] for row in read}) == len({row["id"] for row in read}) == 11
     assert (found.records, found.documents, found.repeats, found.repeated_ids) == (11, 11, 0, 2)
-    with LocalEngine(2) as engine:
-        assert run(tmp_path / "two", bucket("jsonl"), engine)[1].digest == made.digest
+    assert run(tmp_path / "two", bucket("jsonl"), two_workers)[1].digest == made.digest
 
 
 def test_dates_that_cannot_be_read_are_counted(tmp_path: Path) -> None:

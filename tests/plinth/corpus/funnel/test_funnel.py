@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from copy import copy
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,11 @@ from plinth.compute.stage import manifest
 from plinth.corpus.funnel import funnel
 from plinth.corpus.protected.heldout_parameters import Holdout
 from plinth.records import Manifest, Step
+
+
+@pytest.fixture(scope="module")
+def tiny(shared_tiny: Any) -> Any:
+    return shared_tiny
 
 
 def words(picks: random.Random, count: int) -> str:
@@ -25,7 +31,8 @@ def stats_only(asset: str, stats: Mapping[str, Any] = MappingProxyType({})) -> M
     return manifest(asset, Step(name="test", version="1"), {}, (), stats)
 
 
-def corpus_of(tiny: Any) -> Any:
+@pytest.fixture(scope="module")
+def whole(tiny: Any) -> Any:
     picks = random.Random(1)
     buckets = {}
     for bucket in ("a", "b"):
@@ -39,8 +46,15 @@ def corpus_of(tiny: Any) -> Any:
     return corpus
 
 
-def test_every_document_and_byte_is_accounted_for(tiny: Any) -> None:
-    corpus = corpus_of(tiny)
+@pytest.fixture
+def corpus(whole: Any) -> Any:
+    """The corpus; a test may exchange its manifests of documents."""
+    own = copy(whole)
+    own.documents = dict(whole.documents)
+    return own
+
+
+def test_every_document_and_byte_is_accounted_for(tiny: Any, corpus: Any) -> None:
     made = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated)
     for account in (*made.stats["buckets"].values(), made.stats["total"]):
         names = [row["stage"] for row in account["stages"]]
@@ -67,8 +81,7 @@ def test_every_document_and_byte_is_accounted_for(tiny: Any) -> None:
     assert total["stages"][3]["removed"] > 0
 
 
-def test_effective_budget_hand_worked(tiny: Any) -> None:
-    corpus = corpus_of(tiny)
+def test_effective_budget_hand_worked(tiny: Any, corpus: Any) -> None:
     shards = {b: stats_only(f"{b}/shards", {"tokens": n}) for b, n in (("a", 1000), ("b", 500))}
     packing = {"targets": 100, "padding": 0, "masked": 10}
     mixture = stats_only("mixture", {"packing": {"r_pad": 0.05}, "buckets": {"a": {"packing": packing}}})
@@ -99,8 +112,7 @@ def test_an_empty_bucket_divides_by_nothing(tiny: Any) -> None:
     assert effective["rho_quality"] == 0
 
 
-def test_before_there_is_curated_text(tiny: Any) -> None:
-    corpus = corpus_of(tiny)
+def test_before_there_is_curated_text(tiny: Any, corpus: Any) -> None:
     early = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts).stats["total"]
     later = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["total"]
     assert early["stages"] == later["stages"][:-1]
@@ -111,9 +123,8 @@ def test_before_there_is_curated_text(tiny: Any) -> None:
     assert early["effective"]["effective_bytes"] == pytest.approx(later["effective"]["effective_bytes"] * cut)
 
 
-def test_any_stage_that_the_verdicts_have_is_in_its_place(tiny: Any) -> None:
+def test_any_stage_that_the_verdicts_have_is_in_its_place(tiny: Any, corpus: Any) -> None:
     """Stages that a recipe switches on stand between near duplicates and the holdout, and count as duplicates."""
-    corpus = corpus_of(tiny)
     plain = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts).stats["buckets"]["a"]
     stats = dict(corpus.verdicts["a"].stats)
     stats["stages"] = stats["stages"] | {"substring": 2, "lines": 1, "look": 1}
@@ -148,8 +159,7 @@ def test_rules_fire_first_and_alone(tiny: Any) -> None:
     assert total["stages"][0]["tokens_removed"] is None
 
 
-def test_protected_sets_give_their_own_reasons(tiny: Any) -> None:
-    corpus = corpus_of(tiny)
+def test_protected_sets_give_their_own_reasons(tiny: Any, corpus: Any) -> None:
     stats = dict(corpus.verdicts["a"].stats)
     stats["stages"] = stats["stages"] | {"protected": 3}
     stats["stage_bytes"] = stats["stage_bytes"] | {"protected": 30}
@@ -161,8 +171,7 @@ def test_protected_sets_give_their_own_reasons(tiny: Any) -> None:
     assert made["reasons"] == {"bad": {"documents": 1, "bytes": 10}, "in_gsm8k": {"documents": 2, "bytes": 20}}
 
 
-def test_quarantine_is_removed_by_the_first_stage_and_is_no_failure_to_parse(tiny: Any) -> None:
-    corpus = corpus_of(tiny)
+def test_quarantine_is_removed_by_the_first_stage_and_is_no_failure_to_parse(tiny: Any, corpus: Any) -> None:
     corpus.documents["a"] = with_stats(corpus.documents["a"], rejects={"parser": 8, "empty": 2, "illegal_content": 5})
     account = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["buckets"]["a"]
     assert account["stages"][0]["removed"] == 15
@@ -170,8 +179,7 @@ def test_quarantine_is_removed_by_the_first_stage_and_is_no_failure_to_parse(tin
     assert account["effective"]["rho_parse"] == 55 / 63  # the empty ones are no failures
 
 
-def test_pages_captured_again_are_duplicates_and_no_failures(tiny: Any) -> None:
-    corpus = corpus_of(tiny)
+def test_pages_captured_again_are_duplicates_and_no_failures(tiny: Any, corpus: Any) -> None:
     before = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["buckets"]["a"]["effective"]
     text = corpus.documents["a"].stats["text_bytes"]
     again = {"rejects": {"seen_before": 7}, "seen_before_bytes": text}
@@ -185,8 +193,7 @@ def test_pages_captured_again_are_duplicates_and_no_failures(tiny: Any) -> None:
     assert after["effective_bytes"] == pytest.approx(before["effective_bytes"])
 
 
-def test_a_bucket_has_the_account_of_its_files_and_records(tiny: Any) -> None:
-    corpus = corpus_of(tiny)
+def test_a_bucket_has_the_account_of_its_files_and_records(tiny: Any, corpus: Any) -> None:
     sources = {name: stats_only(f"{name}/sources", {"found": 3, "not_read": {".md": 1}}) for name in corpus.documents}
     documents = {**corpus.documents, "a": with_stats(corpus.documents["a"], files_read=2, records=65)}
     made = funnel.run(tiny.ctx, documents, corpus.verdicts, corpus.curated, sources=sources)

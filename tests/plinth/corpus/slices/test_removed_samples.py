@@ -23,7 +23,7 @@ from tests.judged_corpus import PLANTED
 
 @pytest.fixture(scope="module")
 def ctx(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    return judged_corpus.build(tmp_path_factory.mktemp("judged"))
+    return judged_corpus.copy(tmp_path_factory, tmp_path_factory.mktemp("judged"))
 
 
 def ids(rows: list[dict[str, object]]) -> list[str]:

@@ -30,7 +30,7 @@ from tests.judged_corpus import ANNOTATORS, POLICY, texts
 
 @pytest.fixture(scope="module")
 def ctx(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    return judged_corpus.build(tmp_path_factory.mktemp("judged"))
+    return judged_corpus.copy(tmp_path_factory, tmp_path_factory.mktemp("judged"))
 
 
 @pytest.fixture(scope="module")

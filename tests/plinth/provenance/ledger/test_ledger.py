@@ -31,7 +31,7 @@ GUIDE = Path(__file__).parents[4] / "docs" / "audit.md"
 
 @pytest.fixture(scope="module")
 def ctx(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    return judged_corpus.build(tmp_path_factory.mktemp("judged"))
+    return judged_corpus.copy(tmp_path_factory, tmp_path_factory.mktemp("judged"))
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +134,11 @@ def test_before_there_are_tokens(ctx: Context) -> None:
     assert table.schema.equals(read_table(ctx.store, ctx.refs.current("ledger").named("web/part-")[0]).schema)
 
 
-def test_workers_change_nothing(ctx: Context, exported: Path, tmp_path: Path) -> None:
-    other = judged_corpus.build(tmp_path)
-    with LocalEngine(2) as engine:
-        made = ledger.run(Context(other.workspace, engine), ledger_of(other))
+def test_workers_change_nothing(
+    ctx: Context, exported: Path, two_workers: LocalEngine, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    other = judged_corpus.copy(tmp_path_factory, tmp_path)
+    made = ledger.run(Context(other.workspace, two_workers), ledger_of(other))
     assert made.digest == ctx.refs.current("ledger").digest
 
 

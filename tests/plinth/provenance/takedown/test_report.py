@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +17,29 @@ from plinth.provenance.takedown.rebuild import UP_TO_DATE, DownstreamAsset
 from plinth.provenance.takedown.remaining import NOT_TAINTED, TAINTED, near_duplicates_left
 from plinth.provenance.takedown.removal import propose
 from plinth.records import Manifest
+from plinth.training import config
+from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Timeline
 from plinth.trust import dsse
 from tests.taken_corpus import COPY, FILES, LINES, PAGE, Corpus, essay
 
 
-@pytest.fixture
-def removed(corpus: Corpus) -> tuple[Corpus, Any]:
+@pytest.fixture(scope="module")
+def whole(whole_corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, RunConfig]:
     """A run that read everything, then a removal and a new corpus that no run has read."""
+    corpus = whole_corpus.copied(tmp_path_factory.mktemp("removed") / "copy")
     run = corpus.train()
     exclude(corpus, "text", essay(0))
     corpus.build()
+    return corpus, run
+
+
+@pytest.fixture
+def removed(whole: tuple[Corpus, RunConfig], tmp_path: Path) -> tuple[Corpus, RunConfig]:
+    """A copy that a test may change."""
+    corpus = whole[0].copied(tmp_path / "removed")
+    run = whole[1].model_copy(update={"workspace": str(corpus.ctx.workspace.root)})
+    config.write(run)
     return corpus, run
 
 

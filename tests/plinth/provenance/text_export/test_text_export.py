@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import InlineEngine, LocalEngine
+from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import manifest
 from plinth.corpus.sources.readers import read
 from plinth.errors import IntegrityError, SourceError, StorageError
@@ -28,7 +27,7 @@ from plinth.storage import listing
 from plinth.storage.parts import read_table
 from plinth_jobs.cli.root import call
 from plinth_registry import taint
-from tests import judged_corpus
+from tests import judged_corpus, shared
 from tests.judged_corpus import PLANTED, ledger_of
 from tests.plinth.corpus.sources.conftest import make_source
 from tests.rights import permitting
@@ -86,8 +85,8 @@ def test_rows_are_curated_text_with_the_ledger(ctx: Context, tmp_path: Path) -> 
     assert not {"shard", "tokens", "mixture_weight"} & set(next(iter(by_id.values())))
 
 
-def test_text_that_may_not_be_passed_on_stays(tmp_path: Path) -> None:
-    ctx = judged_corpus.build(tmp_path)
+def test_text_that_may_not_be_passed_on_stays(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    ctx = judged_corpus.copy(tmp_path_factory, tmp_path)
     ctx.refs.publish(ledger.run(ctx, ledger_of(ctx)), "key")
     ctx.refs.publish(card_of(ctx), "key")
     with pytest.raises(SourceError, match=r"bucket web may not be passed on[\s\S]*a\.example, 2026-46"):
@@ -104,11 +103,11 @@ def test_planted_text_stays(ctx: Context, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_documents_under_a_licence_that_may_not_be_passed_on_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(judged_corpus.SOURCE["terms"], "redistribute", True)
     monkeypatch.setattr(judged_corpus, "RIGHTS", permitting("MIT", "CC0-1.0", redistribute=("CC0-1.0",)))
-    ctx = judged_corpus.build(tmp_path)
+    ctx = judged_corpus.build(shared.copied(ctx.workspace.root.parent, tmp_path))
     ctx.refs.publish(ledger.run(ctx, ledger_of(ctx)), "key")
     ctx.refs.publish(card_of(ctx), "key")
     made = run(ctx, tmp_path / "out", buckets=("prose",))
@@ -119,10 +118,11 @@ def test_documents_under_a_licence_that_may_not_be_passed_on_stay(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "jsonl.zst"])
-def test_the_same_bytes_on_any_number_of_workers_and_again(ctx: Context, tmp_path: Path, kind: str) -> None:
+def test_the_same_bytes_on_any_number_of_workers_and_again(
+    ctx: Context, two_workers: LocalEngine, tmp_path: Path, kind: str
+) -> None:
     one = run(ctx, tmp_path / "one", kind)
-    with LocalEngine(2) if kind == "parquet" else nullcontext(InlineEngine()) as engine:
-        two = run(Context(ctx.workspace, engine), tmp_path / "two", kind)
+    two = run(Context(ctx.workspace, two_workers), tmp_path / "two", kind)
     assert files(tmp_path / "one") == files(tmp_path / "two")
     assert one == two == run(ctx, tmp_path / "one", kind)
     assert set(files(tmp_path / "one")) == {*one.files, "manifest.json"}
@@ -246,7 +246,10 @@ def test_datatrove_reads_it(ctx: Context, tmp_path: Path, kind: str) -> None:
         assert (metadata["domain"], metadata["uri"], metadata["licence"]) == ("a.example", row["uri"], row["licence"])
 
 
-def test_the_command(ctx: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    ctx: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plinth.compute.threads.cores", lambda: 1)
     given = ["-w", str(ctx.workspace.root), "export"]
     assert call([*given, "text", "--to", str(tmp_path / "out"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -277,8 +280,10 @@ def test_it_is_a_source_again(ctx: Context, tmp_path: Path, kind: str) -> None:
     assert not found
 
 
-def test_tainted_text_and_tokens_stay(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    ctx = judged_corpus.build(tmp_path)
+def test_tainted_text_and_tokens_stay(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ctx = judged_corpus.copy(tmp_path_factory, tmp_path)
     ctx.refs.publish(card_of(ctx), "key")
     marked = taint.mark(ctx, ctx.refs.current("web/documents").digest, "compliance@example.org", "must go")
     place, of = ["--to", str(tmp_path / "out")], ["-w", str(ctx.workspace.root)]

@@ -60,18 +60,16 @@ HOSTILE = (
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_time_grows_with_the_text_and_not_faster(piece: str) -> None:
     """32 times the text may cost ten times as much again, for the noise of a busy machine; a square costs 1,024."""
-    small, large = (column([piece * (size // len(piece))]) for size in (10_000, 320_000))
+    small, large = (column([piece * (size // len(piece))]) for size in (2_500, 80_000))
     annotate(small, PiiParams())
-    assert best(large) <= 320 * max(best(small), 2e-4)
+    limit = 320 * max(seconds(small), 5e-5)
+    assert any(seconds(large) <= limit for _ in range(3))
 
 
-def best(batch: pa.RecordBatch) -> float:
-    seconds = []
-    for _ in range(3):
-        started = time.process_time()
-        annotate(batch, PiiParams(kinds=pii.KINDS))
-        seconds.append(time.process_time() - started)
-    return min(seconds)
+def seconds(batch: pa.RecordBatch) -> float:
+    started = time.process_time()
+    annotate(batch, PiiParams(kinds=pii.KINDS))
+    return time.process_time() - started
 
 
 def test_places_are_as_many_as_the_text_is_long() -> None:

@@ -67,7 +67,7 @@ RULES: dict[str, dict[str, Callable[[Row], bool]]] = {
 STOPPED = ("lorem_ipsum", "curly_bracket")
 
 
-def documents(most: int, size: int = 60_000) -> list[str]:
+def documents(most: int, size: int = 30_000) -> list[str]:
     """Sources of the standard library, and descriptions and notes of installed packages."""
     texts = []
     for root, pattern in (

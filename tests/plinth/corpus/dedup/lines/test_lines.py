@@ -145,7 +145,9 @@ def reference(docs: Sequence[Any], limit: int) -> dict[str, str]:
     return left
 
 
-@pytest.mark.parametrize(("parts", "range_rows"), [(1, 10**6), (7, 10**6), (7, 9)])
+@pytest.mark.parametrize(
+    ("parts", "range_rows"), [(1, 10**6), pytest.param(7, 10**6, marks=pytest.mark.exhaustive), (7, 9)]
+)
 def test_agrees_with_a_dictionary_whatever_the_parts(tiny: Any, parts: int, range_rows: int) -> None:
     rng = random.Random(5)
     pool = [
@@ -162,9 +164,8 @@ def test_agrees_with_a_dictionary_whatever_the_parts(tiny: Any, parts: int, rang
     assert texts(corpus) == reference(survivors, 2)
 
 
-def test_the_same_bytes_with_two_workers(tiny: Any, tmp_path: Path) -> None:
+def test_the_same_bytes_with_two_workers(tiny: Any, tmp_path: Path, two_workers: LocalEngine) -> None:
     docs = [tiny.Doc(f"{A}\n{n}\n{B if n % 2 else C}\n", str(n)) for n in range(20)]
     buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}
-    with LocalEngine(2) as engine:
-        two = type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=engine))
-        assert made(two, buckets, 5).lines.digest == made(tiny, buckets).lines.digest
+    two = type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=two_workers))
+    assert made(two, buckets, 5).lines.digest == made(tiny, buckets).lines.digest

@@ -34,9 +34,9 @@ def indexed(tiny: Any, **params: Any) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("params", [{}, {"shingle_characters": 20, "max_characters": None}])
-def test_duplicates_of_a_text_nearest_first(tiny: Any, params: dict[str, Any]) -> None:
-    _, docs = indexed(tiny, **params)
-    with query.open_published(tiny.ctx) as opened:
+def test_duplicates_of_a_text_nearest_first(shared_tiny: Any, params: dict[str, Any]) -> None:
+    _, docs = indexed(shared_tiny, **params)
+    with query.open_published(shared_tiny.ctx) as opened:
         found = opened.near(docs[0].text)
     assert {match.id for match in found[:2]} == {docs[0].id.hex(), docs[41].id.hex()}  # a dropped one is found too
     assert [match.exact for match in found] == [True, True, False]
@@ -48,9 +48,9 @@ def test_duplicates_of_a_text_nearest_first(tiny: Any, params: dict[str, Any]) -
         assert found[2].similarity == pytest.approx(jaccard(*sets))
 
 
-def test_threshold_limit_strangers_short_and_empty_texts(tiny: Any) -> None:
-    _, docs = indexed(tiny)
-    with query.open_published(tiny.ctx) as opened:
+def test_threshold_limit_strangers_short_and_empty_texts(shared_tiny: Any) -> None:
+    _, docs = indexed(shared_tiny)
+    with query.open_published(shared_tiny.ctx) as opened:
         assert len(opened.near(docs[0].text, threshold=0.999)) == 2
         assert len(opened.near(docs[0].text, limit=1)) == 1
         assert opened.near("nothing that is in this corpus at all, I am sure of it") == []
@@ -70,11 +70,11 @@ def test_texts_that_are_gone_leave_their_estimates(tiny: Any) -> None:
     assert found[2].estimated == pytest.approx(0.93, abs=0.07)
 
 
-def test_what_became_of_a_match(tiny: Any) -> None:
-    _, docs = indexed(tiny)
-    with query.open_published(tiny.ctx) as opened:
+def test_what_became_of_a_match(shared_tiny: Any) -> None:
+    _, docs = indexed(shared_tiny)
+    with query.open_published(shared_tiny.ctx) as opened:
         matches = opened.near(docs[0].text)
-        fates = {match.uri: query.fate(tiny.ctx, match) for match in matches}
+        fates = {match.uri: query.fate(shared_tiny.ctx, match) for match in matches}
     assert fates["test:same"] == {"exact_survivor": False, "near_survivor": False}
     assert fates["test:doc0"]["exact_survivor"] is True
     assert {fates["test:doc0"]["near_survivor"], fates["test:close"]["near_survivor"]} == {True, False}
@@ -109,13 +109,13 @@ def test_no_index_is_named(tiny: Any) -> None:
         query.open_published(tiny.ctx)
 
 
-def test_the_command(tiny: Any, tmp_path: Path, capsys: Any) -> None:
+def test_the_command(shared_tiny: Any, tmp_path: Path, capsys: Any) -> None:
     from plinth_jobs.cli.root import call
 
-    _, docs = indexed(tiny)
+    _, docs = indexed(shared_tiny)
     page = tmp_path / "page.txt"
     page.write_text(docs[0].text)
-    base = ["near", "--workspace", str(tiny.ctx.workspace.root)]
+    base = ["near", "--workspace", str(shared_tiny.ctx.workspace.root)]
     assert call([*base, str(page), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [match["exact"] for match in found] == [True, True, False]

@@ -160,9 +160,11 @@ def planted(rng: random.Random, count: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("parts", "range_rows"), [(1, 10**6), (7, 10**6), (7, 50)])
+@pytest.mark.parametrize(
+    ("parts", "range_rows"), [(1, 10**6), pytest.param(7, 10**6, marks=pytest.mark.exhaustive), (7, 200)]
+)
 def test_the_same_cuts_with_one_part_or_seven(tiny: Any, parts: int, range_rows: int) -> None:
-    docs = [tiny.Doc(text, str(n)) for n, text in enumerate(planted(random.Random(6), 80))]
+    docs = [tiny.Doc(text, str(n)) for n, text in enumerate(planted(random.Random(6), 40))]
     size = -(-len(docs) // parts)
     corpus = made(tiny, {"a": [docs[i : i + size] for i in range(0, len(docs), size)]}, range_rows, min_tokens=20)
     docs = [doc for doc in docs if corpus.rows(corpus.exact)[doc.id]["survivor"]]

@@ -31,7 +31,7 @@ from tests.rights import permitting
 
 @pytest.fixture(scope="module")
 def ctx(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    return judged_corpus.build(tmp_path_factory.mktemp("judged"))
+    return judged_corpus.copy(tmp_path_factory, tmp_path_factory.mktemp("judged"))
 
 
 def changed(**drops: str) -> Policy:
@@ -89,9 +89,11 @@ def test_other_edits_are_counted(ctx: Context) -> None:
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_stored_outcomes_are_used_only_while_they_hold(tmp_path: Path, stale: bool) -> None:
+def test_stored_outcomes_are_used_only_while_they_hold(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, stale: bool
+) -> None:
     """An annotator that ran again makes what the policy stored of its columns worthless."""
-    ctx = judged_corpus.build(tmp_path)
+    ctx = judged_corpus.copy(tmp_path_factory, tmp_path)
     if stale:
         scores = ctx.refs.current("web/gopher_quality")
         longer = [
@@ -168,11 +170,10 @@ def test_samples_are_those_of_the_smallest_hashes_with_what_made_the_rule_fire(c
     assert again == found
 
 
-def test_workers_change_nothing(ctx: Context) -> None:
+def test_workers_change_nothing(ctx: Context, two_workers: LocalEngine) -> None:
     new = changed(too_few_words="gopher_quality.word_count < 31")
     alone = tried(ctx, new)
-    with LocalEngine(2) as engine:
-        assert tried(Context(ctx.workspace, engine), new) == alone
+    assert tried(Context(ctx.workspace, two_workers), new) == alone
 
 
 def test_a_run_confirms_the_forecast(ctx: Context) -> None:
@@ -203,8 +204,8 @@ def test_unknown_column_is_named_with_its_nearest(ctx: Context) -> None:
         tried(ctx, changed(lines="fineweb.ended_lines < 0.1"))  # an annotator whose sidecar was never made
 
 
-def test_stale_verdicts_are_refused(tmp_path: Path) -> None:
-    ctx = judged_corpus.build(tmp_path)
+def test_stale_verdicts_are_refused(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    ctx = judged_corpus.copy(tmp_path_factory, tmp_path)
     other = ctx.refs.current("web/policy").model_copy(update={"version": "other"})
     ctx.refs.publish(other, key="k")
     with pytest.raises(IntegrityError, match="stale"):
