@@ -51,7 +51,7 @@ LONGEST = (
     "attacks/test_mlflow_writer.py",
     "jobs/test_pipeline.py",
     "jobs/test_web.py",
-    "plinth/text/fasttext/test_documents.py",
+    "plinth_text/fasttext/test_documents.py",
     "plinth/training/test_resume.py",
     "plinth/training/engine/test_planned_memory.py",
     "plinth/training/test_crash_matrix.py",

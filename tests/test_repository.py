@@ -17,13 +17,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTROL = ("plinth_registry", "plinth_assets", "plinth_jobs")
-PACKAGES = {"plinth": ROOT / "platform" / "plinth"} | {name: ROOT / name[len("plinth_") :] / name for name in CONTROL}
+PACKAGES = {name: ROOT / "platform" / name for name in ("plinth_text", "plinth")}
+PACKAGES |= {name: ROOT / name[len("plinth_") :] / name for name in CONTROL}
 TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".sh", ".html", ".sql", ".j2", ".cfg", ""}
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the four packages by its dotted name."""
+    """Every module of the five packages by its dotted name."""
     found = {}
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
@@ -231,7 +232,7 @@ def test_no_absolute_path_of_a_machine_in_the_tree() -> None:
 
 
 def classes() -> Iterator[tuple[str, str]]:
-    """Public classes of the four packages: name, module."""
+    """Public classes of the five packages: name, module."""
     for module, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -274,7 +275,7 @@ def test_the_logic_of_every_stage_is_where_the_map_of_stages_says() -> None:
 def test_one_module_locks_files() -> None:
     """One beside it does: kernels are compiled below the storage, and a lock that fails costs them nothing."""
     found = [name for name, path in modules().items() if re.search(r"\b(flock|lockf)\(", path.read_text())]
-    assert found == ["plinth.kernels.build", "plinth.storage.locks"]
+    assert found == ["plinth_text.compiled.build", "plinth.storage.locks"]
 
 
 def test_nothing_is_left_to_do() -> None:

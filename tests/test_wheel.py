@@ -72,9 +72,9 @@ def run(site: Path, project: Path, *words: str) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, *words], cwd=project, env=env, capture_output=True, text=True, timeout=600)
 
 
-def test_the_wheel_takes_four_names(site: Path) -> None:
+def test_the_wheel_takes_five_names(site: Path) -> None:
     names = {path.name for path in site.iterdir() if path.suffix != ".dist-info"}
-    assert names == {"plinth", "plinth_registry", "plinth_assets", "plinth_jobs"}
+    assert names == {"plinth_text", "plinth", "plinth_registry", "plinth_assets", "plinth_jobs"}
 
 
 def test_a_project_with_the_same_names_loads_both(site: Path, project: Path, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 sources -> documents -> annotations -> policy -> dedup -> holdout -> contamination
         -> verdicts -> curated -> tokens/shards -> mixture -> run -> checkpoint -> evaluation
 
-A package may import those below it, never one above (a layers contract in pyproject.toml):
+A package may import those below it, never one above (a layers contract in pyproject.toml); kernels over text, and what
+compiles kernels, are in `plinth_text`, below all of them:
 
 experiment/  questions put to small runs; the value of a source
 provenance/  statements, the walk back to sources, explain a document, impact
@@ -19,14 +20,13 @@ launch/      submit, poll, cancel and find training jobs again
 compute/     map a function over parts on any number of workers
 trust/       keys, and statements in signed envelopes
 storage/     the only package that touches bytes at rest
-text/        compiled kernels over Arrow buffers
+text/        foreign text as it is shown; host names in one form
 extensions   catalogues of annotators, readers, gates and launchers: built in, or of plug-ins
 schemas      Arrow schemas of documents, rejects and edits
 records      small records that flow throughout: Part, Manifest, Step
 fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
-compiled     `njit` for all kernels; a cached kernel follows the functions it calls
 processes    child processes: their command, folder and environment, none of them from a workspace
-private      folders of this machine that nobody else can write
+private      folders of this machine that nobody else can write; the permissions of all that is written
 errors       one tree of exceptions: found, expected, remedy
 
 The frozen parameters of a stage stand beside its code, in `parameters.py`.

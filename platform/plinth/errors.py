@@ -31,45 +31,10 @@ The number is the exit status of the command line for that branch.
 
 from __future__ import annotations
 
+from plinth_text.errors import ExplainedError
 
-class PlinthError(Exception):
-    """What was found, what was expected, and what to do about it.
-
-    Args:
-        what: one sentence saying what failed, naming the file, key or asset.
-        found: what was there.
-        expected: what should have been there.
-        remedy: what the reader can do now.
-    """
-
-    exit_code = 1
-
-    def __init__(self, what: str, *, found: object = None, expected: object = None, remedy: str | None = None) -> None:
-        super().__init__(what)
-        self.what, self.found, self.expected, self.remedy = what, found, expected, remedy
-
-    def __str__(self) -> str:
-        rows = [self.what]
-        for label, value in (("found", self.found), ("expected", self.expected), ("do", self.remedy)):
-            if value is not None:
-                rows.append(f"  {label + ':':<10}{value}")
-        return "\n".join(rows)
-
-    @property
-    def brief(self) -> str:
-        """One line: what failed, and what was found."""
-        found = "" if self.found is None else str(self.found)
-        return f"{self.what}: {found}" if found else self.what
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries; the default protocol would drop the keyword fields, and what
-        # was found may be an exception that cannot be pickled.
-        found, expected = (value if value is None else str(value) for value in (self.found, self.expected))
-        return _rebuild, (type(self), self.what, found, expected, self.remedy)
-
-
-def _rebuild(kind: type[PlinthError], what: str, found: object, expected: object, remedy: str | None) -> PlinthError:
-    return kind(what, found=found, expected=expected, remedy=remedy)
+#: What was found, what was expected, and what to do about it; errors of `plinth_text` are such, too.
+PlinthError = ExplainedError
 
 
 class RecipeError(PlinthError):

@@ -144,7 +144,8 @@ def shut_out(workspace: Path) -> None:
         WorkspaceError: the code that runs lies in the workspace, so whoever writes there could change it.
     """
     root = workspace.resolve()
-    here = next((place for place in (private.SOURCE, Path(sys.prefix)) if place.resolve().is_relative_to(root)), None)
+    places = Path(__file__).parent, Path(sys.prefix)
+    here = next((place for place in places if place.resolve().is_relative_to(root)), None)
     if here is not None:
         raise WorkspaceError(
             f"the workspace {workspace} holds the code that runs",

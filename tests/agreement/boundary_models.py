@@ -1,6 +1,6 @@
 """BudouX's models of word boundaries as one file, read from the installed BudouX.
 
-python -m tests.agreement.boundary_models > platform/plinth/text/words/boundary_models.json
+python -m tests.agreement.boundary_models > platform/plinth_text/words/boundary_models.json
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from importlib.metadata import distribution
 from pathlib import Path
 
-#: In the order of `plinth.text.words.boundary_models`.
+#: In the order of `plinth_text.words.boundary_models`.
 NAMES = ("zh-hans", "zh-hant", "ja_word", "th")
 
 

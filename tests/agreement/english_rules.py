@@ -1,6 +1,6 @@
 """The rules of spaCy's blank English tokenizer as data, read from the installed spaCy.
 
-python -m tests.agreement.english_rules > platform/plinth/text/english/rules.json
+python -m tests.agreement.english_rules > platform/plinth_text/english/rules.json
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def rules() -> dict[str, Any]:
-    """What `plinth.text.english` holds of spaCy."""
+    """What `plinth_text.english` holds of spaCy."""
     import spacy
     from spacy.attrs import ORTH
     from spacy.lang import char_classes as classes

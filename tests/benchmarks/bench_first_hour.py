@@ -174,7 +174,7 @@ def setup(bench: Bench) -> Iterator[dict[str, Any]]:
 def kernels(bench: Bench) -> Iterator[dict[str, Any]]:
     fresh_clone(bench)
     shutil.rmtree(bench.clone / ".caches" / "private" / "kernels", ignore_errors=True)
-    command = [str(bench.clone / ".venv" / "bin" / "python"), "-m", "plinth.kernels"]
+    command = [str(bench.clone / ".venv" / "bin" / "python"), "-m", "plinth_text.compiled", "plinth_text", "plinth"]
     return bench.rows("kernels, cold", command, {"cpu_s": 40}, True, bench.clone)
 
 

@@ -66,7 +66,7 @@ def megabytes(texts: Sequence[str]) -> float:
 
 
 def ours(texts: Sequence[str]) -> Callable[[], Any]:
-    from plinth.text.similarity import signatures
+    from plinth_text.similarity import signatures
 
     column = pa.array(texts, pa.large_string())
     a, b = signatures.permutations(PERMUTATIONS, 1)

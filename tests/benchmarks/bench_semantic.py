@@ -20,8 +20,8 @@ from bench_minhash import real_documents
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
 from plinth.corpus.dedup.span_parameters import Semantic
-from plinth.text.words import bags
-from plinth.text.words.ngrams import jaccard, ngram_sets
+from plinth_text.words import bags
+from plinth_text.words.ngrams import jaccard, ngram_sets
 
 REPLACED = (0.0, 0.02, 0.05, 0.1, 0.2)
 THRESHOLDS = (0.98, 0.95, 0.9, 0.85)

@@ -3,7 +3,7 @@
 A build with sanitizers finds each read and write past an end. Compile first, then preload the library:
 
     export PLINTH_PRIVATE=/new/folder PLINTH_KERNEL_FLAGS="-fsanitize=address,undefined -O1 -g"
-    python -m plinth.kernels
+    python -m plinth_text.compiled
     ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system \\
         LD_PRELOAD="$(gcc -print-file-name=libasan.so)" python -m pytest tests/fuzz -k text_columns
 """
@@ -22,11 +22,12 @@ import pyarrow as pa
 
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.text.english import columns as english
-from plinth.text.fasttext import model_file
-from plinth.text.fasttext.documents import DocumentScorer
-from plinth.text.fasttext.predict import Predictor
-from plinth.text.rules import (
+from plinth.tokens.tokenizer import encoder, words
+from plinth_text.english import columns as english
+from plinth_text.fasttext import model_file
+from plinth_text.fasttext.documents import DocumentScorer
+from plinth_text.fasttext.predict import Predictor
+from plinth_text.rules import (
     any_language,
     c4_line_rules,
     c4_pages,
@@ -39,15 +40,14 @@ from plinth.text.rules import (
     repetition,
     tally,
 )  # fmt: skip
-from plinth.text.scoring import dense_features, features
-from plinth.text.similarity import line_hashes, passages, signatures, simhash
-from plinth.text.terms import pii_scan
-from plinth.text.terms.terms import TermTable
-from plinth.text.unicode import fold
-from plinth.text.unicode.codepoints import utf8
-from plinth.text.words import ngrams, sentences
-from plinth.tokens.tokenizer import encoder, words
-from tests.plinth.text.fasttext.model_writer import write
+from plinth_text.scoring import dense_features, features
+from plinth_text.similarity import line_hashes, passages, signatures, simhash
+from plinth_text.terms import pii_scan
+from plinth_text.terms.terms import TermTable
+from plinth_text.unicode import fold
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words import ngrams, sentences
+from tests.plinth_text.fasttext.model_writer import write
 
 #: Surrogates, overlong forms, beyond U+10FFFF, characters cut short, bytes that UTF-8 never has; what rules look for.
 HOSTILE = (

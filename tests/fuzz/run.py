@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import plinth.text
+import plinth_text
 
 KEPT = Path(".fuzz")
 
@@ -37,7 +37,7 @@ def _fuzz(name: str, seconds: int) -> int:
     import atheris
 
     # What is imported before cannot be instrumented any more, and compiled kernels must not be.
-    for module in pkgutil.iter_modules(plinth.text.__path__, "plinth.text."):
+    for module in pkgutil.walk_packages(plinth_text.__path__, "plinth_text."):
         importlib.import_module(module.name)
     with atheris.instrument_imports(include=["plinth"]):
         from tests.fuzz.targets import SEEDS, TARGETS

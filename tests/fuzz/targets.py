@@ -25,12 +25,12 @@ from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import PlinthError
 from plinth.recipe.yaml_lines import read as read_yaml
 from plinth.storage.files import SourceFile
-from plinth.text.rules import c4_pages, fineweb, gopher_quality, repetition
-from plinth.text.similarity import signatures
-from plinth.text.unicode.codepoints import utf8
-from plinth.text.words import sentences
+from plinth_text.rules import c4_pages, fineweb, gopher_quality, repetition
+from plinth_text.similarity import signatures
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words import sentences
 from tests.fuzz import columns
-from tests.plinth.text.folding import fold_text
+from tests.plinth_text.folding import fold_text
 
 MAX_RECORD = 2**20
 

@@ -17,11 +17,13 @@ from plinth import processes
 from plinth.compute.retries import died, drive, outcome, over_limit
 from plinth.compute.worker import Program, Worker, wait
 from plinth.compute.worker_process import Handler, ItemWatch
-from plinth.kernels.build import library
+from plinth_text.compiled.build import library
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: Packages whose kernels tasks call.
+WITH_KERNELS = ("plinth_text", "plinth")
 #: Seconds of wall clock, before the pickled function and task.
 LIMIT = struct.Struct("<d")
 #: How long `collect` waits at most.
@@ -119,7 +121,8 @@ class LocalEngine:
         if len(self._pool) == self.workers:
             return None
         if not self._pool:
-            library()  # compiled here, with progress, and not within the time limit of a worker's first task
+            for package in WITH_KERNELS:  # here, with progress, and not within the time limit of a worker's first task
+                library(package)
         self._pool.append(Worker(PROGRAM))
         return self._pool[-1]
 

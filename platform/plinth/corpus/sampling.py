@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.kernels import compiled
+from plinth_text.compiled import compiled
 
 U64 = npt.NDArray[np.uint64]
 

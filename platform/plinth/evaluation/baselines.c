@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 /* Count bytes [before, last, byte], 256 each, of data[offsets[d] : offsets[d + 1]] for each document d. */
 KERNEL void count_bytes(u32_out counts, u8_in data, i64_in offsets) {

@@ -17,7 +17,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.kernels import compiled
+from plinth_text.compiled import compiled
 
 #: Documents per call of a kernel: a call takes a microsecond, which is much for short ones.
 BLOCK = 32

@@ -1,5 +1,5 @@
 """Locks between processes: flock(2) on an open file. The one place that calls it, but for
-`plinth.kernels.build`, which is below.
+`plinth_text.compiled.build`, which is below.
 
 A lock belongs to the open file, so a dead process holds none, and a child that inherits the descriptor holds the
 lock as well, until the last holder has ended. Locks are advisory and work on every machine that sees the file.

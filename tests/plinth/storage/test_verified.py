@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import plinth
 from plinth import private
-from plinth.errors import IntegrityError, WorkspaceError
+from plinth.errors import IntegrityError
 from plinth.records import Blob
 from plinth.storage import verified
 from plinth.storage.store import Store
+from plinth_text.errors import PrivateFolderError
 
 TEXT, FORGED = b"curated " * 500, b"poisoned" * 500
 
@@ -150,16 +152,16 @@ def test_a_folder_that_others_can_write_is_refused(memory: Path, tmp_path: Path,
         memory.symlink_to(tmp_path)
     else:
         memory.touch()
-    with pytest.raises(WorkspaceError, match="is not a private folder") as caught:
+    with pytest.raises(PrivateFolderError, match="is not a private folder") as caught:
         store.put_bytes(TEXT)
     assert str(memory) in str(caught.value)
 
 
 def test_no_private_folder_lies_among_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(private.VARIABLE, str(private.SOURCE / "cache"))
-    with pytest.raises(WorkspaceError, match="not a private folder"):
+    monkeypatch.setenv(private.VARIABLE, str(Path(plinth.__file__).parent / "cache"))
+    with pytest.raises(PrivateFolderError, match="not a private folder"):
         private.folder("x")
-    assert not (private.SOURCE / "cache").exists()
+    assert not (Path(plinth.__file__).parent / "cache").exists()
 
 
 def test_without_a_home_a_new_folder_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

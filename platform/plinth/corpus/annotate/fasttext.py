@@ -13,8 +13,9 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.models import ready_fasttext
+from plinth.errors import RecipeError
 from plinth.records import Frozen
-from plinth.text.fasttext.documents import DocumentScorer
+from plinth_text.fasttext.documents import DocumentScorer
 
 #: Null where the model knows nothing of a text.
 SCHEMA = pa.schema(
@@ -39,11 +40,15 @@ def prepare(params: FastTextParams, files: Files) -> DocumentScorer:
     """The model from its file.
 
     Raises:
-        SourceError: the file is no such model.
+        ModelFileError: the file is no such model.
         RecipeError: it has no label `target`.
     """
     key = f"models/{params.model}"
-    return DocumentScorer(ready_fasttext.read(files[key], key), params.target)
+    model = ready_fasttext.read(files[key], key)
+    if params.target is not None and params.target not in model.labels:
+        labels = ", ".join(sorted(model.labels)[:20])
+        raise RecipeError(f"the fastText model has no label {params.target!r}", expected=labels)
+    return DocumentScorer(model, params.target)
 
 
 def annotate(batch: pa.RecordBatch, scorer: DocumentScorer) -> pa.RecordBatch:

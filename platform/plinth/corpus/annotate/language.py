@@ -28,8 +28,8 @@ from plinth.corpus.models import ready_fasttext
 from plinth.errors import RecipeError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
-from plinth.text.fasttext import model_file, predict
-from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, Predictions
+from plinth_text.fasttext import model_file, predict
+from plinth_text.fasttext.predict import CHARACTERS, DAMAGED, Predictions
 
 UNKNOWN = "und"  # ISO 639-3: undetermined
 #: The labels of lid.176: ISO 639-1 codes, and 639-3 where there is none.

@@ -1,6 +1,6 @@
 /* Crowds: groups too large to compare all pairs of. */
 #pragma once
-#include "text/words/word_hashes.h"
+#include "plinth_text/words/word_hashes.h"
 
 /* A document of a crowd and its place in the order. */
 typedef struct {

@@ -18,7 +18,7 @@ from plinth.corpus.dedup.near import shingles
 from plinth.corpus.exclusions import addresses
 from plinth.corpus.exclusions.entries import Exclusion
 from plinth.corpus.exclusions.signatures import Alike, TextSignature, overlap
-from plinth.text.unicode.fold import digests
+from plinth_text.unicode.fold import digests
 
 U64 = npt.NDArray[np.uint64]
 #: Row of a batch, and number of the entry.

@@ -30,8 +30,8 @@ from plinth.errors import SourceError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches
 from plinth.storage.store import Store
-from plinth.text.scoring import dense_features, features
-from plinth.text.unicode import fold
+from plinth_text.scoring import dense_features, features
+from plinth_text.unicode import fold
 
 VERSION = "1"
 BATCH_ROWS = 512

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import IntegrityError
-from plinth.text.fasttext import model_file
-from plinth.text.fasttext.model_file import FastTextModel
+from plinth_text.fasttext import model_file
+from plinth_text.fasttext.model_file import FastTextModel
 
 
 def read(files: Mapping[str, Path], asset: str) -> FastTextModel:
@@ -16,7 +16,7 @@ def read(files: Mapping[str, Path], asset: str) -> FastTextModel:
 
     Raises:
         IntegrityError: they are several.
-        SourceError: the file is no supervised fastText model.
+        ModelFileError: the file is no supervised fastText model.
     """
     if len(files) != 1:
         raise IntegrityError(
@@ -32,7 +32,7 @@ def described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
     """Facts of the model for the catalogue.
 
     Raises:
-        IntegrityError, SourceError: as `read`.
+        IntegrityError, ModelFileError: as `read`.
     """
     model = read(files, asset)
     labels = ", ".join(model.labels[:20]) + (", …" if len(model.labels) > 20 else "")

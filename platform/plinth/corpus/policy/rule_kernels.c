@@ -1,4 +1,4 @@
-#include "text/words/chunks.h"
+#include "plinth_text/words/chunks.h"
 
 enum { FIRES, FIRST, ALONE, FIRES_BYTES, FIRST_BYTES, ALONE_BYTES, TALLY_COLUMNS }; /* as in rule_kernels.py */
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from plinth.kernels import compiled
+from plinth_text.compiled import compiled
 
 Bools = npt.NDArray[np.bool_]
 I32 = npt.NDArray[np.int32]

@@ -1,4 +1,4 @@
-#include "text/words/word_hashes.h"
+#include "plinth_text/words/word_hashes.h"
 
 enum { SEED = 3, LEAST_SHARED = 2 }; /* as in match.py */
 static const double STRETCH = 1.5;

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.corpus.protected.protected_index import ProtectedIndex, ngrams_of
-from plinth.kernels import compiled
-from plinth.text.words.hash_lookup import HashLookup
-from plinth.text.words.ngrams import I64, U64, ngram_hashes
+from plinth_text.compiled import compiled
+from plinth_text.words.hash_lookup import HashLookup
+from plinth_text.words.ngrams import I64, U64, ngram_hashes
 
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]

@@ -1,4 +1,4 @@
-#include "text/words/ngrams.h"
+#include "plinth_text/words/ngrams.h"
 
 KERNEL void hash_rolled(u64_in words, i64_in starts, int64_t n, i64_in gram_starts, u64_out out) {
     for (int64_t doc = 0; doc < starts.size - 1; doc++) {

@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 KERNEL void count_once(
     i64_in starts, i64_in where, bool_in drawn, int64_t first, i32_out last, i64_out counts, int64_t most

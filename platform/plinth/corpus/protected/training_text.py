@@ -18,12 +18,12 @@ from plinth.corpus.protected import protected_index, tallies
 from plinth.corpus.protected.parameters import Protected
 from plinth.corpus.protected.protected_index import I32, Bools
 from plinth.corpus.sidecars import Slot
-from plinth.kernels import compiled
 from plinth.records import Part
 from plinth.storage.parts import iter_aligned
 from plinth.storage.store import Store
-from plinth.text.words.hash_lookup import HashLookup
-from plinth.text.words.ngrams import I64, ngram_hashes
+from plinth_text.compiled import compiled
+from plinth_text.words.hash_lookup import HashLookup
+from plinth_text.words.ngrams import I64, ngram_hashes
 
 #: One document in so many is looked at for the weights of words.
 SAMPLED = 8

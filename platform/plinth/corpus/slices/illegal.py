@@ -22,7 +22,7 @@ from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, parsed
 from plinth.corpus.slices.generate import SLICES, Labelled, Term, good, invented
 from plinth.corpus.slices.vocabulary import REPORTED
-from plinth.text.similarity.simhash import simhashes
+from plinth_text.similarity.simhash import simhashes
 
 #: Documents of the bank in every slice, and how long they are.
 KNOWN, KNOWN_CHARACTERS = 20, 4000

@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 /* `row` has b.size + 1 places: the distances from the first tokens of `a` to the first 0, 1, … of `b`. */
 KERNEL int64_t distance(i64_in a, i64_in b, i64_out row) {

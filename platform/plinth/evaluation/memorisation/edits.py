@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.kernels import compiled
+from plinth_text.compiled import compiled
 
 
 def edits(a: Sequence[int], b: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-#include "text/words/word_hashes.h"
+#include "plinth_text/words/word_hashes.h"
 
 /* As in byte_model.py. */
 enum { ORDER = 5, TABLE_BITS = 22 };

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.kernels import compiled
+from plinth_text.compiled import compiled
 
 #: As in `byte_model.c`.
 ORDER = 5

@@ -25,8 +25,8 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import Store
-from plinth.text.similarity.signatures import band_keys, permutations, signatures
-from plinth.text.words.ngrams import ngram_hashes
+from plinth_text.similarity.signatures import band_keys, permutations, signatures
+from plinth_text.words.ngrams import ngram_hashes
 
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]

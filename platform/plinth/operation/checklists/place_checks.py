@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from plinth import private
-from plinth.errors import WorkspaceError
 from plinth.operation.checklists.check import (
     Check,
     CheckAnswer,
@@ -26,6 +25,7 @@ from plinth.operation.checklists.check import (
 )
 from plinth.operation.checklists.scope import CheckScope
 from plinth.storage.atomic import named_failures
+from plinth_text.errors import PrivateFolderError
 
 #: Seconds within which a remote service has to answer.
 ANSWER_S: Final = 2.0
@@ -49,7 +49,7 @@ def private_folder(scope: CheckScope) -> CheckAnswer:
     folder = private.root()
     try:
         private.required(folder)
-    except WorkspaceError as error:
+    except PrivateFolderError as error:
         return failed(error.brief)
     return passed(f"{folder} 0700")
 

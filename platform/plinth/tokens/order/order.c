@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 /* Ranks in blocks: `pairs` holds [most, 2]; `numbers` is -1 for each pair of stream and epoch that may occur, those of
    a stream from `begins` on. Returns how many pairs occur. */

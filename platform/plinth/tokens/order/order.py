@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.errors import MissingError
-from plinth.kernels import compiled
 from plinth.records import Manifest
 from plinth.tokens.mixture.apportion import Blocks, Ramp
 from plinth.tokens.mixture.mixture_audit import blocks_of
 from plinth.tokens.order.permutation import Permutation, forward_each, numbered, table_of
 from plinth.tokens.order.steps import Steps, constant
+from plinth_text.compiled import compiled
 
 PERMUTATIONS_HELD = 1024
 

@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 /* Columns of a permutation's parameters, as in permutation.py; a key for each round from KEYS on. */
 enum { WIDTH, HEIGHT, SIZE, BY_WIDTH, BY_HEIGHT, KEYS };

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plinth import fingerprint
-from plinth.kernels import compiled
+from plinth_text.compiled import compiled
 
 ROUNDS = 6  # Luby and Rackoff need 4 for a strong permutation; small domains are worth two more
 MAX_SIZE = 2**62

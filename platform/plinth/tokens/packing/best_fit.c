@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 /* Start (context included) and size of the items to pack; returns how many. `full`: pieces that fill a sequence. */
 KERNEL int64_t items(

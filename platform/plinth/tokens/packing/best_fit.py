@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.kernels import compiled
+from plinth_text.compiled import compiled
 
 Ints = NDArray[np.int64]
 

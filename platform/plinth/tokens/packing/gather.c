@@ -1,5 +1,5 @@
 /* Tokens are copied as they are stored, 64 at a time, and compared with the end-of-text in the same registers. */
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 /* Tokens copied at a time; bytes at the beginning of a piece that are prefetched, and how many pieces ahead; by
    measurement. */

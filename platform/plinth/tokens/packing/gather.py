@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.kernels import compiled
 from plinth.tokens.packing.best_fit import PackedPieces
 from plinth.tokens.shards.reader import ShardReader, Tokens
+from plinth_text.compiled import compiled
 
 Ints = NDArray[np.int64]
 Starts = NDArray[np.int32]

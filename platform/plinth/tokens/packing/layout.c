@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 /* The columns of a mapped window by their addresses: offsets, first tokens, lengths, contexts. */
 typedef struct {

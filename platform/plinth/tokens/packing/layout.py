@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.errors import MissingError
-from plinth.kernels import compiled
 from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.store import Store
 from plinth.tokens.packing.best_fit import PackedPieces
 from plinth.tokens.packing.packing import sequence_count, sequences_of
 from plinth.tokens.shards.mapped import map_columns
 from plinth.tokens.shards.streams import parse
+from plinth_text.compiled import compiled
 
 Ints = NDArray[np.int64]
 

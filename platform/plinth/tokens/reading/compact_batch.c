@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 /* The number of each token's document in its row. */
 KERNEL void number_documents(i32_in starts, i32_rows_out segments) {

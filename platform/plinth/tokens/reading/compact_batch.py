@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.kernels import compiled
 from plinth.tokens.reading.buffer_pool import BufferPool
+from plinth_text.compiled import compiled
 
 #: Of the arrays with a value per token, of all batches of a process.
 _POOL = BufferPool(np.dtype(np.int32))

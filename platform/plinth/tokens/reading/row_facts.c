@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 enum { DUPLICATE_N = 8, TOP_N = 4 }; /* as in row_facts.py */
 

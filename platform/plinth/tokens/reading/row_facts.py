@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.kernels import compiled
 from plinth.tokens.reading.compact_batch import CompactBatch
+from plinth_text.compiled import compiled
 
 #: The columns of `row_facts`.
 FACTS = ("duplicate_ngrams", "top_ngram", "entropy")

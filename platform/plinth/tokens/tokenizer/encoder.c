@@ -1,5 +1,5 @@
-#include "text/words/chunks.h"
-#include "tokens/tokenizer/words.h"
+#include "plinth_text/words/chunks.h"
+#include "plinth/tokens/tokenizer/words.h"
 
 #define FACTOR 0x9E3779B97F4A7C15u /* 2^64 / golden ratio: bits of a short key reach the whole hash */
 

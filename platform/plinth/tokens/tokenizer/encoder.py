@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from plinth.kernels import compiled
-from plinth.text.unicode.codepoints import utf8
 from plinth.tokens.tokenizer.words import classes, pattern_of
+from plinth_text.compiled import compiled
+from plinth_text.unicode.codepoints import utf8
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]

@@ -1,4 +1,4 @@
-#include "tokens/tokenizer/words.h"
+#include "plinth/tokens/tokenizer/words.h"
 
 KERNEL int64_t word_ends(
     u8_in data, u8_in table, int64_t letters, int64_t alone, int64_t group, bool lines, i64_out out

@@ -1,6 +1,6 @@
 /* Cut UTF-8 text into the words of our pipelines. */
 #pragma once
-#include "text/unicode/codepoints.h"
+#include "plinth_text/unicode/codepoints.h"
 
 /* Bits of a character's class, and the bytes from which a word is cut, as in words.py. */
 enum { W_LETTER = 1, W_MARK = 2, W_NUMBER = 4, W_SPACE = 8, W_NUMERIC = 16 };

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, pre_tokenizers
 
-from plinth.kernels import compiled
 from plinth.tokens.tokenizer import pipelines
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth_text.compiled import compiled
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plinth.kernels import compiled
 from plinth.records import Part
 from plinth.storage.store import Store
 from plinth.tokens.shards.mapped import map_columns, map_file, write_mapped
 from plinth.tokens.shards.reader import Tokens
+from plinth_text.compiled import compiled
 
 #: Fewest tokens in a row that are found; `least` of a query may be more, never fewer.
 SPAN_TOKENS = 32

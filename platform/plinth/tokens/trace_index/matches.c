@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 enum { GRAM = 16, STRIDE = 17 }; /* as in anchors.py */
 

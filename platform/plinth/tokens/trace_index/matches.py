@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.errors import MissingError
-from plinth.kernels import compiled
 from plinth.records import Manifest, Part
 from plinth.storage.store import Store
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.trace_index.anchors import SPAN_TOKENS, hash_grams, open_anchors
+from plinth_text.compiled import compiled
 
 #: Anchors compared in one call: bounds the memory for what it returns.
 CHUNK_HITS = 1 << 22

@@ -13,10 +13,11 @@ from plinth.corpus.annotate import fasttext, language
 from plinth.corpus.annotate.registry import ANNOTATORS, annotator, parameters
 from plinth.corpus.lists import lists
 from plinth.corpus.policy.explanation import annotations_of
-from plinth.errors import IntegrityError, RecipeError, SourceError
+from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
-from tests.plinth.text.fasttext.model_writer import write
+from plinth_text.errors import ModelFileError
+from tests.plinth_text.fasttext.model_writer import write
 
 TEXTS = ["the ab über", "ab ab\nthe 的 new", "", "12 34", "über über und 的"]
 LANGUAGES = ("eng_Latn", "deu_Latn", "zho_Hani", "rus_Cyrl", "fra_Latn")
@@ -129,7 +130,7 @@ def test_labels_of_another_model_are_checked_when_its_file_is_there(tmp_path: Pa
     with pytest.raises(RecipeError, match="'eng' is no label of models/glotlid") as error:
         labelled(path, TEXTS, thresholds={"eng": 0.5})
     assert "eng_Latn" in str(error.value.expected)
-    with pytest.raises(SourceError, match="cannot label blocks"):
+    with pytest.raises(ModelFileError, match="cannot label blocks"):
         labelled(write(tmp_path / "bigrams.bin", word_ngrams=2), TEXTS)
 
 

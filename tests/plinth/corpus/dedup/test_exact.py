@@ -106,8 +106,8 @@ def test_a_foreign_policy_is_refused(tiny: Any) -> None:
 def test_digest_is_sha256_of_the_folded_text() -> None:
     import pyarrow as pa
 
-    from plinth.text.unicode.fold import digests
-    from tests.plinth.text.folding import fold_text
+    from plinth_text.unicode.fold import digests
+    from tests.plinth_text.folding import fold_text
 
     texts = ["  A\u00a0 b\u3000Ω ", "", "x"]
     expected = [hashlib.sha256(folded.encode()).digest()[:16] for folded in ("a b ω", "", "x")]

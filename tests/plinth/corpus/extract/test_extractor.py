@@ -177,7 +177,7 @@ HOSTILE = {
 @pytest.mark.parametrize("engine", ["resiliparse", "trafilatura"])
 def test_hostile_pages_give_text_or_a_reason_and_the_page_after_them_is_read(engine: str) -> None:
     pages = [Page(body) for body in HOSTILE.values()]
-    found = extract([*pages, Page(ARTICLE)], engine=engine, seconds_per_page=0.25)
+    found = extract([*pages, Page(ARTICLE)], engine=engine, seconds_per_page=0.4)
     assert len(found) == len(pages) + 1
     assert isinstance(found[-1], Text)
     for name, item in zip(HOSTILE, found, strict=False):
@@ -220,7 +220,7 @@ def test_many_batches_of_any_size_keep_their_order() -> None:
     bodies = [b"<p>%d</p>" % n for n in range(30)] + [large] * 2 + [b"<p>a\0b"] * 2 + [DEEP]
     random.Random(0).shuffle(bodies)
     pages = [Page(body) for body in bodies]
-    params = Extraction(seconds_per_page=0.2)
+    params = Extraction(seconds_per_page=0.3)
     with Extractor(params) as extractor:
         single = [extractor.extract([page])[0] for page in pages]
     assert [type(item) for item in single].count(ExtractionFailure) == 3
@@ -234,7 +234,7 @@ def test_many_batches_of_any_size_keep_their_order() -> None:
 
 def test_several_pages_that_hang_in_one_batch() -> None:
     pages = [Page(ARTICLE), Page(DEEP), Page(DEEP + b" "), Page(ARTICLE), Page(DEEP)]
-    kinds = ["text" if isinstance(item, Text) else item.reason for item in extract(pages, seconds_per_page=0.2)]
+    kinds = ["text" if isinstance(item, Text) else item.reason for item in extract(pages, seconds_per_page=0.3)]
     assert kinds == ["text", "extract_timeout", "extract_timeout", "text", "extract_timeout"]
 
 

@@ -31,7 +31,7 @@ from plinth.records import Manifest
 from plinth.schemas import REJECT_SCHEMA
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth.text.similarity.simhash import simhashes
+from plinth_text.similarity.simhash import simhashes
 
 CANARY = "quetzalgroth"
 LONG = " ".join(f"word{number} and{number % 7}" for number in range(300))

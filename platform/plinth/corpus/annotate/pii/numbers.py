@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 from plinth.corpus.annotate.pii.hits import PiiHit, labelled, luhn
-from plinth.text.terms import pii_words
-from plinth.text.terms.pii_words import MEANINGS, PHONE
+from plinth_text.terms import pii_words
+from plinth_text.terms.pii_words import MEANINGS, PHONE
 
 CARD = re.compile(rb"(?:\d{13,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}|\d{4}([ -])\d{6}\2\d{4,5})(?![\w-]|\.\d)")
 #: First digits (from, to) and lengths of issuers: Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay.

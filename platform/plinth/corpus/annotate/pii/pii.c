@@ -1,4 +1,4 @@
-#include "text/words/chunks.h"
+#include "plinth_text/words/chunks.h"
 
 /* Code points before each place of a text; `order` sorts the places. */
 KERNEL void sorted_points(u8_in data, int64_t start, i64_in at, i64_in order, i64_out out) {

@@ -1,6 +1,6 @@
 """Spans of personal data and secrets, with replacements.
 
-A kernel finds the places worth a rule in one pass (`plinth.text.terms.pii_scan`); rules decide at these places,
+A kernel finds the places worth a rule in one pass (`plinth_text.terms.pii_scan`); rules decide at these places,
 each over a bounded number of bytes, so that no text makes them slow:
 
     network    e-mail addresses, public and private IP addresses, passwords in URLs
@@ -27,12 +27,12 @@ from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.annotate.pii import keys, names, national, network, numbers
 from plinth.corpus.annotate.pii.hits import PiiHit
 from plinth.errors import StageError
-from plinth.kernels import compiled
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
-from plinth.text.terms import pii_places, pii_scan
-from plinth.text.unicode.codepoints import utf8
-from plinth.text.words.ngrams import I64, U8
+from plinth_text.compiled import compiled
+from plinth_text.terms import pii_places, pii_scan
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words.ngrams import I64, U8
 
 Kind = Literal["email", "ip", "private_ip", "phone", "iban", "card", "national", "key"]
 KINDS: tuple[Kind, ...] = ("email", "ip", "private_ip", "phone", "iban", "card", "national", "key")

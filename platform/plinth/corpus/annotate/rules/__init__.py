@@ -15,5 +15,5 @@
     refinedweb_lines   RefinedWeb's line rules
     repeated_tokens    tokens that repeat in a row
 
-The counting itself is in `plinth.text.rules`.
+The counting itself is in `plinth_text.rules`.
 """

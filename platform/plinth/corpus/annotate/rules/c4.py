@@ -11,7 +11,7 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.records import Frozen, internal
-from plinth.text.rules import c4_pages
+from plinth_text.rules import c4_pages
 
 _COUNTS = (
     "lines", "kept_lines", "sentences", "long_word_lines", "unended_lines", "few_word_lines", "lorem_ipsum_lines",
@@ -39,7 +39,7 @@ class C4Params(Frozen):
 
 
 def annotate(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
-    """Lines by outcome, and the sentences of those that would be kept; see `plinth.text.rules.c4_pages`."""
+    """Lines by outcome, and the sentences of those that would be kept; see `plinth_text.rules.c4_pages`."""
     lines = c4_pages.Lines(
         params.min_words_per_line,
         params.max_word_characters,

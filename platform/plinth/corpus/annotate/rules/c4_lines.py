@@ -19,7 +19,7 @@ from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.edit_spans import spans
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
-from plinth.text.rules import c4_line_rules as kernel
+from plinth_text.rules import c4_line_rules as kernel
 
 Bools = npt.NDArray[np.bool_]
 Why = npt.NDArray[np.uint8]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.extensions import NoParams
-from plinth.text.rules import tally
+from plinth_text.rules import tally
 
 _SHARES = (
     "letters", "upper_case", "digits", "alphanumeric", "white_space", "punctuation", "symbols", "control", "non_ascii",

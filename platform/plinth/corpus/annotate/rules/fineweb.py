@@ -10,8 +10,8 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.records import Frozen, internal
-from plinth.text.rules import c4_pages, fineweb
-from plinth.text.unicode.codepoints import utf8
+from plinth_text.rules import c4_pages, fineweb
+from plinth_text.unicode.codepoints import utf8
 
 _COLUMNS = ("ended_lines", "short_lines", "duplicate_characters", "newlines_per_word")
 SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in _COLUMNS])

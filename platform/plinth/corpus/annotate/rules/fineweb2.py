@@ -20,9 +20,9 @@ from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.corpus.annotate.rules.language_limits import LanguageLimits, limits_of, read
 from plinth.errors import SourceError
 from plinth.records import Frozen
-from plinth.text.rules import any_language, fineweb, gopher_quality
-from plinth.text.rules.any_language import GRAMS, StopWords, language_counts, stop_words
-from plinth.text.unicode.codepoints import utf8
+from plinth_text.rules import any_language, fineweb, gopher_quality
+from plinth_text.rules.any_language import GRAMS, StopWords, language_counts, stop_words
+from plinth_text.unicode.codepoints import utf8
 
 F64 = npt.NDArray[np.float64]
 

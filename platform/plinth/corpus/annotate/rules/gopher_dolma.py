@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.records import Frozen, internal
-from plinth.text.rules import dolma_counts
+from plinth_text.rules import dolma_counts
 
 _COUNTS = frozenset({"word_count", "stop_words"})
 SCHEMA = pa.schema(
@@ -24,7 +24,7 @@ class GopherDolmaParams(Frozen):
 
 
 def annotate(batch: pa.RecordBatch, params: GopherDolmaParams) -> pa.RecordBatch:
-    """Words, their median length, shares of words and lines, and what repeats; see `plinth.text.rules.dolma_counts`.
+    """Words, their median length, shares of words and lines, and what repeats; see `plinth_text.rules.dolma_counts`.
 
     `duplicate_line_characters` is of characters that are no white space and so may pass 1.
     """

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.records import Frozen
-from plinth.text.rules import gopher_quality
+from plinth_text.rules import gopher_quality
 
 _RATIOS = (
     "mean_word_characters", "hash_ratio", "ellipsis_ratio", "bullet_lines", "ellipsis_lines", "letter_words",

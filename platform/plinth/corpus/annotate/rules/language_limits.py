@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from plinth.errors import SourceError
 from plinth.records import Frozen
-from plinth.text.rules.any_language import MAX_STOP_WORDS
+from plinth_text.rules.any_language import MAX_STOP_WORDS
 
 FILE = Path(__file__).with_name("language_limits.jsonl")
 #: Label of the line for all languages without one.

@@ -16,10 +16,10 @@ import pyarrow as pa
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.corpus.annotate.rules.language_limits import LanguageLimits
 from plinth.errors import StageError
-from plinth.text.rules import any_language, fineweb
-from plinth.text.rules.any_language import GRAMS, MAX_STOP_WORDS, language_counts, stop_words
-from plinth.text.unicode.codepoints import utf8
-from plinth.text.words.script_words import words
+from plinth_text.rules import any_language, fineweb
+from plinth_text.rules.any_language import GRAMS, MAX_STOP_WORDS, language_counts, stop_words
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words.script_words import words
 
 F64 = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.errors import SourceError
 from plinth.records import Frozen
-from plinth.text.rules import redpajama_signals
+from plinth_text.rules import redpajama_signals
 
 _COUNTS = frozenset({"word_count", "javascript_words", "raw_words", "sentences", "lines"})
 SCHEMA = pa.schema(
@@ -69,7 +69,7 @@ def prepare(params: RedPajamaParams, files: Files) -> PreparedSignals:
 
 
 def annotate(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
-    """The signals by the names of their columns, rounded as published; see `plinth.text.rules.redpajama_signals`."""
+    """The signals by the names of their columns, rounded as published; see `plinth_text.rules.redpajama_signals`."""
     signals = np.round(redpajama_signals.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
     columns = [np.ascontiguousarray(column) for column in signals.T]
     return pa.record_batch(

@@ -11,8 +11,8 @@ from plinth.corpus.annotate.edit_spans import spans
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.extensions import NoParams
 from plinth.schemas import EDIT_TYPE
-from plinth.text.rules import refinedweb_kernel
-from plinth.text.rules.refinedweb_reference import judge
+from plinth_text.rules import refinedweb_kernel
+from plinth_text.rules.refinedweb_reference import judge
 
 #: Why a line is cut, by number.
 REASONS = ("", "upper_case", "numeric", "counter", "one_word", "navigation")

@@ -35,7 +35,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 from plinth.text.hosts import host
-from plinth.text.similarity.line_hashes import HashedLines, close_gaps, lines
+from plinth_text.similarity.line_hashes import HashedLines, close_gaps, lines
 
 ASSET = "dedup/lines"
 VERSION = "1"

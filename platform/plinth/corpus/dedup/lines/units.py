@@ -14,8 +14,8 @@ import numpy as np
 
 from plinth.corpus.dedup.edits import I64, U64
 from plinth.corpus.dedup.span_parameters import LineParameters
-from plinth.kernels import compiled
-from plinth.text.similarity.line_hashes import HashedLines, edges, paragraphs
+from plinth_text.compiled import compiled
+from plinth_text.similarity.line_hashes import HashedLines, edges, paragraphs
 
 BOILERPLATE, PARAGRAPH, LINE = 0, 1, 2
 

@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 #define COMPONENTS(T, ELEMENT)                                                                                 \
     static ELEMENT root_##T(ELEMENT *parent, ELEMENT node) {                                                   \

@@ -22,9 +22,9 @@ from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.run_merge import keyed, narrow
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce
-from plinth.kernels import compiled
 from plinth.records import Part, Step
 from plinth.storage.store import Store
+from plinth_text.compiled import compiled
 
 U64 = sorted_runs.U64
 I64 = sorted_runs.I64

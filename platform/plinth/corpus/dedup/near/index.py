@@ -26,7 +26,7 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
-from plinth.text.similarity.signatures import band_keys
+from plinth_text.similarity.signatures import band_keys
 
 U64 = sorted_runs.U64
 

@@ -1,7 +1,7 @@
-#include "corpus/dedup/crowds.h"
-#include "corpus/dedup/near/similarity_cache.h"
-#include "text/words/bags.h"
-#include "text/words/ngrams.h"
+#include "plinth/corpus/dedup/crowds.h"
+#include "plinth/corpus/dedup/near/similarity_cache.h"
+#include "plinth_text/words/bags.h"
+#include "plinth_text/words/ngrams.h"
 
 enum { ALL_PAIRS = 32, NEIGHBOURS = 8 }; /* as in linking.py */
 enum { LOOK_UP, MARK, SETS, SIGNATURES, COSINES };

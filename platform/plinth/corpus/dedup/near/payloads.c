@@ -1,4 +1,4 @@
-#include "text/words/word_hashes.h"
+#include "plinth_text/words/word_hashes.h"
 
 /* 64 bits over values in their order. */
 static uint64_t check_of(const uint64_t *values, int64_t size) {

@@ -27,10 +27,10 @@ from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_merge import cuts, keyed, levels
 from plinth.errors import IntegrityError
-from plinth.kernels import compiled
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
+from plinth_text.compiled import compiled
 
 U64 = sorted_runs.U64
 I64 = sorted_runs.I64

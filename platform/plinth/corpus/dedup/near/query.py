@@ -24,9 +24,9 @@ from plinth.corpus.dedup.parameters import MinHash
 from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part
 from plinth.storage.parts import read_row
-from plinth.text.similarity.signatures import band_keys, permutations
-from plinth.text.unicode.fold import digests
-from plinth.text.words.ngrams import jaccard
+from plinth_text.similarity.signatures import band_keys, permutations
+from plinth_text.unicode.fold import digests
+from plinth_text.words.ngrams import jaccard
 
 #: So many candidates at least have their signatures read: those that share the most bands.
 CANDIDATES = 100

@@ -1,5 +1,5 @@
-#include "text/unicode/fold.h"
-#include "text/words/ngrams.h"
+#include "plinth_text/unicode/fold.h"
+#include "plinth_text/words/ngrams.h"
 
 /* Hashes of the character n-grams of the folded data[start:end], repeats included; returns how many. `folded` holds
    two bytes more than the text, `points` and `grams` as many values. */

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.kernels import compiled
-from plinth.text.similarity import signatures as minhash
-from plinth.text.unicode.codepoints import utf8
-from plinth.text.words.ngrams import I64, U8, U64, ngram_sets
+from plinth_text.compiled import compiled
+from plinth_text.similarity import signatures as minhash
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words.ngrams import I64, U8, U64, ngram_sets
 
 U32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]

@@ -1,7 +1,7 @@
 /* The keys of pairs in the similarity cache. */
 #pragma once
-#include "text/words/hash_lookup.h"
-#include "text/words/word_hashes.h"
+#include "plinth_text/words/hash_lookup.h"
+#include "plinth_text/words/word_hashes.h"
 
 /* 64 bits of a pair, the same in either order. */
 INLINE uint64_t pair_key(uint64_t a, uint64_t b) { return mix(a + b); }

@@ -24,10 +24,10 @@ from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.run_merge import keyed, narrow
 from plinth.corpus.dedup.shuffle import ranges
 from plinth.errors import StorageError
-from plinth.kernels import compiled
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
+from plinth_text.compiled import compiled
 
 U64 = sorted_runs.U64
 

@@ -1,4 +1,4 @@
-#include "corpus/dedup/crowds.h"
+#include "plinth/corpus/dedup/crowds.h"
 
 enum { ALL_PAIRS = 64, NEIGHBOURS = 16 }; /* as in pairs.py */
 

@@ -32,11 +32,11 @@ from plinth.corpus.dedup.edits import I64, U64, Bools
 from plinth.corpus.dedup.near.candidates import GROUPS
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.dedup.semantic.vectors import raw
-from plinth.kernels import compiled
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
-from plinth.text.words.bags import I16, SCALE
+from plinth_text.compiled import compiled
+from plinth_text.words.bags import I16, SCALE
 
 VERSION = "2"
 

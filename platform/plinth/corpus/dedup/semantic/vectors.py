@@ -31,7 +31,7 @@ from plinth.errors import SourceError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
-from plinth.text.words import bags
+from plinth_text.words import bags
 
 VERSION = "2"
 

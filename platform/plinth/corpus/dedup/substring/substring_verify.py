@@ -31,7 +31,7 @@ from plinth.corpus.dedup.substring.windows import LATER, SlotTexts
 from plinth.records import Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
-from plinth.text.similarity.passages import WordPositions, word_positions
+from plinth_text.similarity.passages import WordPositions, word_positions
 
 VERSION = "2"
 

@@ -23,7 +23,7 @@ from plinth.corpus.models.classify.trees import NODE, Forest, problem
 from plinth.errors import IntegrityError
 from plinth.records import Frozen, Part
 from plinth.storage.store import Store
-from plinth.text.scoring import dense_features, features
+from plinth_text.scoring import dense_features, features
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

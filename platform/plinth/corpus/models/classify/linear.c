@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 KERNEL void train_epoch(
     i64_in starts, i32_in rows, i64_in labels, f32_in weights, i64_in order, double rate, double damping,

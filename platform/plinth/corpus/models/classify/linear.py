@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from plinth.corpus.models.classify.calibrate import sigmoid
 from plinth.corpus.models.classify.measures import balanced, log_loss
-from plinth.kernels import compiled
 from plinth.records import Frozen
-from plinth.text.scoring.features import F32, F64, I32
-from plinth.text.words.ngrams import I64
+from plinth_text.compiled import compiled
+from plinth_text.scoring.features import F32, F64, I32
+from plinth_text.words.ngrams import I64
 
 
 class Sgd(Frozen):

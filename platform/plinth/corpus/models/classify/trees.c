@@ -1,4 +1,4 @@
-#include "kernels/kernel.h"
+#include "plinth_text/compiled/kernel.h"
 
 KERNEL void add_margins(
     f64_rows_in features, i32_in feature, i32_in left, i32_in right, f64_in threshold, f64_in value, i64_in starts,

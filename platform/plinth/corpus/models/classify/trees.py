@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.kernels import compiled
+from plinth_text.compiled import compiled
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

@@ -24,9 +24,9 @@ from plinth.compute.stage import Item, run_items
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
-from plinth.text.scoring.kneser_ney import BEGIN, END, U16, vocabulary_table, word_numbers
-from plinth.text.words.ngrams import I64, U64
-from plinth.text.words.sentences import BOUNDARY, normalised_token, tokens
+from plinth_text.scoring.kneser_ney import BEGIN, END, U16, vocabulary_table, word_numbers
+from plinth_text.words.ngrams import I64, U64
+from plinth_text.words.sentences import BOUNDARY, normalised_token, tokens
 
 VERSION = "1"
 #: Numbers below: unknown, begin, end of a sentence.

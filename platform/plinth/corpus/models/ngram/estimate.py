@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from plinth.text.scoring.kneser_ney import BEGIN
-from plinth.text.words.ngrams import I64, U64
+from plinth_text.scoring.kneser_ney import BEGIN
+from plinth_text.words.ngrams import I64, U64
 
 F64 = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -25,12 +25,12 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
-from plinth.text.unicode.scripts import UNSPACED
 from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.tokens.tokenizer.audit import vocabulary_audit
 from plinth.tokens.tokenizer.audit.part import AXES, COUNTS, AuditTask, measure
 from plinth.tokens.tokenizer.parameters import KEPT, UNSPACED_FERTILITY, TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import token_bytes
+from plinth_text.unicode.scripts import UNSPACED
 
 ASSET = "tokenizer/audit"
 VERSION = "4"

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from plinth.records import Blob, Part
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
 from plinth.storage.store import Store
-from plinth.text.unicode.scripts import word_counts
 from plinth.tokens.tokenizer import encode
 from plinth.tokens.tokenizer.sample import sample_keys
 from plinth.tokens.tokenizer.vocabulary import token_bytes
+from plinth_text.unicode.scripts import word_counts
 
 UNKNOWN = "und"  # ISO 639-3: undetermined
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.annotate.registry import ANNOTATORS
-from plinth.text.rules import c4_pages
+from plinth_text.rules import c4_pages
 from tests.agreement.profiles import verdicts
 from tests.agreement.released import judged
 

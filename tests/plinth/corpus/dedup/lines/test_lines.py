@@ -13,7 +13,7 @@ from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.span_parameters import LineParameters
 from plinth.storage.workspace import Workspace
-from tests.plinth.text.folding import fold_text
+from tests.plinth_text.folding import fold_text
 
 A, B, C, D, E = (
     f"{word} is a line, and it is long enough to be counted as a line here"

@@ -24,8 +24,8 @@ from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError, SourceError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.workspace import Workspace
-from plinth.text.words import bags
-from plinth.text.words.ngrams import jaccard, ngram_sets
+from plinth_text.words import bags
+from plinth_text.words.ngrams import jaccard, ngram_sets
 
 VOCABULARY, TOPICS = 4000, 8
 

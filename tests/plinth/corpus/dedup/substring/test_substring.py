@@ -18,7 +18,7 @@ from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.span_parameters import LineParameters, Substring
 from plinth.corpus.dedup.substring import substring, substring_verify, windows
 from plinth.storage.workspace import Workspace
-from plinth.text.similarity.passages import word_positions
+from plinth_text.similarity.passages import word_positions
 
 LOOSE = {"min_words": 0, "min_share": 0.0}
 

@@ -25,9 +25,9 @@ from plinth.errors import IntegrityError, RecipeError, StageError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth.text.scoring.kneser_ney import BEGIN
-from plinth.text.words.sentences import BOUNDARY, normalised_token, tokens
 from plinth_jobs.cli.root import call
+from plinth_text.scoring.kneser_ney import BEGIN
+from plinth_text.words.sentences import BOUNDARY, normalised_token, tokens
 
 RAW = {"kind": "ngram", "reference": ["web"], "vocabulary": 2000, "prune": [0, 0, 0, 0]}
 

@@ -1,0 +1,132 @@
+"""Kernels: functions over arrays in C, compiled by the machine's C compiler.
+
+    @compiled
+    def count_words(data: U8, start: int, end: int) -> int:
+        \"\"\"How many words there are.\"\"\"
+
+declares the kernel `count_words` of the C file next to the module. The C parameters have the same names in the same
+order (`prototypes.py` has their types); pointers to results come last and are what the Python function returns, behind
+the C function's own result. Arrays must be C-contiguous and have the exact element type: a kernel checks no bounds.
+Kernels run without the GIL.
+
+    kernel.h             views of arrays, and what every kernel file may use
+    prototypes.py        prototypes, read from C files
+    build.py             compile once per machine and version; `python -m plinth_text.compiled PACKAGE` does it ahead
+
+Any package may have kernels: its C files become one library, and may include headers of `plinth_text`
+(`#include "plinth_text/unicode/codepoints.h"`) and their own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import lru_cache, update_wrapper
+from pathlib import Path
+from typing import Any, TypeVar
+
+from plinth_text.compiled.prototypes import ELEMENTS, Parameter, Prototype, prototypes
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NO_MEMORY = -(2**63)
+
+
+def compiled(function: F) -> F:
+    """The kernel that a function without a body declares; looked up and, if need be, compiled at the first call."""
+    bound: list[Callable[..., Any]] = []
+
+    def kernel(*arguments: Any) -> Any:
+        if not bound:
+            bound.append(_bind(function))
+        return bound[0](*arguments)
+
+    return update_wrapper(kernel, function)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=8)
+def _library(package: str) -> tuple[Any, Any]:
+    """cffi's interface and the loaded library of a package."""
+    from plinth_text.compiled import build
+
+    shared, declared = build.library(package)
+    spec = importlib.util.spec_from_file_location(declared.stem, declared)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ffi, module.ffi.dlopen(str(shared))
+
+
+@lru_cache(maxsize=256)
+def _declared(module: str, file: Path) -> dict[str, Prototype]:
+    return {each.name: each for each in prototypes(file, module)}
+
+
+def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python function that checks arrays, calls the kernel and collects its results.
+
+    Raises:
+        TypeError: the C file has no such kernel, or one with other parameters.
+    """
+    prototype = _declared(function.__module__, _source_file(function)).get(function.__name__)
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    given = [] if prototype is None else [each for each in prototype.parameters if not each.result]
+    if prototype is None or tuple(each.name for each in given) != names:
+        raise TypeError(
+            f"{function.__module__}.{function.__name__}({', '.join(names)}): its C file has "
+            f"{prototype.declaration() if prototype else 'no such kernel'}"
+        )
+    import numpy as np  # not before a kernel is called: commands that start workers need none
+
+    ffi, library = _library(function.__module__.partition(".")[0])
+    results = [each for each in prototype.parameters if each.result]
+    scope: dict[str, Any] = {
+        "_call": getattr(library, prototype.symbol), "_buffer": ffi.from_buffer, "_new": ffi.new, "_wrong": _wrong,
+        **{f"_{element}": np.dtype(kind) for element, (_, kind) in ELEMENTS.items()},
+        **{f"_t_{each.name}": ffi.typeof(f"{ELEMENTS[each.element][0]}[]") for each in given if each.element},
+        **{f"_r_{each.name}": ffi.typeof(f"{each.scalar}[1]") for each in results},
+    }  # fmt: skip
+    exec(_source(prototype, given, results), scope)
+    made: Callable[..., Any] = scope[function.__name__]
+    return made
+
+
+def _source_file(function: Callable[..., Any]) -> Path:
+    return Path(function.__code__.co_filename).with_suffix(".c")
+
+
+def _source(prototype: Prototype, given: list[Parameter], results: list[Parameter]) -> str:
+    """Python source of a kernel's wrapper."""
+    lines = [f"def {prototype.name}({', '.join(each.name for each in given)}):"]
+    for each in given:
+        if each.element:
+            n = each.name
+            lines.append(f"    if {n}.dtype != _{each.element} or {n}.ndim != {len(each.lengths)}:")
+            lines.append(f"        _wrong({prototype.name!r}, {n!r}, {n}, {each.element!r}, {len(each.lengths)})")
+            lines += [f"    {n}_rows, {n}_columns = {n}.shape"] if each.rows else []
+    lines += [f"    _o_{each.name} = _new(_r_{each.name})" for each in results]
+    call = f"_call({', '.join(word for each in prototype.parameters for word in _words(each))})"
+    lines.append(f"    result = {call}")
+    if prototype.returns == "int64_t":
+        lines += [f"    if result == {_NO_MEMORY}:", f"        raise MemoryError({prototype.name!r})"]
+    returned = ["result"] * (prototype.returns != "void") + [f"_o_{each.name}[0]" for each in results]
+    return "\n".join([*lines, f"    return {', '.join(returned) or 'None'}"])
+
+
+def _words(each: Parameter) -> list[str]:
+    """Arguments of the exported function for one parameter of the kernel."""
+    if each.result:
+        return [f"_o_{each.name}"]
+    if not each.element:
+        return [each.name]
+    buffer = f"_buffer(_t_{each.name}, {each.name}, {each.written})"
+    return [buffer, *([f"{each.name}_rows", f"{each.name}_columns"] if each.rows else [f"{each.name}.size"])]
+
+
+def _wrong(kernel: str, name: str, array: Any, element: str, dimensions: int) -> None:
+    raise TypeError(
+        f"{kernel}: {name} is {array.dtype} of {array.ndim} dimensions: expected {ELEMENTS[element][0]} of {dimensions}"
+    )
+
+
+__all__ = ["compiled"]

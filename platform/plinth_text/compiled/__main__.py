@@ -1,0 +1,38 @@
+"""`python -m plinth_text.compiled [--carry] [PACKAGE ...]`: compile kernels ahead of their first use.
+
+    --carry      for every level of x86-64, into this installation: for images and wheels
+    PACKAGE      whose kernels; `plinth_text` where none is named
+"""
+
+import sys
+
+from plinth_text.compiled.build import CARRIED, LEVELS, OWN, compile_into, library
+from plinth_text.errors import ExplainedError
+
+
+def main(arguments: list[str]) -> str | None:
+    """Compile; returns what to tell the user where that stopped."""
+    try:
+        _compile([each for each in arguments if each != "--carry"] or [OWN], carry="--carry" in arguments)
+    except ExplainedError as error:
+        return f"{error}\nThen run the same command again: compiled files are kept."
+    except KeyboardInterrupt:
+        return "interrupted; run the same command again: compiled files are kept"
+    return None
+
+
+def _compile(packages: list[str], *, carry: bool) -> None:
+    if not carry:
+        for package in packages:
+            library(package)
+        return
+    CARRIED.mkdir(exist_ok=True)
+    for package in packages:
+        for level in LEVELS:
+            compile_into(CARRIED, package, level)
+    for file in (*CARRIED.glob("*.o"), CARRIED / "lock"):
+        file.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

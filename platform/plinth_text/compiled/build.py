@@ -1,0 +1,238 @@
+"""Compile the kernels with the machine's C compiler, into a folder that is its user's alone.
+
+All C files of a package become one library, named by the package, by the digest of what it is compiled from and by its
+target: this processor (`native`), or a level of x86-64. A machine compiles once per version, some seconds on all cores;
+objects of unchanged files are kept. Images and wheels carry libraries compiled ahead for the levels, in `CARRIED`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, redirect_stdout
+from functools import lru_cache
+from io import StringIO
+from pathlib import Path
+
+from plinth_text import private
+from plinth_text.compiled.prototypes import prototypes
+from plinth_text.errors import CompilerError, NoCompilerError
+
+#: This package. The kernels of others may include its headers and call its functions.
+OWN = "plinth_text"
+CARRIED = Path(__file__).parent / "carried"
+#: No contraction: a product and a sum are rounded twice, as numpy rounds them, so that results are the same everywhere.
+FLAGS = (
+    "-std=gnu11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fwrapv",
+    "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror=incompatible-pointer-types",
+)  # fmt: skip
+#: More flags, for a build with sanitizers.
+FLAGS_VARIABLE = "PLINTH_KERNEL_FLAGS"
+#: Levels of x86-64 that images and wheels carry, best first, with the processor flags that tell them apart.
+LEVELS = {
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
+}
+NATIVE = "native"
+#: Variables that the compiler sees.
+ENVIRONMENT = ("HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
+#: What no process has loaded for so long is deleted from the private folder.
+UNUSED_S = 14 * 86400.0
+
+
+def library(package: str) -> tuple[Path, Path]:
+    """The library of a package for this machine and its declarations for cffi: carried, compiled earlier, or compiled
+    now. Progress goes to standard error.
+
+    Raises:
+        NoCompilerError: there is no C compiler.
+        CompilerError: a file does not compile.
+        PrivateFolderError: somebody else could write the folder of compiled libraries.
+    """
+    for level, needed in LEVELS.items():
+        carried = _names(CARRIED, package, level)
+        if needed <= _processor() and all(each.exists() for each in carried):
+            return carried
+    return compile_into(private.folder("kernels"), package, NATIVE)
+
+
+def compile_into(folder: Path, package: str, target: str) -> tuple[Path, Path]:
+    """The library of a package in a folder, for `NATIVE` or a level; one process compiles, and the others wait for it.
+
+    Raises:
+        CompilerError: as `library`.
+    """
+    made = _names(folder, package, target)
+    if not all(each.exists() for each in made):
+        with _alone(folder / "lock"):
+            if not all(each.exists() for each in made):
+                _sweep(folder)
+                objects = [each for name in _included(package) for each in _compiled(folder, name, target)]
+                _link(objects, target, made[0])
+                _declare(package, made[1])
+    return made
+
+
+@lru_cache(maxsize=8)
+def root(package: str) -> Path:
+    """The folder of a package.
+
+    Raises:
+        ModuleNotFoundError: there is none of this name.
+    """
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError(f"no package {package!r}", name=package)
+    return Path(found.submodule_search_locations[0])
+
+
+def sources(package: str) -> list[tuple[str, Path]]:
+    """Module and C file of everything of a package that is compiled."""
+    base = root(package)
+    files = sorted(base.rglob("*.c"))
+    return [(".".join((package, *file.relative_to(base).with_suffix("").parts)), file) for file in files]
+
+
+@lru_cache(maxsize=8)
+def digest(package: str) -> str:
+    """Identity of the sources of a package and of how they are compiled."""
+    return _digest(package, *(file for name in _included(package) for _, file in sources(name)))
+
+
+def _digest(package: str, *files: Path) -> str:
+    """Identity of files, of the headers that they may include, and of how they are compiled."""
+    hashed = hashlib.sha256("\0".join((*FLAGS, os.environ.get(FLAGS_VARIABLE, ""))).encode())
+    own = Path(__file__), Path(__file__).with_name("prototypes.py")
+    headers = [file for name in _included(package) for file in sorted(root(name).rglob("*.h"))]
+    for file in (*own, *headers, *files):
+        base = next(root(name).parent for name in _included(package) if file.is_relative_to(root(name)))
+        hashed.update(str(file.relative_to(base)).encode() + hashlib.sha256(file.read_bytes()).digest())
+    return hashed.hexdigest()[:16]
+
+
+def _included(package: str) -> tuple[str, ...]:
+    """Packages whose headers a package may include, and whose functions it may call."""
+    return tuple(dict.fromkeys((OWN, package)))
+
+
+def _names(folder: Path, package: str, target: str) -> tuple[Path, Path]:
+    processor = f"-{_processor_digest()}" if target == NATIVE else ""
+    own = digest(package)
+    return folder / f"{package}-{own}-{target}{processor}.so", folder / f"{package}_kernels_{own}.py"
+
+
+@lru_cache(maxsize=1)
+def _processor() -> frozenset[str]:
+    """Flags of the processor; none where the system does not list them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.split(":")[1] for line in lines if line.startswith(("flags", "Features"))), "").split())
+
+
+def _processor_digest() -> str:
+    listed = " ".join((platform.machine(), platform.processor(), *sorted(_processor())))
+    return hashlib.sha256(listed.encode()).hexdigest()[:8]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _compiled(folder: Path, package: str, target: str) -> list[Path]:
+    """Objects of all files of a package; those of unchanged files are there already."""
+    suffix = target if target != NATIVE else _processor_digest()
+    objects = [(each, folder / f"{each[1].stem}-{_digest(package, each[1])}-{suffix}.o") for each in sources(package)]
+    include = [word for name in _included(package) for word in ("-I", str(root(name).parent))]
+    todo = [(module, file, made) for (module, file), made in objects if not made.exists()]
+    begun, shown = time.monotonic(), 0.0
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        running = [pool.submit(_compile, *each, target, include) for each in todo]
+        try:
+            for count, each in enumerate(as_completed(running), start=1):
+                each.result()
+                now = time.monotonic()
+                if now - shown > 1 or count == len(todo):
+                    shown = now
+                    _say(f"compiling kernels of {package}: {count}/{len(todo)} files in {now - begun:.1f} s")
+        except BaseException:  # Ctrl-C, too: files that wait are not compiled first
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [made for _, made in objects]
+
+
+def _compile(module: str, file: Path, made: Path, target: str, include: list[str]) -> None:
+    unit = made.with_suffix(f".{os.getpid()}.c")
+    unit.write_text(f'#include "{file}"\n' + "".join(each.export() for each in prototypes(file, module)))
+    partial = unit.with_suffix(".o")
+    try:
+        _run([*include, "-c", str(unit), "-o", str(partial)], target, str(file))
+        partial.replace(made)
+    finally:
+        unit.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
+
+
+def _link(objects: list[Path], target: str, made: Path) -> None:
+    partial = made.with_suffix(f".{os.getpid()}.so")
+    try:
+        _run(["-shared", *map(str, objects), "-lm", "-o", str(partial)], target, "the library of kernels")
+        partial.replace(made)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _declare(package: str, made: Path) -> None:
+    """Write what cffi needs to call the library, so that no process parses declarations."""
+    from cffi import FFI
+
+    ffi = FFI()
+    every = [each for module, file in sources(package) for each in prototypes(file, module)]
+    ffi.cdef("".join(f"{each.declaration()};\n" for each in every))
+    ffi.set_source(made.stem, None)
+    partial = made.with_suffix(f".{os.getpid()}.py")
+    with redirect_stdout(StringIO()):  # it prints what it writes
+        ffi.emit_python_code(str(partial))
+    partial.replace(made)
+
+
+def _run(arguments: list[str], target: str, what: str) -> None:
+    path = os.pathsep.join(each for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(each))
+    compiler = shutil.which("gcc", path=path) or shutil.which("cc", path=path)
+    if compiler is None:
+        raise NoCompilerError("there is no C compiler", expected="gcc", remedy="install gcc (apt-get install gcc)")
+    own = os.environ.get(FLAGS_VARIABLE, "").split()
+    command = [compiler, *FLAGS, f"-march={target}", *own, *arguments]
+    seen = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {"PATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=seen)
+    if done.returncode:
+        found = done.stderr[-2000:]
+        remedy = "make room or repair gcc, if it names one of them; else report it, with the version of gcc"
+        raise CompilerError(f"{what} does not compile", found=found, remedy=remedy)
+    if done.stderr:
+        _say(done.stderr)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what other versions left and no process has loaded for `UNUSED_S`."""
+    until = time.time() - UNUSED_S
+    for file in folder.iterdir():
+        if file.name != "lock" and max(file.stat().st_atime, file.stat().st_mtime) < until:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,283 @@
+"""Read a fastText model file: dictionary, input rows, output rows, label tree.
+
+The format is that of fastText 0.9.2 (`Dictionary::load`, `QMatrix::load`, `Model::buildTree`; Joulin et al. 2016),
+versions 11 and 12, of supervised models: dense (`.bin`) or quantised and pruned (`.ftz`), with any of its losses. Dense
+rows are mapped, so that the workers of a machine share them. Product-quantised rows are written out as floats where
+they are few, as those of a pruned model; else they stay codes. Does not belong here: prediction (`predict`,
+`documents`).
+
+Letters: W words, L labels, R input rows, N dimensions, P dimensions filled up to a multiple of `LANES`, Q parts of a
+row that have a code each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from plinth_text.fasttext.mapped_file import MappedFile
+from plinth_text.words.ngrams import I64, U8
+
+MAGIC, VERSIONS, SUPERVISED = 793712314, (11, 12), 3
+#: Rows are filled up with zeros to a multiple of this, so that loops over them have a fixed length.
+LANES = 16
+HIERARCHICAL, NEGATIVE_SAMPLING, SOFTMAX, ONE_VS_ALL = 1, 2, 3, 4
+LOSSES = (HIERARCHICAL, NEGATIVE_SAMPLING, SOFTMAX, ONE_VS_ALL)
+LABEL_PREFIX = "__label__"
+EOS = b"</s>"
+#: Bounds on what a small file can ask for.
+MAX_DIM, MAX_BUCKET, MAX_NGRAM = 4096, 1 << 28, 64
+#: Numbers of a quantised matrix that are written out as floats, a quarter of a gigabyte of them; more stay codes.
+WRITTEN_OUT = 1 << 26
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+U32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class CodedRows:
+    """Product-quantised rows: each part of a row is one of 256 centroids.
+
+    Args:
+        codes: [R, Q].
+        centroids: of part 0, then of part 1, …: 256 of `width` numbers each, of the last part 256 of `last`.
+        norms: what a row is multiplied with, [R]; empty: nothing.
+    """
+
+    codes: U8
+    centroids: F32
+    width: int
+    last: int
+    norms: F32
+
+    @property
+    def dim(self) -> int:
+        return int((self.codes.shape[1] - 1) * self.width + self.last)
+
+    def floats(self) -> F32:
+        """The rows written out, [R, N]."""
+        pieces = []
+        for part in range(self.codes.shape[1]):
+            size = self.last if part == self.codes.shape[1] - 1 else self.width
+            table = self.centroids[part * 256 * self.width :][: 256 * size].reshape(256, size)
+            pieces.append(table[self.codes[:, part]])
+        rows = np.concatenate(pieces, axis=1)
+        return rows * self.norms[:, None] if self.norms.size else rows
+
+    def take(self, order: npt.NDArray[np.int64]) -> CodedRows:
+        norms = self.norms[order] if self.norms.size else self.norms
+        return CodedRows(self.codes[order], self.centroids, self.width, self.last, norms)
+
+
+@dataclass(frozen=True)
+class FastTextModel:
+    """Everything that prediction needs.
+
+    Args:
+        labels: without `__label__`, most frequent first.
+        dim: N.
+        loss: one of `LOSSES`. Of `HIERARCHICAL`, labels are leaves of a Huffman tree.
+        word_ngrams: words of the longest word n-gram that is a feature; 1: none.
+        minn, maxn, bucket: character n-grams, and the number of hashes of all n-grams.
+        words, word_starts, word_ends: bytes of words and then labels, with others between; where each lies, [W + L].
+        rows: input vectors [R, N]: words first, then the n-grams that were kept, by hash; empty where `coded` is not.
+        coded: the same, quantised.
+        bits, before: for every 32 n-gram hashes (`bucket` of them): a bit for each that has a row; how many rows of
+            n-grams come before these.
+        output: [L, P]; for a tree the rows of its L - 1 inner nodes, and one unused.
+        left, right: children of a node, -1 for a leaf; the last node is the root, the first L are the labels.
+    """
+
+    labels: tuple[str, ...]
+    dim: int
+    loss: int
+    word_ngrams: int
+    minn: int
+    maxn: int
+    bucket: int
+    nwords: int
+    words: U8
+    word_starts: I64
+    word_ends: I64
+    rows: F32
+    coded: CodedRows | None
+    bits: U32
+    before: U32
+    output: F32
+    left: I32
+    right: I32
+
+
+def read(path: Path) -> FastTextModel:
+    """Read a supervised model.
+
+    Raises:
+        ModelFileError: truncated, another format or version, no supervised model, or sizes that no model has.
+    """
+    file = MappedFile(path)
+    magic, version = file.fields("ii")
+    if magic != MAGIC or version not in VERSIONS:
+        raise file.broken(f"magic {magic}, version {version}", f"{MAGIC}, one of {VERSIONS}")
+    dim, _, _, _, _, word_ngrams, loss, kind, bucket, minn, maxn, _, _ = file.fields("12id")
+    if kind != SUPERVISED or loss not in LOSSES:
+        raise file.broken(f"kind {kind}, loss {loss}", f"kind {SUPERVISED} (supervised), a loss of {LOSSES}")
+    maxn = 0 if version == VERSIONS[0] else maxn  # old supervised models have no n-grams of characters
+    _require_sizes(file, dim, word_ngrams, bucket, minn, maxn)
+    size, nwords, nlabels, _, pruned_size = file.fields("iiiqq")
+    if size != nwords + nlabels or nlabels < 1 or nwords < 0:
+        raise file.broken(f"{size} entries, {nwords} words, {nlabels} labels", "words and labels")
+    words, starts, ends, counts = file.names(size, nwords)
+    pruned = None if pruned_size < 0 else file.array("<i4", 2 * pruned_size).reshape(-1, 2)
+    rows, coded = _matrix(file, dim, coded=bool(file.fields("?")[0]))
+    if coded is None and pruned is not None:
+        raise file.broken("dense rows and a pruned dictionary", "quantised rows")
+    qout = bool(file.fields("?")[0])
+    output, output_coded = _matrix(file, dim, coded=qout and coded is not None)
+    if output_coded is not None:
+        _require_small(file, output_coded)
+        output = output_coded.floats()
+    if output.shape[0] < nlabels:
+        raise file.broken(f"{output.shape[0]} output rows", f"{nlabels}, one for each label")
+    have = coded.codes.shape[0] if coded else rows.shape[0]
+    used = bucket if maxn or word_ngrams > 1 else 0
+    bits, before, order = _kept(file, pruned, used, have - nwords)
+    if coded is not None:
+        coded = coded if order is None else coded.take(np.concatenate([np.arange(nwords), nwords + order]))
+        if coded.codes.shape[0] * dim <= WRITTEN_OUT:
+            rows, coded = coded.floats(), None
+    left, right = _tree(file, counts[nwords:].tolist() if loss == HIERARCHICAL else [])
+    return FastTextModel(
+        labels=tuple(
+            words[start:end].tobytes().decode("utf-8", "replace").removeprefix(LABEL_PREFIX)
+            for start, end in zip(starts[nwords:].tolist(), ends[nwords:].tolist(), strict=True)
+        ),
+        dim=dim,
+        loss=loss,
+        word_ngrams=word_ngrams,
+        minn=minn,
+        maxn=maxn,
+        bucket=bucket,
+        nwords=nwords,
+        words=words,
+        word_starts=starts,
+        word_ends=ends,
+        rows=rows,
+        coded=coded,
+        bits=bits,
+        before=before,
+        output=_padded(output[:nlabels]),
+        left=left,
+        right=right,
+    )
+
+
+def _require_sizes(file: MappedFile, dim: int, word_ngrams: int, bucket: int, minn: int, maxn: int) -> None:
+    ngrams = maxn > 0 or word_ngrams > 1
+    if not (
+        0 < dim <= MAX_DIM
+        and 0 <= minn <= MAX_NGRAM
+        and 0 <= maxn <= MAX_NGRAM
+        and 0 <= word_ngrams <= MAX_NGRAM
+        and (not ngrams or 0 < bucket <= MAX_BUCKET)
+    ):
+        found = f"{dim} dimensions, word n-grams {word_ngrams}, n-grams of {minn} to {maxn}, {bucket} hashes"
+        raise file.broken(found, f"at most {MAX_DIM} dimensions, n-grams of {MAX_NGRAM}, {MAX_BUCKET} hashes")
+
+
+def _require_small(file: MappedFile, coded: CodedRows) -> None:
+    if coded.codes.shape[0] * coded.dim > WRITTEN_OUT:
+        raise file.broken(f"{coded.codes.shape[0]} quantised output rows", f"at most {WRITTEN_OUT} numbers")
+
+
+def _matrix(file: MappedFile, dim: int, *, coded: bool) -> tuple[F32, CodedRows | None]:
+    """A matrix, dense or quantised."""
+    if coded:
+        return np.zeros((0, dim), np.float32), _coded(file, dim)
+    height, width = file.fields("qq")
+    if height < 0 or width != dim:
+        raise file.broken(f"a matrix of {height} rows, {width} columns", f"{dim} columns")
+    return file.array("<f4", height * width).reshape(height, width), None
+
+
+def _coded(file: MappedFile, dim: int) -> CodedRows:
+    with_norms, height, width, size = file.fields("?qqi")
+    codes = file.take(size)
+    quantised, parts, part_width, last, centroids = _centroids(file)
+    if width != dim or quantised != dim or height < 0 or codes.size != height * parts:
+        found = f"{codes.size} codes for {height} rows of {width} columns"
+        raise file.broken(found, f"{parts} for each, {dim} columns")
+    norms = np.zeros(0, np.float32)
+    if with_norms:
+        norm_codes = file.take(height)
+        one, *_, table = _centroids(file)
+        if one != 1:
+            raise file.broken(f"norms of {one} columns", 1)
+        norms = table[norm_codes]
+    return CodedRows(codes.reshape(height, parts), centroids, part_width, last, norms)
+
+
+def _centroids(file: MappedFile) -> tuple[int, int, int, int, F32]:
+    """Dimensions, parts, numbers in a part and in the last one, and the table of a quantiser."""
+    dim, parts, width, last = file.fields("4i")
+    if not (0 < dim <= MAX_DIM and parts > 0 and 0 < last <= width and (parts - 1) * width + last == dim):
+        raise file.broken(f"{parts} parts of {width}, the last of {last}", f"{dim} dimensions")
+    return dim, parts, width, last, file.array("<f4", dim * 256)
+
+
+def _kept(
+    file: MappedFile, pruned: npt.NDArray[np.int32] | None, bucket: int, rows: int
+) -> tuple[U32, U32, npt.NDArray[np.int64] | None]:
+    """`FastTextModel.bits`, `FastTextModel.before`, and the rows in the order of the hashes (None: all, in order)."""
+    kept = np.zeros(bucket // 32 * 32 + 32, dtype=np.uint8)
+    if pruned is None:
+        kept[:bucket] = 1
+        order = None
+        least, most = 0, bucket - 1
+    else:
+        inside = pruned[(pruned[:, 0] >= 0) & (pruned[:, 0] < bucket)].astype(np.int64)
+        inside = inside[np.argsort(inside[:, 0])]
+        kept[inside[:, 0]] = 1
+        order = inside[:, 1]
+        least, most = int(order.min(initial=0)), int(order.max(initial=-1))
+        if int(kept.sum()) != order.size:
+            raise file.broken("a hash of n-grams twice", "each hash once")
+    if least < 0 or most >= rows:
+        raise file.broken(f"{rows} rows of n-grams", "one for each word and n-gram")
+    counted = kept.reshape(-1, 32).sum(axis=1, dtype=np.uint32)
+    before = np.cumsum(counted, dtype=np.uint32) - counted
+    return np.packbits(kept, bitorder="little").view("<u4"), before, order
+
+
+def _tree(file: MappedFile, counts: list[int]) -> tuple[I32, I32]:
+    """The Huffman tree over labels, merged in the order in which fastText merges; nothing without counts."""
+    size, unmade = len(counts), 10**15
+    if min(counts, default=0) < 0 or sum(counts) >= unmade:
+        raise file.broken("counts of labels below 0 or without bound", f"a sum below {unmade}")
+    if not counts:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    weights = [*counts, *[unmade] * (size - 1)]
+    left, right = np.full(2 * size - 1, -1, np.int32), np.full(2 * size - 1, -1, np.int32)
+    leaf, node = size - 1, size
+    for inner in range(size, 2 * size - 1):
+        pair = []
+        for _ in range(2):
+            if leaf >= 0 and weights[leaf] < weights[node]:
+                pair.append(leaf)
+                leaf -= 1
+            else:
+                pair.append(node)
+                node += 1
+        left[inner], right[inner] = pair
+        weights[inner] = weights[pair[0]] + weights[pair[1]]
+    return left, right
+
+
+def _padded(rows: F32) -> F32:
+    width = -(-rows.shape[1] // LANES) * LANES
+    out = np.zeros((rows.shape[0], width), dtype=np.float32)
+    out[:, : rows.shape[1]] = rows
+    return out

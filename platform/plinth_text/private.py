@@ -1,0 +1,84 @@
+"""Folders of this machine that nobody else can write: what is trusted or unpickled without a look lies there.
+
+They lie below `PLINTH_PRIVATE`, or else `~/.cache/plinth/private`; never among the source. Without a home that can be
+written, a new folder of mode 0700 serves this process and those that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from plinth_text.errors import PrivateFolderError
+
+#: Names the folder that has the private folders of this machine.
+VARIABLE = "PLINTH_PRIVATE"
+#: Folder of this package and of those beside it.
+SOURCE = Path(__file__).resolve().parents[1]
+
+
+def folder(name: str) -> Path:
+    """A private folder by name, made when it is first needed.
+
+    Raises:
+        PrivateFolderError: it is a link, of another owner, open to others, or among the source; or it cannot be made.
+    """
+    return _checked(root(), name)
+
+
+def required(path: Path) -> Path:
+    """A folder that somebody has named, made if there is none.
+
+    Raises:
+        PrivateFolderError: as `folder`.
+    """
+    return _private(path.absolute())
+
+
+def root() -> Path:
+    """The folder that has them all; not made, not checked."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given).absolute()
+    with suppress(OSError, RuntimeError):  # no home, or one that is read only
+        home = Path.home() / ".cache" / "plinth" / "private"
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return home
+    os.environ[VARIABLE] = tempfile.mkdtemp(prefix="plinth-private-")
+    return Path(os.environ[VARIABLE])
+
+
+def _checked(top: Path, name: str) -> Path:
+    _private(top)
+    return _private(top / name)
+
+
+@lru_cache(maxsize=64)
+def _private(path: Path) -> Path:
+    if path.resolve().is_relative_to(SOURCE):
+        raise _unsafe(path, "it lies among the source")
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise _unsafe(path, str(error)) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unsafe(path, "a link or a file")
+    if found.st_uid != os.geteuid():
+        raise _unsafe(path, f"it belongs to user {found.st_uid}")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise _unsafe(path, f"mode {stat.S_IMODE(found.st_mode):04o}")
+    return path
+
+
+def _unsafe(path: Path, found: str) -> PrivateFolderError:
+    return PrivateFolderError(
+        f"{path} is not a private folder",
+        found=found,
+        expected=f"a folder of user {os.geteuid()} with mode 0700, outside workspace and source",
+        remedy=f"delete it, so that it is made again; or name another by {VARIABLE}",
+    )

@@ -1,0 +1,103 @@
+"""Counts behind FineWeb-2's rules, for text in any script (Penedo et al. 2025).
+
+Words are those of `text.words.script_words`. Repeated n-grams are counted as in `repetition`; lines that end a sentence
+and repeated characters as in `fineweb`; bullets and ellipses as in `gopher_quality`.
+
+Stop words are looked up as words; in scripts without spaces in up to four words in a row too, because a splitter may
+cut inside one; in Korean at the end of words too, where particles are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth_text.compiled import compiled
+from plinth_text.rules import copies
+from plinth_text.unicode.characters import flags
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words.chunks import hash_run
+from plinth_text.words.ngrams import I64, U8, U64
+from plinth_text.words.script_words import I32, Bools, edge_buffer, splitter
+
+#: Columns of `language_counts`; then the characters of repeated n-grams of 2 to 10 words.
+(
+    WORDS, PLAIN_WORDS, PLAIN_CHARACTERS, LETTER_WORDS, STOP_WORDS, SENTENCES, LINES, REPEATED_LINES, CHARACTERS, GRAMS,
+) = range(10)  # fmt: skip
+_COLUMNS = GRAMS + 9
+
+#: Most stop words of a language, one bit each; slots of its set.
+MAX_STOP_WORDS, _SLOTS, _STARTS = 64, 256, 1024
+
+
+class StopWords(NamedTuple):
+    """Sets of stop words, L of them.
+
+    Args:
+        keys: [L, 256] hashes, 0 for an empty slot.
+        numbers: [L, 256] the word's number in its list.
+        starts: [L, 1024] whether a word starts with a character of this remainder: most words are ruled out by it.
+    """
+
+    keys: U64
+    numbers: U8
+    starts: Bools
+
+
+def stop_words(lists: Sequence[Sequence[str]]) -> StopWords:
+    """Sets of these lists.
+
+    Raises:
+        ValueError: a list is longer than `MAX_STOP_WORDS`.
+    """
+    made = StopWords(
+        np.zeros((len(lists), _SLOTS), dtype=np.uint64), np.zeros((len(lists), _SLOTS), dtype=np.uint8),
+        np.zeros((len(lists), _STARTS), dtype=np.bool_),
+    )  # fmt: skip
+    for row, words in enumerate(lists):
+        if len(words) > MAX_STOP_WORDS:
+            raise ValueError(f"{len(words)} stop words, expected at most {MAX_STOP_WORDS}")
+        for number, word in enumerate(words):
+            data = np.frombuffer(word.encode(), dtype=np.uint8)
+            value = int(hash_run(data, 0, data.size)) or 1
+            slot = value % _SLOTS
+            while made.keys[row, slot]:
+                slot = (slot + 1) % _SLOTS
+            made.keys[row, slot], made.numbers[row, slot] = value, number
+            made.starts[row, ord(word[0]) % _STARTS] = True
+    return made
+
+
+def language_counts(texts: pa.Array, lists: npt.NDArray[np.int64], stops: StopWords) -> I64:
+    """Counts of each text, [documents, 19]: words; words that are not only symbols and their characters; words with a
+    letter; distinct stop words; sentences (a line end ends one too); runs of lines and those that came before;
+    characters; characters in the most frequent n-gram of 2, 3 and 4 words, and in repeated ones of 5 to 10.
+
+    Args:
+        lists: [documents] the row of `stops` for each text, -1 for none.
+    """
+    data, offsets = utf8(texts)
+    out = np.zeros((len(texts), _COLUMNS), dtype=np.int64)
+    longest = int(np.diff(offsets).max(initial=0))
+    edges, buffers = edge_buffer(longest), copies.copy_buffers(longest, longest)
+    count_language(data, offsets, lists, *stops, flags(), *splitter(longest).arguments(), edges, *buffers, out)  # type: ignore[call-arg]
+    return out
+
+
+@compiled
+def count_language(
+    data: U8, offsets: I64, lists: I64, stop_keys: U64, stop_numbers: U8, stop_starts: Bools, table: U8, kinds: U8,
+    variants: npt.NDArray[np.int8], ids: npt.NDArray[np.uint16], singles: I32, model_keys: U64, weights: I32,
+    bases: I64, points: I32, point_places: I32, here: U8, scores: I32, first: Bools, thai: Bools, edges: I32,
+    packed: U8, places: I32, words: U64, grams: U64, buckets: I32, starts: I32, limits: I32, active: I32,
+    counts: I32, keys: U64, tally: I32, firsts: I32, out: I64,
+) -> None:  # fmt: skip
+    """Fill in the counts of all texts.
+
+    After `lists`: `StopWords`; flags of characters; a splitter (`ScriptSplitter.arguments`) and its edges;
+    `CopyBuffers`.
+    """

@@ -1,0 +1,102 @@
+"""RedPajama-v2's heuristic quality signals of a text (Weber et al. 2024, table 2; RedPajama-Data, `quality_signals`).
+
+Two kinds of words: **raw** ones are runs of `\\w`, or of characters that are neither `\\w` nor white space;
+**normalised** ones are separated by white space in the text without ASCII punctuation, in lower case and in Unicode's
+form NFD, in which characters are counted. Lines end with `\\n`, which is part of them. Signals of lines are averaged
+over the lines.
+
+A code point is normalised by a table; a text with a capital sigma, or with combining marks that change places, is
+normalised by Python instead.
+"""
+
+from __future__ import annotations
+
+import string
+import unicodedata
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth_text.compiled import compiled
+from plinth_text.unicode.classes import classes, expansions
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words.hash_sets import FNV, PRIME
+from plinth_text.words.ngrams import I64, U8, U64
+from plinth_text.words.repeated_ngrams import ngram_buffers
+
+F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
+U16 = npt.NDArray[np.uint16]
+U32 = npt.NDArray[np.uint32]
+
+#: Columns of `signals`.
+COLUMNS = (
+    "word_count", "mean_word_characters", "unique_words", "unigram_entropy", "top_2_gram", "top_3_gram", "top_4_gram",
+    "duplicate_5_grams", "duplicate_6_grams", "duplicate_7_grams", "duplicate_8_grams", "duplicate_9_grams",
+    "duplicate_10_grams", "lorem_ipsum", "javascript_words", "line_words", "line_numerical_characters",
+    "raw_words", "symbol_ratio", "no_letter_words", "upper_case_words", "stop_words", "curly_brackets", "sentences",
+    "lines", "ellipsis_lines", "bullet_lines", "terminal_lines", "line_upper_case_characters",
+)  # fmt: skip
+#: The first column of `raw`; those before it are filled by `normal`.
+_RAW = COLUMNS.index("raw_words")
+
+
+def word_hash(word: str) -> int:
+    """The hash of a word, for look-ups among stop words and for equality of normalised words."""
+    value = FNV
+    for character in word:
+        value = ((value ^ ord(character)) * PRIME) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+
+def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
+    """Signals of each text, [documents, 29] in the order of `COLUMNS`, not rounded; zeros for an empty one.
+
+    Args:
+        stop_words: raw words that count as such, in their case.
+    """
+    data, offsets = utf8(texts)
+    out = np.zeros((len(texts), len(COLUMNS)), dtype=np.float64)
+    stops = np.sort(np.array([word_hash(word) for word in stop_words], dtype=np.uint64))
+    raw(data, offsets, classes(), stops, out)
+    some = np.flatnonzero(_normalise(texts, False, out))
+    if some.size:
+        plain = pa.array([normalised(text) for text in texts.take(pa.array(some)).to_pylist()], pa.large_string())
+        rows = np.zeros((some.size, len(COLUMNS)), dtype=np.float64)
+        _normalise(plain, True, rows)
+        out[some, :_RAW] = rows[:, :_RAW]
+    return out
+
+
+def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
+    """The signals of normalised words; returns which texts the table cannot normalise. `plain`: already normalised."""
+    data, offsets = utf8(texts)
+    hard = np.zeros(len(texts), dtype=np.bool_)
+    keys, counts, spots, ids, words, characters = ngram_buffers(int(np.diff(offsets).max(initial=0)))
+    form = expansions()
+    normal(
+        data, offsets, classes(), form.starts, form.points, form.numeric, form.combines, plain, keys, counts, spots,
+        ids, words, characters, out, hard,
+    )  # fmt: skip
+    return hard
+
+
+def normalised(text: str) -> str:
+    """Without ASCII punctuation, in lower case and in the form NFD; line ends stay."""
+    kept = text.encode().translate(None, string.punctuation.encode()).decode()
+    return unicodedata.normalize("NFD", kept.lower())
+
+
+@compiled
+def raw(data: U8, offsets: I64, table: U16, stops: U64, out: F64) -> None:
+    """Fill in the signals of raw words, characters and lines. `stops`: sorted hashes."""
+
+
+@compiled
+def normal(
+    data: U8, offsets: I64, table: U16, starts: I32, points: U32, numeric: U8, combines: U8, plain: bool, keys: U64,
+    counts: I32, spots: I32, ids: I32, words: U64, characters: I64, out: F64, hard: npt.NDArray[np.bool_],
+) -> None:  # fmt: skip
+    """Fill in the signals of normalised words; `hard` are texts that the table does not normalise."""

@@ -1,0 +1,98 @@
+"""Score tokens with a back-off n-gram model held in flat tables.
+
+An n-gram of word numbers below 2^16 is one 64-bit key, the last word in the highest bits: cutting the lowest 16
+bits leaves its suffix, cutting the highest its context. Every order has an open-addressing table from key to
+(log10 probability, log10 back-off). A model holds the suffix of each n-gram that it holds, so looking for longer
+and longer n-grams may stop at the first one missing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from plinth_text.compiled import compiled
+from plinth_text.words.ngrams import I64, U64
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+U16 = npt.NDArray[np.uint16]
+
+UNKNOWN, BEGIN, END = 0, 1, 2
+MAX_ORDER = 4
+_EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+class NGramTables:
+    """The model's n-grams of two words and more in one pair of arrays; orders lie behind one another.
+
+    Args:
+        keys: by order from 2: keys, any order, without repeats.
+        values: by order from 2: [n, 2] log10 probability and log10 back-off.
+    """
+
+    def __init__(self, keys: list[U64], values: list[F32]) -> None:
+        sizes = [1 << max(4, int(2 * key.size - 1).bit_length()) for key in keys]
+        self.starts = np.cumsum([0, *sizes]).astype(np.int64)
+        self.keys = np.full(int(self.starts[-1]), _EMPTY, dtype=np.uint64)
+        self.values = np.zeros((int(self.starts[-1]), 2), dtype=np.float32)
+        for order, (key, value) in enumerate(zip(keys, values, strict=True)):
+            start, stop = self.starts[order], self.starts[order + 1]
+            own = np.ascontiguousarray(key), np.ascontiguousarray(value)
+            fill(self.keys[start:stop], self.values[start:stop], *own)
+
+
+def score(hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, tables: NGramTables) -> tuple[F64, I64]:
+    """Log10 probability of every text under the model.
+
+    Args:
+        hashes, offsets: as `sentences.tokens` gives them.
+        table, numbers: the vocabulary as `vocabulary_table` gives it.
+        unigrams: [vocabulary, 2] log10 probability and back-off, by number.
+
+    Returns:
+        log10 probabilities [documents], sentence ends included, and counts [documents, 3]: tokens, sentences,
+        tokens that the vocabulary does not hold.
+    """
+    total, counts = np.zeros(offsets.size - 1), np.zeros((offsets.size - 1, 3), dtype=np.int64)
+    own = np.ascontiguousarray(unigrams)
+    score_texts(hashes, offsets, table, numbers, own, tables.keys, tables.values, tables.starts, total, counts)
+    return total, counts
+
+
+def vocabulary_table(words: U64, numbers: U16) -> tuple[U64, U16]:
+    """Open-addressing table from a token's hash to its number."""
+    size = 1 << max(4, int(2 * words.size).bit_length())
+    table, value = np.full(size, _EMPTY, dtype=np.uint64), np.zeros(size, dtype=np.uint16)
+    fill_numbers(table, value, np.ascontiguousarray(words), numbers)
+    return table, value
+
+
+def word_numbers(hashes: U64, table: U64, numbers: U16) -> U16:
+    """Numbers of tokens; `END` for boundaries, `UNKNOWN` for tokens outside the vocabulary."""
+    out = np.empty(hashes.size, dtype=np.uint16)
+    number_tokens(hashes, table, numbers, out)
+    return out
+
+
+@compiled
+def fill(table: U64, values: F32, keys: U64, given: F32) -> None:
+    """Put keys and their values into an empty table."""
+
+
+@compiled
+def fill_numbers(table: U64, values: U16, words: U64, numbers: U16) -> None:
+    """Put words and their numbers into an empty table."""
+
+
+@compiled
+def number_tokens(hashes: U64, table: U64, numbers: U16, out: U16) -> None:
+    """As `word_numbers`."""
+
+
+@compiled
+def score_texts(
+    hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, keys: U64, values: F32, starts: I64,
+    total: F64, counts: I64,
+) -> None:  # fmt: skip
+    """As `score`."""

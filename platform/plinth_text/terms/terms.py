@@ -1,0 +1,155 @@
+"""Find the words and phrases of a lexicon in texts: whole words only, in any case, and lightly obfuscated ones.
+
+A term matches where its words stand one after the other, by the words of `ngrams`; of terms that begin at one word the
+longest counts. A term of one word is also found obfuscated, where the text shows one of these signs:
+
+- digits and signs for letters (`h3ll0`, `$pam`), at least one letter among them;
+- a letter three times or more in a row (`spaaaam`): then runs count once, in text and term;
+- single letters with one and the same character between them (`s.p.a.m`, `s p a m`), three or more;
+- accents, letters of other alphabets that look the same, wide letters, invisible characters inside.
+
+Spans are in code points. Letters: D texts, T terms, H hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth_text.compiled import compiled
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.unicode.fold_letters import FOLD
+from plinth_text.words.ngrams import I64, U8, U64, ngram_hashes
+from plinth_text.words.word_hashes import scratch
+
+Bools = npt.NDArray[np.bool_]
+
+#: Words of the longest phrase.
+MAX_WORDS = 8
+#: Letters of the shortest obfuscated term, and top bits of a hash that a filter takes; as in `obfuscation`'s C.
+MIN_LETTERS, FILTER_BITS = 3, 16
+
+
+@dataclass(frozen=True)
+class TermHits:
+    """Hits of all texts in reading order, disjoint: those of text d are `starts[d]:starts[d + 1]`.
+
+    Args:
+        starts: [D + 1].
+        terms: [H], positions in the list of terms.
+        spans: [H, 2], first code point and the one after the last.
+        obfuscated: [H], whether the text obfuscated the term.
+    """
+
+    starts: I64
+    terms: I64
+    spans: I64
+    obfuscated: Bools
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Sorted hashes, the term and number of words of each, and a filter of their top bits."""
+
+    hashes: U64
+    terms: I64
+    bits: Bools
+
+
+class TermTable:
+    """Terms, ready to be searched for.
+
+    Raises:
+        ValueError: a term without words, or with more than `MAX_WORDS`.
+    """
+
+    def __init__(self, terms: Sequence[str]) -> None:
+        self.terms = tuple(terms)
+        phrases: dict[int, int] = {}
+        firsts: dict[int, int] = {}
+        skeletons: dict[int, int] = {}
+        collapsed: dict[int, int] = {}
+        for index, term in enumerate(self.terms):
+            words = _word_hashes(term)
+            if not 0 < words.size <= MAX_WORDS:
+                raise ValueError(f"{term!r} has {words.size} words, expected 1 to {MAX_WORDS}")
+            phrases.setdefault(joined(words), index)
+            firsts[int(words[0])] = max(firsts.get(int(words[0]), 0), words.size)
+            if words.size == 1:
+                letters, plain, runs = skeleton(np.frombuffer(term.encode(), dtype=np.uint8), FOLD)
+                if letters >= MIN_LETTERS:
+                    skeletons.setdefault(plain, index)
+                    collapsed.setdefault(runs, index)
+        self._tables = tuple(_table(one) for one in (firsts, phrases, skeletons, collapsed))
+
+    def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
+        """All hits.
+
+        Args:
+            obfuscated: whether to find obfuscated terms as well.
+        """
+        data, offsets = utf8(texts)
+        words = scratch(offsets)
+        ends = np.empty((words.size, 2), dtype=np.int64)
+        starts = np.zeros(offsets.size, dtype=np.int64)
+        tables: Any = [part for one in self._tables for part in (one.hashes, one.terms, one.bits)]
+        capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
+        while True:
+            found = np.empty((capacity, 4), dtype=np.int64)
+            size = find_terms(data, offsets, words, ends, starts, obfuscated, FOLD, *tables, found)  # type: ignore[call-arg]
+            if size <= capacity:
+                break
+            capacity = size
+        return TermHits(starts, found[:size, 0].copy(), found[:size, 1:3].copy(), found[:size, 3].astype(np.bool_))
+
+    @staticmethod
+    def word_counts(texts: pa.Array) -> I64:
+        """The number of words of every text, [D]."""
+        starts, _ = ngram_hashes(texts, 1)
+        return np.diff(starts)
+
+
+def _table(values: dict[int, int]) -> _Table:
+    keys = np.array(sorted(values), dtype=np.uint64)
+    bits = np.zeros(1 << FILTER_BITS, dtype=np.bool_)
+    bits[keys >> np.uint64(64 - FILTER_BITS)] = True
+    return _Table(keys, np.array([values[int(key)] for key in keys], dtype=np.int64), bits)
+
+
+def _word_hashes(term: str) -> U64:
+    data, offsets = utf8(pa.array([term], pa.large_string()))
+    words = scratch(offsets)
+    ends = np.empty((words.size, 2), dtype=np.int64)
+    return words[: word_spans(data, offsets[0], offsets[1], words, ends)]
+
+
+@compiled
+def find_terms(
+    data: U8, offsets: I64, words: U64, ends: I64, starts: I64, obfuscated: bool, letters: npt.NDArray[np.uint32],
+    firsts: U64, lengths: I64, first_bits: Bools, phrases: U64, terms: I64, phrase_bits: Bools,
+    skeletons: U64, skeleton_terms: I64, skeleton_bits: Bools, runs: U64, run_terms: I64, run_bits: Bools, found: I64,
+) -> int:  # fmt: skip
+    """Fill `found`, [H, 4], with terms, spans and whether they are obfuscated, as far as it goes; returns H.
+
+    `words` and `ends`, [W, 2], are scratch memory for the longest text.
+    """
+
+
+@compiled
+def word_spans(data: U8, start: int, end: int, words: U64, ends: I64) -> int:
+    """Fill in the hashes of words and the bytes where they begin and end; returns how many there are."""
+
+
+@compiled
+def joined(words: U64) -> int:
+    """Return the hash of the phrase of these words."""
+
+
+@compiled
+def skeleton(data: U8, letters: npt.NDArray[np.uint32]) -> tuple[int, int, int]:
+    """Return the number of a word's letters, and their hashes: as they are, and with runs once."""
