@@ -29,7 +29,10 @@ arms:
       phases:
         - {name: all, fraction: 1, weights: {web: 1, prose: 8, code: 1}}
   empty:
-    corpus: {policies: {default: {profiles: [], rules: [{reason: all, drop: gopher_quality.word_count >= 0}]}}}
+    corpus:
+      policies:
+        default: &nothing {profiles: [], rules: [{reason: all, drop: gopher_quality.word_count >= 0}]}
+        code: *nothing
 seeds: %s
 curve_points: 2
 """

@@ -11,7 +11,7 @@ ROLLING = ("sentences", "pages")
 
 
 def main(model: str, files: str, out: str) -> None:
-    """Every task; texts that are rolled over have their first token from `HFLM` itself, others from the tokenizer."""
+    """Every task; texts that are rolled over have their first token from `HFLM` itself, prompts from the tokenizer."""
     import torch
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
@@ -23,7 +23,7 @@ def main(model: str, files: str, out: str) -> None:
     found: dict[str, dict[str, object]] = {"results": {}, "samples": {}}
     for rolling in (True, False):
         names = [name for name in manager.all_subtasks if (name in ROLLING) == rolling]
-        lm = HFLM(model, device="cpu", dtype="float32", batch_size=4, add_bos_token=None if rolling else True)
+        lm = HFLM(model, device="cpu", dtype="float32", batch_size=4, add_bos_token=not rolling)
         made = simple_evaluate(lm, tasks=names, task_manager=manager, bootstrap_iters=0)
         assert made is not None
         found["results"] |= made["results"]

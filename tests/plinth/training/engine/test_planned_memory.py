@@ -99,7 +99,7 @@ def test_a_private_step_is_planned(precision: str, make: Callable[..., RunConfig
 
 
 def within_two_percent(configs: dict[str, RunConfig]) -> None:
-    answers = run_ranks(2, measured_memory.measure_all, configs)
+    answers = run_ranks(2, measured_memory.measure_all, configs, timeout_s=3000.0)
     off = {}
     for name, config in configs.items():
         measured = max(answer[name] for answer in answers)
