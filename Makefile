@@ -146,7 +146,7 @@ test-fast: $(VENV)/.setup-dev ## the quick tests, some six minutes
 	@$(PYTEST)
 
 test-all: setup-test check ## the whole matrices and sweeps too, then changed comparisons
-	@$(PYTEST) -m "not gpu" --durations 30
+	@$(PYTEST) -m "not gpu" --durations 30 --hypothesis-profile thorough
 	@$(MAKE) --no-print-directory mutation
 
 $(VENV)/.setup-mutation: $(VENV)/.setup-dev

@@ -36,8 +36,9 @@ from tests import isolation, services, shared
 
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True, max_examples=50)
+settings.register_profile("thorough", settings.get_profile("explore"), derandomize=True)  # of `make test-all`
 settings.load_profile("plinth")
-os.fsync = lambda fd: None
+os.fsync = lambda fd: None  # no test switches the power off; child processes flush their files
 progress.PATIENCE_S = math.inf  # a command on a slow machine prints what it prints on a fast one
 
 #: Variables by which tests plan faults in child processes, which see no others (plinth.processes).

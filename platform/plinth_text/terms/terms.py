@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.unicode.fold_letters import FOLD
+from plinth_text.unicode.fold_letters import fold_table
 from plinth_text.words.ngrams import I64, U8, U64, ngram_hashes
 from plinth_text.words.word_hashes import scratch
 
@@ -81,7 +81,7 @@ class TermTable:
             phrases.setdefault(joined(words), index)
             firsts[int(words[0])] = max(firsts.get(int(words[0]), 0), words.size)
             if words.size == 1:
-                letters, plain, runs = skeleton(np.frombuffer(term.encode(), dtype=np.uint8), FOLD)
+                letters, plain, runs = skeleton(np.frombuffer(term.encode(), dtype=np.uint8), fold_table())
                 if letters >= MIN_LETTERS:
                     skeletons.setdefault(plain, index)
                     collapsed.setdefault(runs, index)
@@ -101,7 +101,7 @@ class TermTable:
         capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
         while True:
             found = np.empty((capacity, 4), dtype=np.int64)
-            size = find_terms(data, offsets, words, ends, starts, obfuscated, FOLD, *tables, found)  # type: ignore[call-arg]
+            size = find_terms(data, offsets, words, ends, starts, obfuscated, fold_table(), *tables, found)  # type: ignore[call-arg]
             if size <= capacity:
                 break
             capacity = size

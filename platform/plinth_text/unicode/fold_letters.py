@@ -8,6 +8,7 @@ confusables (UTS 39) that are letters of Cyrillic and Greek with the shape of on
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,9 @@ def _base(point: int) -> int:
     return ord(first) if first.isascii() and first.isalpha() else 0
 
 
-def _table() -> np.ndarray[Any, np.dtype[np.uint32]]:
+@lru_cache(maxsize=1)
+def fold_table() -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """The table, [0x2100]: by code point, the plain letter and the marks above."""
     table = np.zeros(0x2100, dtype=np.uint32)
     for point in range(0x2100):
         one = chr(point)
@@ -59,6 +62,3 @@ def _table() -> np.ndarray[Any, np.dtype[np.uint32]]:
     for point in _INVISIBLES:
         table[point] = INVISIBLE | LEET
     return table
-
-
-FOLD = _table()
