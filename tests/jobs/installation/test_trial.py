@@ -98,7 +98,9 @@ def test_the_same_recipe_makes_the_same_digests_as_on_one_machine(
         plinth(where, "keys", "init", "--demo", env=environment)
         plinth(where, "run", "-r", RECIPE, "--select", "evaluation", "--workers", "1", env=environment)
         state = State(Workspace(folder_of(where)))
-        assert {ref.asset: ref.digest for ref in state.refs.all()} == digests(trained)
+        expected = digests(trained)
+        del expected["funnel"]  # asked for there; the evaluation does not need it
+        assert {ref.asset: ref.digest for ref in state.refs.all()} == expected
         _require_used(running)
         _require_restorable(where, tmp_path / "backup", environment)
     finally:
@@ -120,7 +122,8 @@ def _require_used(environment: dict[str, str]) -> None:
             assert cursor.fetchall()[0][0] > 0, name
     found = client().list_objects_v2(Bucket=access.BUCKET, Prefix="workspace/refs/")
     assert found["KeyCount"] > 10
-    assert not list(Path(environment["PLINTH_CACHE"]).glob("**/*.sqlite"))
+    files = {path.name for path in Path(environment["PLINTH_CACHE"]).glob("**/*.sqlite")}
+    assert files <= {"source-digests.sqlite"}  # which file had which digest when this machine read it
     assert not list(Path(environment["PLINTH_CACHE"]).glob("**/*.db"))
 
 
