@@ -139,7 +139,7 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 # Three test processes for two cores, each and what it starts on one thread: threads would wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test: setup-test check ## checks and the suite: every part from end to end; twenty minutes on two cores
+test: setup-test check ## checks and the suite: every part from end to end; twelve minutes on two cores
 	@$(PYTEST) -m "not exhaustive and not gpu" --durations 15
 
 test-fast: $(VENV)/.setup-dev ## the quick tests, some six minutes

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.exhaustive
 
 HERE = Path(__file__).parent
 
-#: Instants of seed 0 at which the protection is needed: a clock that outlives the root; a shard that is read.
-NEEDED = {"clock-jump": 7, "bad-shard": 0}
+#: Instants of seed 0 among which one needs the protection: a clock that outlives the root, a line that stalls for long.
+INSTANTS = 8
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -31,11 +31,13 @@ def test_it_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_without_the_protection_it_is_red(name: str) -> None:
-    record = without_protection(name, first=NEEDED.get(name, 0))
-    (instant,) = record["instants"]
-    failed = [one for one in instant["findings"] if not one["passed"]]
-    assert failed or instant["aborted"]
-    assert not any("could be played" in one["what"] for one in failed), failed
+    for first in range(INSTANTS):
+        (instant,) = without_protection(name, first)["instants"]
+        failed = [one for one in instant["findings"] if not one["passed"]]
+        assert not any("could be played" in one["what"] for one in failed), failed
+        if failed or instant["aborted"]:
+            return
+    pytest.fail("no instant needed the protection")
 
 
 def without_protection(name: str, first: int) -> dict[str, Any]:
