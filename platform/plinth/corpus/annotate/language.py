@@ -110,7 +110,7 @@ def prepare(params: LanguageParams, files: Files) -> LanguageModel:
     """The packaged model, or the one that the recipe names.
 
     Raises:
-        SourceError: the file is no fastText model that labels paragraphs.
+        ModelFileError: the file is no fastText model that labels paragraphs.
         RecipeError: a threshold or an allowed language is no label of it.
     """
     if params.model is None:
