@@ -233,8 +233,10 @@ def children() -> tuple[int, ...]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return ()
-    found = [int(word) for path in Path("/proc/self/task").glob("*/children") for word in path.read_text().split()]
-    return tuple(sorted(found))
+    while True:
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread has ended, and another has its children now
+            found = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+            return tuple(sorted(int(word) for text in found for word in text.split()))
 
 
 def ours(number: int) -> psutil.Process | None:

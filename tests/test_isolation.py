@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from plinth import processes
+from tests import isolation
 
 #: Each `left_…` changes one thing; the last test sees nothing of it.
 TESTS = """
@@ -114,6 +115,20 @@ def test_what_a_test_leaves_fails_it_by_name(session: str, test: str, line: str)
     assert re.search(rf"^test_it\.py::{test} leaves behind\n{line}", session, re.MULTILINE), session
     assert f"PASSED test_it.py::{test}" in session  # the test itself has passed, and its teardown has not
     assert f"ERROR test_it.py::{test} " in session
+
+
+def test_children_are_found_while_a_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, ended = isolation.Path.read_text, [FileNotFoundError("thread 1"), ProcessLookupError("thread 2")]
+
+    def reading(path: isolation.Path) -> str:
+        if ended:
+            raise ended.pop()
+        return read(path)
+
+    with subprocess.Popen(["sleep", "600"]) as process:
+        monkeypatch.setattr(isolation.Path, "read_text", reading)
+        assert process.pid in isolation.children()
+        process.kill()
 
 
 def test_no_other_test_is_hurt(session: str) -> None:
