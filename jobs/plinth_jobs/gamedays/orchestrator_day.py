@@ -22,6 +22,7 @@ import dagster as dg
 from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import TrainingError
+from plinth.launch.files import HANDLE
 from plinth.operation.gamedays import alerting, faults, rehearsal
 from plinth.operation.gamedays.faults import ORCHESTRATOR, FaultPlan, RehearsalFault
 from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
@@ -53,33 +54,42 @@ class _Death:
     """When Dagster dies, and what its job does meanwhile.
 
     Args:
-        boundary: of the submission, where it dies within that; otherwise 0, and it dies before step `step`.
+        boundary: of the submission; 0 if it does not die at a numbered one.
+        name: of the file before whose creation it dies; empty if it does not. Without both, it dies before step `step`.
         step: before it the job waits, so that Dagster dies while it runs.
         until: before this step the job waits for the next Dagster; 0: it ends without one.
     """
 
     boundary: int
+    name: str
     step: int
     until: int
 
     @classmethod
     def drawn(cls, chooser: Random, boundaries: int, steps: int) -> _Death:
-        """Half of the deaths are within the submission; a third of the jobs end before Dagster is back."""
+        """Draw a death: a third each anywhere in the submission, once the job runs without a handle, and later.
+
+        A third of the jobs end before Dagster is back.
+        """
+        where = chooser.choice(["submission", "handle", "later"])
         step = chooser.randint(2, steps - 2)
-        boundary = chooser.choice([0, chooser.randint(1, boundaries)])
-        return cls(boundary, step, chooser.choice([0, *[chooser.randint(step + 1, steps - 1)] * 2]))
+        until = chooser.choice([0, *[chooser.randint(step + 1, steps - 1)] * 2])
+        boundary = chooser.randint(1, boundaries) if where == "submission" else 0
+        return cls(boundary, HANDLE if where == "handle" else "", step, until)
 
     def faults(self) -> tuple[RehearsalFault, ...]:
         """The plan for the processes of this instant."""
-        kill = RehearsalFault(kind="kill at write", step=0, rank=ORCHESTRATOR, value=self.boundary)
+        kill = RehearsalFault(kind="kill at write", step=0, rank=ORCHESTRATOR, value=self.boundary, place=self.name)
         waits = [RehearsalFault(kind="wait", step=step) for step in (self.step, self.until) if step]
-        return tuple([kill, *waits] if self.boundary else waits)
+        return tuple([kill, *waits] if self.boundary or self.name else waits)
 
     def words(self, boundaries: int) -> str:
         """Where and how it strikes."""
         back = f"back before step {self.until}" if self.until else "back once the job has ended"
         if self.boundary:
             return f"SIGKILL to Dagster at boundary {self.boundary} of {boundaries} of its submission, {back}"
+        if self.name:
+            return f"SIGKILL to Dagster once its job runs, before its {self.name} is written, {back}"
         return f"SIGKILL to Dagster before step {self.step}, {back}"
 
 
@@ -220,7 +230,8 @@ DEATH: Final = GameDay(
     name="orchestrator-death",
     hypothesis="A job outlives the Dagster that submitted it; another Dagster finds it, starts no second one, and "
     "follows it to its end. One that dies while it submits leaves one job or none.",
-    fault="SIGKILL to Dagster at a boundary of its submission of a job, or while it follows the job.",
+    fault="SIGKILL to Dagster at a boundary of its submission of a job, once the job runs but its handle is not "
+    "written, or while it follows the job.",
     blast_radius=f"{OWN} A Dagster instance of its own.",
     protection="jobs are detached, and found again by the handle in the run's folder, or by their environment",
     abort_s=900.0,

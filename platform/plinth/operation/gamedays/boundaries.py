@@ -1,7 +1,8 @@
 """Strike a process at the k-th change that it makes to a file system.
 
-    install(k)   from now on count every creation, write, flush, rename and deletion; at number k, SIGKILL
-    install(0)   only count
+    install(k)               from now on count every creation, write, flush, rename and deletion; at number k, SIGKILL
+    install(0, name=NAME)    SIGKILL before a file is renamed to NAME
+    install(0)               only count
 
 A write of tensors is two boundaries: before it, and in the middle of it, half of the bytes on their way.
 
@@ -23,21 +24,29 @@ _CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 class Counter:
     """Counts boundaries of this process."""
 
-    def __init__(self, strike_at: int, strike: Callable[[], None]) -> None:
-        self.strike_at, self.strike, self.passed = strike_at, strike, 0
+    def __init__(self, strike_at: int, strike: Callable[[], None], name: str) -> None:
+        self.strike_at, self.strike, self.name, self.passed = strike_at, strike, name, 0
 
-    def cross(self) -> None:
-        """One more boundary: strike, where it is the one."""
+    def cross(self, *places: Any) -> None:
+        """Count one more boundary and strike if it is the one: by its number, or by the name that a file is given."""
         self.passed += 1
-        if self.passed == self.strike_at:
+        if self.passed == self.strike_at or self._renames(places):
             self.strike()
 
+    def _renames(self, places: tuple[Any, ...]) -> bool:
+        """True for arguments of a rename to the name; those of `mkdir` and `fsync` have no second path."""
+        return bool(self.name) and any(str(place).endswith(f"/{self.name}") for place in places[1:])
 
-def install(strike_at: int, strike: Callable[[], None] | None = None) -> Counter:
-    """Count, and strike (by default SIGKILL) before boundary `strike_at`; for the rest of this process's life."""
-    counter = Counter(strike_at, strike or die)
-    for name in _CALLS:
-        setattr(os, name, _counted(counter, getattr(os, name)))
+
+def install(strike_at: int, strike: Callable[[], None] | None = None, name: str = "") -> Counter:
+    """Count, and strike (by default SIGKILL) before boundary `strike_at`; for the rest of this process's life.
+
+    Args:
+        name: strike before a file is renamed to this name as well.
+    """
+    counter = Counter(strike_at, strike or die, name)
+    for call in _CALLS:
+        setattr(os, call, _counted(counter, getattr(os, call)))
     real = os.open
 
     def opened(path: Any, flags: int, *rest: Any, **options: Any) -> int:
@@ -66,7 +75,7 @@ def die() -> None:
 
 def _counted(counter: Counter, call: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*arguments: Any, **options: Any) -> Any:
-        counter.cross()
+        counter.cross(*arguments)
         return call(*arguments, **options)
 
     return counted

@@ -6,7 +6,8 @@
 
 Each fault strikes once, ever: a mark in the folder of the plan says that it has. Kinds:
 
-    kill at write    SIGKILL at boundary `value` of what the rank writes from the step on (`boundaries`)
+    kill at write    SIGKILL at boundary `value` of what the rank writes from the step on (`boundaries`), or before a
+                     file is renamed to `place`
     count writes     only count them; the number is written when step `until` is asked for, or the submission ends
     stop             SIGTERM for the supervisor, as a scheduler sends it; the rank goes on once it has arrived
     fill disk        a file in `place` that leaves `left` bytes of its disk: at once, or at boundary `value` of writes
@@ -148,7 +149,7 @@ def _meet(followed: FaultPlan, fault: RehearsalFault, step: int) -> None:
 
 def _strike(fault: RehearsalFault, mark: Path) -> None:
     if fault.kind == "kill at write":
-        boundaries.install(int(fault.value))
+        boundaries.install(int(fault.value), name=fault.place)
     elif fault.kind == "count writes":
         _COUNTERS[fault] = boundaries.install(0)
     elif fault.kind == "stop":

@@ -1,4 +1,4 @@
-"""Protections taken out, one by one, in every process of a rehearsal: `REMOVED` names the game day that must turn red.
+"""Protections removed, one by one, in every process of a rehearsal: `PLINTH_REMOVED` names the game day to turn red.
 
 The process that rehearsals are forked from loads this after `loaded`; who plays a game day calls `remove` as well.
 `python -m removed_protections NAME SEED FIRST INSTANTS` plays one without its protection and prints the record as JSON.
@@ -10,14 +10,13 @@ import os
 import sys
 from typing import Any
 
-VARIABLE = "REMOVED"
+#: Child processes see only variables with known names; without this one, importing this module fails.
+VARIABLE = "PLINTH_REMOVED"
 
 
 def remove() -> None:
     """Take out the protection that the environment names."""
-    name = os.environ.get(VARIABLE, "")
-    if name:
-        globals()[f"_{name.replace('-', '_')}"]()
+    globals()[f"_{os.environ[VARIABLE].replace('-', '_')}"]()
 
 
 def _corrupted_checkpoint() -> None:
@@ -163,5 +162,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-elif VARIABLE in os.environ:
+else:
     remove()

@@ -16,8 +16,9 @@ def submit(folder: Path, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     os.mkdir(folder / "before")
     with faults.submission():
-        for name in ("one", "two", "three"):
+        for name in ("one", "two"):
             os.mkdir(folder / name)
+        os.rename(folder / "two", folder / "three")
 
 
 def submitted(folder: Path, *planned: RehearsalFault) -> int | None:
@@ -36,7 +37,13 @@ def test_it_strikes_at_the_boundary_of_the_submission_and_not_again(tmp_path: Pa
     assert submitted(tmp_path / "first", kill, of_a_rank) == -signal.SIGKILL
     assert sorted(path.name for path in (tmp_path / "first").iterdir()) == ["before", "one"]
     assert submitted(tmp_path / "second", kill, of_a_rank) == 0
-    assert len(list((tmp_path / "second").iterdir())) == 4
+    assert len(list((tmp_path / "second").iterdir())) == 3
+
+
+def test_it_strikes_before_a_file_has_its_name(tmp_path: Path) -> None:
+    kill = RehearsalFault(kind="kill at write", step=0, rank=ORCHESTRATOR, place="three")
+    assert submitted(tmp_path / "first", kill) == -signal.SIGKILL
+    assert sorted(path.name for path in (tmp_path / "first").iterdir()) == ["before", "one", "two"]
 
 
 def test_boundaries_of_the_submission_are_counted(tmp_path: Path) -> None:
