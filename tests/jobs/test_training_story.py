@@ -195,14 +195,14 @@ def test_it_is_on_the_timeline_what_happened_and_why(told: Told) -> None:
 
 def test_the_command_line_said_it_while_it_happened(told: Told) -> None:
     said = (told.workspace / "said.log").read_text()
-    for words in ("run: restart: attempt 1, reason rank 1 was killed by SIGKILL", "run: resumed: step", "stopped at"):
+    for words in ("run: restart: reason rank 1 was killed by SIGKILL", "run: resumed: step", "stopped at"):
         assert words in said, words
     assert "Traceback" not in said
 
 
 def test_the_page_tells_of_it(told: Told) -> None:
     page = Path(json.loads(plinth(told.workspace, "timeline", "latest", "--json").stdout)["page"]).read_text()
-    for words in ("rank 1 was killed by SIGKILL", "ranks 1 → 2, zero_stage 2 → 1", "rolled_back", "scraped.example"):
+    for words in ("rank 1 was killed by SIGKILL", "ranks 1 → 2, zero stage 2 → 1", "rolled_back", "scraped.example"):
         assert words in page, words
     assert page.count('data-key="slices"') == 2  # held-out slices, by the clock and by step
     kept = {path.name for path in (told.workspace / "mlflow" / "artifacts").rglob("*") if path.is_file()}

@@ -258,12 +258,12 @@ class Supervisor:
         lost = self.lost.lose(audit=audit)
         self.events.append(
             event,
-            **more,
             reason=reason,
             phase="audit" if audit else "train",
             from_step=lost.from_step,
             lost_steps=lost.steps,
             lost_s=lost.seconds,
+            **more,
             durable=True,
         )
 
