@@ -10,9 +10,10 @@ accumulated in FP32, so that they take four bytes in any precision: whole withou
 ZeRO-1 the whole before it, unless each is reduced at once: overlapped, in the only micro batch of a step. A test
 compares the sum of all with every tensor that DeepSpeed makes in a step, to 2%.
 
-**A private step** (`training.privacy.gradients`) has two moments, of which the larger counts. While sequences are
-looked at, one at a time: the sum of clipped gradients in FP32, the gradient of one sequence, and activations. In the
-backward pass that hands over the sum: the sum still, and what gradients take in any step, but no activations.
+**A private step** (`training.privacy.gradients`) has two phases, of which the larger counts. Clipping, one sequence at
+a time: the sum of clipped gradients in FP32, the gradient of one sequence in the dtype of the parameters (FP32 without
+ZeRO), and activations. Backward pass over the sum: each part of it is freed as its gradient is made, so that both
+together take what the sum takes, and ZeRO's part of the gradients is added; no activations.
 
 **Activations**: `plinth.operation.planning.activations`.
 """
@@ -155,14 +156,15 @@ def per_device(
         buffers=_buffers(model, vocab_size, parallel, own, replicas, precision, accumulation, gpu, optimizer),
         host=host,
     )
-    return _private(used, own, width, max(vocab_size, model.ffn_dim) * model.dim) if private else used
-
-
-def _private(used: Memory, own: int, width: int, largest: int) -> Memory:
-    """The larger of the two moments of a private step; `largest` is the elements of its largest parameter."""
-    looking = used.model_copy(update={"gradients": (4 + width) * own, "buffers": 2 * 4 * largest})
-    handing = {"gradients": used.gradients + 4 * own, "activations": 0, "logits": 0}
-    return max(looking, used.model_copy(update=handing), key=lambda one: one.total)
+    if not private:
+        return used
+    if not private:
+        return used
+    largest, share = 4 * max(vocab_size, model.ffn_dim) * model.dim, -(-own // replicas) if stage else 0
+    clipping = {"gradients": (4 + (width if stage else 4)) * own, "buffers": 2 * largest}
+    moving = used.buffers - (largest if at_once else 0)  # what arrives takes the place of its part of the sum
+    backward = {"gradients": 4 * (own + share), "activations": 0, "logits": 0, "buffers": moving}
+    return max((used.model_copy(update=phase) for phase in (clipping, backward)), key=lambda one: one.total)
 
 
 def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:

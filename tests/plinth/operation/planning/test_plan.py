@@ -188,15 +188,23 @@ def test_a_private_run_is_planned_with_its_sum_of_gradients_and_its_time() -> No
     (words,) = [line for line in made.assumptions if line.startswith("private: a step is")]
     assert f"{plain.training.global_batch_sequences / 4:g} forward and backward passes of one sequence" in words
     assert not [line for line in bare.assumptions if line.startswith("private")]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_sum_of_a_private_step_becomes_its_gradients(overlap: bool) -> None:
+    """Short sequences: the backward pass over the sum takes more than clipping."""
+    block = Parallel(overlap_communication=overlap)
     short, same = (
         memory.per_device(
-            TINY, Parallel(), vocab_size=100, sequence_tokens=1, micro_batch=1, accumulation=1, ranks=4,
-            precision="bf16", private=given,
+            TINY, block, vocab_size=100, sequence_tokens=1, micro_batch=1, accumulation=1, ranks=4, precision="bf16",
+            private=private,
         )
-        for given in (True, False)
+        for private in (True, False)
     )  # fmt: skip
-    handed = same.gradients + 4 * flops.parameters(TINY, 100).total  # in the backward pass that hands the sum over
-    assert (short.gradients, short.buffers, short.activations) == (handed, same.buffers, 0)
+    own = flops.parameters(TINY, 100).total
+    arriving = 4 * 100 * TINY.dim if overlap else 0
+    found = (short.gradients, short.buffers, short.activations)
+    assert found == (4 * (own + -(-own // 4)), same.buffers - arriving, 0)
 
 
 TINY = Model(layers=4, dim=8, heads=4, kv_heads=2, ffn_dim=16)
