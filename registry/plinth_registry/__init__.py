@@ -23,7 +23,8 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     materialise   checkpoint manifest -> signed directory
     artifact_places  the one place of MLflow's artifacts, whatever its database says
     mlflow_client connection to MLflow, named failures, source URIs
-    model_registry  MLflow's registered models over REST, or from the database where no server runs
+    model_registry  MLflow's registered models over REST
+    model_database  MLflow's registered models in its database, where no server runs
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
     attestations  statements about a checkpoint, each signed by the role that may state it
     gates/        pure functions: policy and evidence -> state, reason

@@ -33,12 +33,12 @@ def confine(destination: str) -> None:
         place = _local(artifact_uri)
         if place is not None and _local(destination) is not None:
             return _below(Path(_local(destination) or ""), place)
-        if artifact_uri != destination and not _prefixed(artifact_uri, destination) and not _is_proxied(artifact_uri):
+        if artifact_uri != destination and not _prefixed(artifact_uri, destination) and not is_proxied(artifact_uri):
             raise _refused(artifact_uri)
         return original(artifact_uri, *args, **kwargs)
 
     def validate(value: str, field_name: str) -> Any:
-        if not _is_proxied(value):
+        if not is_proxied(value):
             raise _refused(value)
         return validated(value, field_name)
 
@@ -81,7 +81,8 @@ def _local(uri: str) -> str | None:
     return str(local_file_uri_to_path(uri))  # type: ignore[no-untyped-call]
 
 
-def _is_proxied(uri: str) -> bool:
+def is_proxied(uri: str) -> bool:
+    """True if a location is below the artifacts of the server that has it."""
     parts = urlsplit(uri)
     return parts.scheme == PROXIED and not parts.netloc and ".." not in PurePosixPath(unquote(parts.path)).parts
 
@@ -106,15 +107,6 @@ def _below(root: Path, place: str) -> Any:
 
     safe: Any = uris.validate_path_is_safe
 
-    def inside(path: str) -> Path:
-        relative = Path(os.path.abspath(path))
-        if not relative.is_relative_to(root.absolute()):
-            raise _refused(path)
-        below = relative.relative_to(root.absolute())
-        if root.is_symlink() or (root.resolve() / below).resolve() != root.resolve() / below:
-            raise _refused(path)
-        return below
-
     class Confined(LocalArtifactRepository):
         download_artifacts = ArtifactRepository.download_artifacts
         download_trace_data = ArtifactRepository.download_trace_data
@@ -126,28 +118,40 @@ def _below(root: Path, place: str) -> Any:
 
         def _download_file(self, remote_file_path: str, local_path: str) -> None:
             path = os.path.join(self.artifact_dir, safe(remote_file_path))
-            with os.fdopen(_open_below(root, inside(path)), "rb") as source, open(local_path, "wb") as copy:
+            with os.fdopen(_open_below(root, inside(root, path)), "rb") as source, open(local_path, "wb") as copy:
                 shutil.copyfileobj(source, copy)
 
         def _get_destination_artifact_path(self, *args: Any, **kwargs: Any) -> tuple[str, str]:
             folder, path = super()._get_destination_artifact_path(*args, **kwargs)
-            inside(folder)
+            inside(root, folder)
             return folder, path
 
         def _get_or_create_artifact_dir(self, artifact_path: str | None = None) -> str:
-            inside(os.path.join(self.artifact_dir, artifact_path or ""))
+            inside(root, os.path.join(self.artifact_dir, artifact_path or ""))
             return str(super()._get_or_create_artifact_dir(artifact_path))
 
         def list_artifacts(self, path: str | None = None) -> Any:
-            inside(os.path.join(self.artifact_dir, path or ""))
+            inside(root, os.path.join(self.artifact_dir, path or ""))
             return super().list_artifacts(path)  # type: ignore[no-untyped-call]
 
         def delete_artifacts(self, artifact_path: str | None = None) -> None:
-            inside(os.path.join(self.artifact_dir, artifact_path or ""))
+            inside(root, os.path.join(self.artifact_dir, artifact_path or ""))
             super().delete_artifacts(artifact_path)  # type: ignore[no-untyped-call]
 
-    inside(place)
+    inside(root, place)
     return Confined(place)
+
+
+def inside(root: Path, path: str | Path) -> Path:
+    """A path relative to `root`, which it is below; no link leads anywhere else.
+
+    Raises:
+        MlflowException: it is elsewhere.
+    """
+    below = Path(os.path.relpath(path, root))
+    if ".." in below.parts or root.is_symlink() or (root.resolve() / below).resolve() != root.resolve() / below:
+        raise _refused(path)
+    return below
 
 
 def _open_below(root: Path, below: Path) -> int:

@@ -228,7 +228,7 @@ def _service(ctx: Context, model: str) -> dict[str, Any]:
 @mlflow_client.named("find a child")
 def _child(ctx: Context, child: str) -> dict[str, Any]:
     name, _, version = child.rpartition("/")
-    client = mlflow_client.reading(ctx.workspace)
+    client = mlflow_client.connect(ctx.workspace)
     held = mlflow_client.optional(lambda: client.get_model_version(name, version)) if name else None
     if held is None:
         raise MissingError(f"no model {child} in MLflow", expected="MODEL/VERSION")

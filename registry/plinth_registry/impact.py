@@ -131,7 +131,7 @@ def _registered(
     ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
 ) -> dict[tuple[str, str], VersionRow]:
     """What MLflow has of these checkpoints, with aliases; a release counts by its record, whatever its tags say."""
-    client = mlflow_client.reading(ctx.workspace)
+    client = mlflow_client.connect(ctx.workspace)
     found: dict[tuple[str, str], VersionRow] = {}
     for model in mlflow_client.models(client):
         for version in mlflow_client.versions(client, model.name):

@@ -13,7 +13,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,9 +21,10 @@ from plinth.errors import LineageError, MissingError, RegistryError
 from plinth.storage.workspace import Workspace
 from plinth_registry import artifact_places
 from plinth_registry.login import accounts
-from plinth_registry.mlflow_process import DATABASE, DATABASE_VARIABLE
-from plinth_registry.model_registry import ModelDatabase, Refused, Server
-from plinth_registry.server import ensure_server, find_server, is_own, use
+from plinth_registry.mlflow_process import ARTIFACTS, ARTIFACTS_VARIABLE, DATABASE, DATABASE_VARIABLE
+from plinth_registry.model_database import ModelDatabase
+from plinth_registry.model_registry import Refused, Server
+from plinth_registry.server import ensure_server, find_server, is_own
 
 SCHEME = "plinth://"
 ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
@@ -33,29 +34,20 @@ R = TypeVar("R")
 
 
 def connect(workspace: Workspace) -> Any:
-    """A client of the workspace's server, which is started when it does not run: for whoever writes.
+    """A client of the workspace's MLflow.
+
+    Where no server runs, models are read and written in the workspace's own database, and a server is started for
+    everything else: runs, metrics, and a database that does not exist yet.
 
     Raises:
         RegistryError: when no server can be reached.
     """
-    return _client(workspace, ensure_server(workspace))
-
-
-def reading(workspace: Workspace) -> Any:
-    """A client for whoever only reads models; starts no server of SQLite's.
-
-    Without a server it reads the workspace's own database; where there is none, nothing is registered.
-
-    Raises:
-        RegistryError: when `MLFLOW_TRACKING_URI` does not answer.
-    """
-    if os.environ.get("MLFLOW_TRACKING_URI") or os.environ.get(DATABASE_VARIABLE):
-        return connect(workspace)
-    running = find_server(workspace)
-    if running is None:
-        return ModelDatabase(workspace.mlflow / DATABASE)
-    use(workspace)
-    return _client(workspace, running.uri)
+    own = not (os.environ.get("MLFLOW_TRACKING_URI") or os.environ.get(DATABASE_VARIABLE))
+    if not own or find_server(workspace):
+        return _client(workspace, ensure_server(workspace))
+    artifacts = None if os.environ.get(ARTIFACTS_VARIABLE) else workspace.mlflow / ARTIFACTS
+    server = lru_cache(maxsize=1)(lambda: _client(workspace, ensure_server(workspace)))
+    return ModelDatabase(workspace.mlflow / DATABASE, artifacts, server)
 
 
 def _client(workspace: Workspace, uri: str) -> Any:

@@ -24,14 +24,14 @@ from plinth_registry.artifact_places import confine
 
 #: Seconds that a server waits for its next user.
 LINGER_S = 20.0
-HOST, DATABASE = "127.0.0.1", "mlflow.db"
+HOST, DATABASE, ARTIFACTS = "127.0.0.1", "mlflow.db", "artifacts"
 DATABASE_VARIABLE, ARTIFACTS_VARIABLE = "PLINTH_MLFLOW_DATABASE", "PLINTH_MLFLOW_ARTIFACTS"
 
 
 def stores(home: Path) -> tuple[str, str]:
     """URL of the database and place of the artifacts of the server in a folder."""
     database = os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{home / DATABASE}"
-    return database, os.environ.get(ARTIFACTS_VARIABLE) or str(home / "artifacts")
+    return database, os.environ.get(ARTIFACTS_VARIABLE) or str(home / ARTIFACTS)
 
 
 def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:

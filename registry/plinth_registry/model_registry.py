@@ -1,22 +1,17 @@
-"""MLflow's model registry without MLflow's library, whose import takes longer than a command.
+"""MLflow's model registry without MLflow's library, whose import takes longer than a command: over a server's REST.
 
-    Server         the workspace's own server, over its REST interface
-    ModelDatabase  the workspace's database, read where no server runs
-
-Both answer as `MlflowClient` does, as far as they go: names, arguments, errors with `error_code`. `mlflow_client`
-chooses between them and the library, which does everything else.
+`Server`, and `ModelDatabase` where no server runs (`model_database`), answer as `MlflowClient` does: names, arguments,
+errors with `error_code`. `mlflow_client` chooses between them; the library does everything else.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -138,17 +133,17 @@ class Server:
             self._library().log_dict(run_id, dictionary, artifact_file)
             return
         path = quote(f"{ARTIFACTS}/{place.removeprefix(PROXIED)}/{artifact_file}")
-        self._request("PUT", path, json.dumps(dictionary, indent=2).encode())
+        self.request("PUT", path, json.dumps(dictionary, indent=2).encode())
 
     def _get(self, path: str, **given: Any) -> dict[str, Any]:
         asked = urlencode({key: value for key, value in given.items() if value is not None})
-        return dict(json.loads(self._request("GET", f"{API}/{path}?{asked}")))
+        return dict(json.loads(self.request("GET", f"{API}/{path}?{asked}")))
 
     def _ask(self, method: str, path: str, **given: Any) -> dict[str, Any]:
         body = {key: value for key, value in given.items() if value is not None}
-        return dict(json.loads(self._request(method, f"{API}/{path}", json.dumps(body).encode())))
+        return dict(json.loads(self.request(method, f"{API}/{path}", json.dumps(body).encode())))
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Send a request to the server alone: no proxy, no redirect.
 
         Raises:
@@ -193,60 +188,3 @@ def _version(found: Mapping[str, Any]) -> ModelVersion:
         creation_timestamp=int(found.get("creation_timestamp", 0)),
         tags={one["key"]: one.get("value", "") for one in found.get("tags", ())},
     )
-
-
-class ModelDatabase:
-    """What MLflow's SQLite database has of models, for who reads; nothing where there is none.
-
-    Raises:
-        sqlite3.Error: the tables are not those of the MLflow that is installed.
-    """
-
-    def __init__(self, database: Path) -> None:
-        self._database = database
-
-    def search_registered_models(self, **_: Any) -> ModelPage:
-        return ModelPage(
-            [self.get_registered_model(name) for (name,) in self._rows("SELECT name FROM registered_models")]
-        )
-
-    def search_model_versions(self, filter_string: str, **_: Any) -> ModelPage:
-        name = filter_string.removeprefix("name = '").removesuffix("'")
-        return ModelPage(self._versions("name = ? AND current_stage != 'Deleted_Internal'", name))
-
-    def get_registered_model(self, name: str) -> RegisteredModel:
-        found = self._rows("SELECT description FROM registered_models WHERE name = ?", name)
-        if not found:
-            raise _absent(name)
-        aliases = self._rows("SELECT alias, version FROM registered_model_aliases WHERE name = ?", name)
-        return RegisteredModel(name, found[0][0] or "", {alias: str(version) for alias, version in aliases})
-
-    def get_model_version(self, name: str, version: str) -> ModelVersion:
-        if found := self._versions("name = ? AND version = ? AND current_stage != 'Deleted_Internal'", name, version):
-            return found[0]
-        raise _absent(f"{name}/{version}")
-
-    def _versions(self, where: str, *given: str) -> list[ModelVersion]:
-        columns = "name, version, source, run_id, description, creation_time"
-        return [
-            ModelVersion(
-                name, str(version), source or "", run_id or "", description or "", made or 0, self._tags(name, version)
-            )
-            for name, version, source, run_id, description, made in self._rows(
-                f"SELECT {columns} FROM model_versions WHERE {where}", *given
-            )
-        ]
-
-    def _tags(self, name: str, version: int) -> dict[str, str]:
-        asked = "SELECT key, value FROM model_version_tags WHERE name = ? AND version = ?"
-        return {key: value or "" for key, value in self._rows(asked, name, version)}
-
-    def _rows(self, asked: str, *given: Any) -> list[Any]:
-        if not self._database.exists():
-            return []
-        with closing(sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            return database.execute(asked, given).fetchall()
-
-
-def _absent(what: str) -> Refused:
-    return Refused(f"{what}: nothing of that name is registered in this workspace", ABSENT)

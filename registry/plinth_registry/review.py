@@ -62,10 +62,9 @@ class CandidateStatus(Frozen):
 
 @mlflow_client.named("judge the candidates")
 def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Candidates that have not reached their goal, judged now, oldest first; a server is started only for some."""
-    found = _unsettled(ctx, mlflow_client.reading(ctx.workspace), recipe)
-    client = mlflow_client.connect(ctx.workspace) if found else None
-    return tuple(_status(ctx, client, recipe, version) for version in found)
+    """Candidates that have not reached their goal, judged now, oldest first."""
+    client = mlflow_client.connect(ctx.workspace)
+    return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
 
 
 @mlflow_client.named("judge a candidate")
@@ -75,7 +74,7 @@ def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus
     Raises:
         MissingError: no such candidate.
     """
-    return _status(ctx, None, recipe, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
+    return _status(ctx, None, recipe, version_of(mlflow_client.connect(ctx.workspace), recipe, version))
 
 
 @mlflow_client.named("read a candidate")
@@ -86,7 +85,7 @@ def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candida
         MissingError: no such candidate.
         SignatureError, LineageError: a file, a statement or the chain was changed.
     """
-    found = candidate.read(ctx, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
+    found = candidate.read(ctx, version_of(mlflow_client.connect(ctx.workspace), recipe, version))
     candidate.verify_candidate(ctx, found)
     return found
 
@@ -115,7 +114,7 @@ def approve(
             raise GateError(
                 f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
             )
-        client = mlflow_client.reading(ctx.workspace)
+        client = mlflow_client.connect(ctx.workspace)
         found = candidate.read(ctx, version_of(client, recipe, version))
         asked.subject = found.title
         candidate.verify_candidate(ctx, found)
@@ -135,7 +134,7 @@ def waive(
     """
     subject = f"{gate} of {_named(recipe, version)} until {expires}"
     with audit_log.audited(ctx, AuditedAction("waive", subject, owner or "", reason, owner)) as asked:
-        found = candidate.read(ctx, version_of(mlflow_client.reading(ctx.workspace), recipe, version))
+        found = candidate.read(ctx, version_of(mlflow_client.connect(ctx.workspace), recipe, version))
         asked.subject = f"{gate} of {found.title} until {expires}"
         governing = policy.current(ctx, recipe.required_release().name)
         return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
@@ -149,8 +148,6 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     the present canary has ended; while an incident is open, all wait. Approval tags that do not count are answered on
     their version.
     """
-    if not _unsettled(ctx, mlflow_client.reading(ctx.workspace), recipe):
-        return ()
     client = mlflow_client.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, client, recipe, version)]
     if next_stage(ctx, recipe) is None or incidents.open_ones(ctx):

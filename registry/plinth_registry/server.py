@@ -18,7 +18,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
@@ -101,6 +102,14 @@ def find_server(workspace: Workspace) -> ServerState | None:
     """The local server when it runs and answers; starts nothing."""
     state = _read(workspace)
     return state if state is not None and state.find() and healthy(state.uri) else None
+
+
+@contextmanager
+def without_server(workspace: Workspace) -> Iterator[bool]:
+    """Keep the local server from starting while a block runs; False where it runs, or the environment names another."""
+    with _locked(workspace):
+        state = _read(workspace)
+        yield not os.environ.get("MLFLOW_TRACKING_URI") and (state is None or state.find() is None)
 
 
 def stop_server(workspace: Workspace) -> bool:

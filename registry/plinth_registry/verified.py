@@ -111,7 +111,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
 
 @mlflow_client.named("find a model version")
 def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, str | None]:
-    held = mlflow_client.reading(ctx.workspace).get_model_version(name, version)
+    held = mlflow_client.connect(ctx.workspace).get_model_version(name, version)
     if held.source.startswith("models:/"):
         raise released.never_released(name, version)
     known = candidate.read(ctx, held)

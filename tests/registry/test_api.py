@@ -13,6 +13,7 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
+from plinth.storage.workspace import Workspace
 from plinth_jobs.cli.root import call as command_line
 from plinth_registry import (
     api,
@@ -26,10 +27,12 @@ from plinth_registry import (
     registration,
     released,
     releases,
+    server,
     signing,
     verified,
 )
 from plinth_registry import materialise as directories
+from plinth_registry.mlflow_process import DATABASE
 from plinth_registry.papers import signed
 from plinth_registry.papers.facts import UNRELEASED
 from plinth_registry.papers.subject import subject_of
@@ -241,6 +244,28 @@ def test_promoting_twice_is_promoting_once(ctx: Context, line: Any, mlflow: Any)
     assert api.promote(ctx, line.recipe, "1", "ben", "again") == record
     assert len(api.history(ctx, line.recipe)) == 2
     assert len(mlflow_client.versions(mlflow, line.recipe.release.name)) == 1
+
+
+def test_decisions_start_no_server(
+    ctx: Context, line: Any, mlflow_workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = register(ctx, line)
+    shutil.copy(mlflow_workspace.mlflow / DATABASE, ctx.workspace.mlflow / DATABASE)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setattr(server, "_start", lambda *_: pytest.fail("a server was started"))
+    release_name, mlflow = line.recipe.release.name, mlflow_client.connect(ctx.workspace)
+    api.approve(ctx, line.recipe, found.version, ADA, "good")
+    (record,) = api.promote_if_approved(ctx, line.recipe)
+    assert (record.action, record.version) == ("champion", "1")
+    assert aliases(mlflow, line) == {"champion": "1"}
+    version = mlflow.get_model_version(release_name, "1")
+    assert version.source == f"models:/{found.model}/1"
+    assert "gates.evidence" in version.tags
+    assert api.mark_tainted(ctx, line.checkpoint.digest, BEN, "leaked personal data").gaps == ()
+    assert mlflow.get_model_version(found.model, "1").description.startswith("> **MARKED AS UNFIT")
+    assert api.rollback(ctx, line.recipe, BEN, "unfit", withdraw=True).version is None
+    assert aliases(mlflow, line) == {}
+
 
 
 def test_an_approval_set_in_mlflow_without_a_login_is_a_request(ctx: Context, line: Any, mlflow: Any) -> None:

@@ -18,7 +18,7 @@ import pytest
 from plinth.errors import DiskFullError, RegistryError
 from plinth.storage.workspace import Workspace
 from plinth_registry import server
-from plinth_registry.mlflow_client import connect, models, optional, reading, versions
+from plinth_registry.mlflow_client import connect, models, optional, versions
 
 
 @pytest.fixture
@@ -75,16 +75,17 @@ def test_one_server_for_many_callers_and_the_same_port_after_a_kill(
     assert again.pid != state.pid
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
 
-    # who reads needs no server, and starts none
+    # models need no server
     connect(workspace).create_registered_model("words")
-    assert [model.name for model in models(reading(workspace))] == ["words"]
+    assert [model.name for model in models(connect(workspace))] == ["words"]
     server.stop_server(workspace)
-    assert [model.name for model in models(reading(workspace))] == ["words"]
+    connect(workspace).create_registered_model("texts")
+    assert {model.name for model in models(connect(workspace))} == {"texts", "words"}
     assert server.find_server(workspace) is None
 
 
 def test_where_nothing_is_registered_a_reader_is_told_so_and_starts_nothing(workspace: Workspace) -> None:
-    client = reading(workspace)
+    client = connect(workspace)
     assert models(client) == versions(client, "words") == []
     assert optional(lambda: client.get_model_version("words", "1")) is None
     assert optional(lambda: client.get_registered_model("words")) is None

@@ -4,6 +4,7 @@
                provider
     server     inside the server's process: who is logged in, and what they write to the tags of approvals
     log        what they wrote, signed by the server: who set which tag of which candidate to what
+    account_database  rows of accounts in MLflow's database, written where no server runs
     accounts   people who may log in, and the account of Plinth itself
 
 MLflow checks a login and keeps no author of a tag. So the server holds a key of its own, enrolled as `approver` and

@@ -7,21 +7,25 @@ inherit. People may read everything and change tags of the candidates of one rel
 from __future__ import annotations
 
 import base64
+import json
 import os
 import secrets
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Final
 
 from plinth.errors import RegistryError
 from plinth.storage.workspace import Workspace
-from plinth_registry.login import settings
+from plinth_registry.login import account_database, settings
+from plinth_registry.model_registry import Refused, Server
+from plinth_registry.server import ensure_server, is_own, without_server
 
 #: Names the provider of credentials to MLflow's client; it holds no secret.
 PROVIDER: Final = "plinth"
 GRANT: Final = "3.0/mlflow/users/permissions/grant"
-#: Longest wait for an answer; a password is hashed meanwhile.
-TIMEOUT_S = 120.0
+#: What a person may do with a registered model.
+MODELS, EDIT = "registered_model", "EDIT"
 #: Password of Plinth's account, by the address of the server.
 _PASSWORDS: dict[str, str] = {}
 
@@ -32,8 +36,6 @@ def log_in(workspace: Workspace, uri: str) -> None:
     Raises:
         SignatureError: the server asks for a login, and the password is not here.
     """
-    from plinth_registry.server import is_own
-
     if settings.load(workspace) is None or not is_own(workspace, uri):
         return
     if not _PASSWORDS:
@@ -48,8 +50,6 @@ def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
     Raises:
         SignatureError: the server asks for a login, and the password is not here.
     """
-    from plinth_registry.server import is_own
-
     if settings.load(workspace) is None or not is_own(workspace, uri):
         return {}
     given = f"{settings.ACCOUNT}:{settings.password(workspace)}".encode()
@@ -68,13 +68,16 @@ def add(workspace: Workspace, person: str, model: str, *, renew: bool = False) -
     Raises:
         RegistryError: the name is Plinth's own, the server asks for no login, or it refuses.
     """
+    _require_person(workspace, person)
     known = person in people(workspace)
     password = "" if known and not renew else secrets.token_urlsafe(15)
+    with without_server(workspace) as alone:
+        if alone and account_database.write(_database(workspace), person, password, (MODELS, model), EDIT):
+            return password
     if password:
         method, path = ("PATCH", "2.0/mlflow/users/update-password") if known else ("POST", "2.0/mlflow/users/create")
         _ask(workspace, person, method, path, password=password)
-    grant = {"resource_type": "registered_model", "resource_id": model, "permission": "EDIT"}
-    _ask(workspace, person, "POST", GRANT, **grant)
+    _ask(workspace, person, "POST", GRANT, resource_type=MODELS, resource_id=model, permission=EDIT)
     return password
 
 
@@ -84,12 +87,13 @@ def remove(workspace: Workspace, person: str) -> None:
     Raises:
         RegistryError: there is none of that name, it is Plinth's own, or the server refuses.
     """
+    _require_person(workspace, person)
     _ask(workspace, person, "DELETE", "2.0/mlflow/users/delete")
 
 
 def people(workspace: Workspace) -> tuple[str, ...]:
     """Everybody who may log in, in order of name; Plinth's own account is not among them."""
-    path = settings.folder(workspace) / settings.PEOPLE
+    path = _database(workspace)
     if not path.exists() or not path.stat().st_size:
         return ()
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
@@ -97,27 +101,29 @@ def people(workspace: Workspace) -> tuple[str, ...]:
     return tuple(name for (name,) in names if name != settings.ACCOUNT)
 
 
-def _ask(workspace: Workspace, person: str, method: str, path: str, **given: str) -> None:
-    """Ask the server for something about an account, as Plinth."""
-    import requests
+def _database(workspace: Workspace) -> Path:
+    return settings.folder(workspace) / settings.PEOPLE
 
-    from plinth_registry.server import ensure_server
 
+def _require_person(workspace: Workspace, person: str) -> None:
     if settings.load(workspace) is None:
         raise RegistryError("this workspace's MLflow server asks for no login", remedy="`plinth people login`")
     if person == settings.ACCOUNT:
         raise RegistryError(f"{person} is the account of Plinth itself", expected="the name of a person")
-    url = f"{ensure_server(workspace)}/api/{path}"
-    own = (settings.ACCOUNT, settings.password(workspace))
+
+
+def _ask(workspace: Workspace, person: str, method: str, path: str, **given: str) -> None:
+    """Ask the server for something about an account, as Plinth."""
+    uri = ensure_server(workspace)
+    if not is_own(workspace, uri):
+        remedy = "unset MLFLOW_TRACKING_URI, or make the account at that server"
+        raise RegistryError("accounts are those of the workspace's own server", found=uri, remedy=remedy)
+    server = Server(uri, authorization(workspace, uri), dict)
     try:
-        answer = requests.request(
-            method, url, json={"username": person, **given}, auth=own, timeout=TIMEOUT_S, allow_redirects=False
-        )
-    except requests.RequestException as error:
-        raise RegistryError("the connection to MLflow broke", found=error, remedy="run the command again") from error
-    granted = path == GRANT and "RESOURCE_ALREADY_EXISTS" in answer.text
-    if not (answer.ok or granted):
-        raise RegistryError(f"MLflow refused {path} for {person}", found=answer.text[:500])
+        server.request(method, f"/api/{path}", json.dumps({"username": person, **given}).encode())
+    except Refused as error:
+        if (path, error.error_code) != (GRANT, "RESOURCE_ALREADY_EXISTS"):
+            raise RegistryError(f"MLflow refused {path} for {person}", found=error) from error
 
 
 def _register() -> None:

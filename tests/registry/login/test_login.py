@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from contextlib import closing
+from contextlib import closing, nullcontext
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import requests
+from werkzeug.security import check_password_hash
 
 from plinth.compute.context import Context
 from plinth.errors import RegistryError, SignatureError
+from plinth.storage import locks, started
+from plinth.storage.workspace import Workspace
 from plinth_registry import api, audit_log, mlflow_client, server
-from plinth_registry.login import accounts, log, settings
+from plinth_registry.login import account_database, accounts, log, settings
 from plinth_registry.login.settings import SIGNER
 from plinth_registry.signed_log import LOGINS
 from tests.registry.login.conftest import ADA, BEN, EVE, Served, registered
@@ -218,6 +222,68 @@ def test_an_account_is_made_renewed_and_ended(served: Served, candidate: Any) ->
         accounts.remove(workspace, dora)
     with pytest.raises(RegistryError, match="the account of Plinth itself"):
         accounts.add(workspace, settings.ACCOUNT, candidate.model)
+
+
+def test_an_account_has_the_same_rows_with_and_without_a_server(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / settings.PEOPLE
+    place.touch(mode=0o600)
+    given, passwords = (served.ctx.workspace, "fay@example.org", "words-candidate"), {"served": "", "alone": ""}
+    made = [accounts.add(*given), accounts.add(*given), accounts.add(*given, renew=True)]
+    passwords["served"] = made[2]
+    assert [bool(password) for password in made] == [True, False, True]
+    found = account(settings.folder(served.ctx.workspace) / settings.PEOPLE, given[1], passwords["served"])
+    monkeypatch.setattr(accounts, "_database", lambda _: place)
+    monkeypatch.setattr(accounts, "ensure_server", lambda _: pytest.fail("a server was started"))
+    monkeypatch.setattr(accounts, "without_server", lambda _: nullcontext(True))
+    made = [accounts.add(*given), accounts.add(*given), accounts.add(*given, renew=True)]
+    assert [bool(password) for password in made] == [True, False, True]
+    assert account(place, given[1], made[2]) == found
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert len(found["rows"]) == 1
+
+
+def account(database: Path, person: str, password: str) -> dict[str, Any]:
+    """The tables of accounts, and the rows of a person with this password."""
+    asked = (
+        "SELECT username, is_admin, password_hash, r.name = '__user_' || u.id || '__', workspace, description, "
+        "resource_type, resource_pattern, permission FROM users u JOIN user_role_assignments a ON a.user_id = u.id "
+        "JOIN roles r ON r.id = a.role_id JOIN role_permissions p ON p.role_id = r.id WHERE username = ?"
+    )
+    with closing(sqlite3.connect(database)) as opened:
+        rows = opened.execute(asked, (person,)).fetchall()
+        schema = sorted(opened.execute("SELECT type, name, sql FROM sqlite_master").fetchall())
+        version = opened.execute("SELECT * FROM alembic_version_auth").fetchall()
+    checked = [(*row[:2], check_password_hash(row[2], password), *row[3:]) for row in rows]
+    return {"rows": checked, "schema": schema, "version": version}
+
+
+def test_the_tables_of_another_mlflow_are_left_to_its_server(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "people.db")) as database:
+        database.execute("CREATE TABLE alembic_version_auth (version_num)")
+        database.execute("INSERT INTO alembic_version_auth VALUES ('newer')")
+        database.commit()
+    before = (tmp_path / "people.db").read_bytes()
+    assert not account_database.write(tmp_path / "people.db", ADA, "secret", ("registered_model", "words"), "EDIT")
+    assert (tmp_path / "people.db").read_bytes() == before
+
+
+def test_no_account_is_sent_to_another_server(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other.example.org")
+    monkeypatch.setattr(server, "healthy", lambda _: True)
+    monkeypatch.setattr(accounts.Server, "request", lambda *_: pytest.fail("a password was sent"))
+    with pytest.raises(RegistryError, match="accounts are those of the workspace's own server"):
+        accounts.add(served.ctx.workspace, ADA, "words-candidate", renew=True)
+
+
+def test_an_account_is_made_without_a_server_only_while_none_can_start(served: Served, tmp_path: Path) -> None:
+    with server.without_server(served.ctx.workspace) as alone:
+        assert not alone
+    other = Workspace(tmp_path / "workspace").ensure()
+    with server.without_server(other) as alone:
+        assert alone
+        assert locks.held(started.folder(other) / "mlflow.lock")
 
 
 def test_the_password_goes_to_the_own_server_only(served: Served, ctx: Context) -> None:

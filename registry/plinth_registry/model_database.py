@@ -1,0 +1,231 @@
+"""The model registry in MLflow's SQLite database, where no server runs: starting one takes longer than a decision.
+
+Each change is one transaction with the rows that MLflow's own store would write, so a server that starts meanwhile, or
+another command, sees all of it or nothing. A database that this module does not know how to write is left to a server:
+one that does not exist yet, one with tables of another MLflow, or one with webhooks, which the server calls.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from plinth.storage.atomic import write_bytes
+from plinth_registry.artifact_places import inside, is_proxied
+from plinth_registry.model_registry import ABSENT, PROXIED, ModelPage, ModelVersion, Refused, RegisteredModel
+
+#: Alembic revision of the tables that are written here. Change it together with the statements, after
+#: `test_server_and_database_write_the_same_rows` has passed with a newer MLflow.
+REVISION: Final = "dc11669786a5"
+#: Seconds to wait for another transaction.
+BUSY_S = 60.0
+KEPT: Final = "current_stage != 'Deleted_Internal'"
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Foreign(Exception):
+    """A database that a server must write."""
+
+
+def _here(
+    change: Callable[Concatenate[ModelDatabase, sqlite3.Connection, P], R],
+) -> Callable[Concatenate[ModelDatabase, P], R]:
+    """Make a change in one transaction, or let the server make it where the database is foreign."""
+
+    @wraps(change)
+    def call(self: ModelDatabase, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with self._transaction() as database:
+                return change(self, database, *args, **kwargs)
+        except _Foreign:
+            made: R = getattr(self._server(), change.__name__)(*args, **kwargs)
+            return made
+
+    return call
+
+
+class ModelDatabase:
+    """The registered models of MLflow's SQLite database; none where the file does not exist.
+
+    Args:
+        database: file of the database.
+        artifacts: folder of the server's artifacts; None: they are kept elsewhere, and written by the server.
+        server: starts the server and returns its client, which does what is not here.
+
+    Raises:
+        sqlite3.Error: the tables are not those of an MLflow, or the file cannot be written.
+    """
+
+    def __init__(self, database: Path, artifacts: Path | None, server: Callable[[], Any]) -> None:
+        self._database = database
+        self._artifacts = artifacts
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server(), name)
+
+    def search_registered_models(self, **_: Any) -> ModelPage:
+        return ModelPage(
+            [self.get_registered_model(name) for (name,) in self._rows("SELECT name FROM registered_models")]
+        )
+
+    def search_model_versions(self, filter_string: str, **_: Any) -> ModelPage:
+        name = filter_string.removeprefix("name = '").removesuffix("'")
+        return ModelPage(self._versions(f"name = ? AND {KEPT}", name))
+
+    def get_registered_model(self, name: str) -> RegisteredModel:
+        found = self._rows("SELECT description FROM registered_models WHERE name = ?", name)
+        if not found:
+            raise _absent(name)
+        aliases = self._rows("SELECT alias, version FROM registered_model_aliases WHERE name = ?", name)
+        return RegisteredModel(name, found[0][0] or "", {alias: str(version) for alias, version in aliases})
+
+    def get_model_version(self, name: str, version: str) -> ModelVersion:
+        if found := self._versions(f"name = ? AND version = ? AND {KEPT}", name, version):
+            return found[0]
+        raise _absent(f"{name}/{version}")
+
+    @_here
+    def create_registered_model(self, database: sqlite3.Connection, name: str, description: str | None = None) -> None:
+        made = "INSERT INTO registered_models (name, creation_time, last_updated_time, description) VALUES (?, ?, ?, ?)"
+        try:
+            database.execute(made, (name, _now_ms(), _now_ms(), description or ""))
+        except sqlite3.IntegrityError as error:
+            raise Refused(f"{name} exists", "RESOURCE_ALREADY_EXISTS") from error
+
+    @_here
+    def copy_model_version(self, database: sqlite3.Connection, src_model_uri: str, dst_name: str) -> ModelVersion:
+        """Copy a version into another model, which exists."""
+        name, _, number = src_model_uri.removeprefix("models:/").rpartition("/")
+        source, now_ms = self.get_model_version(name, number), _now_ms()
+        touched = "UPDATE registered_models SET last_updated_time = ? WHERE name = ?"
+        if not database.execute(touched, (now_ms, dst_name)).rowcount:
+            raise _absent(dst_name)
+        asked = "SELECT coalesce(max(version), 0) + 1 FROM model_versions WHERE name = ?"
+        ((version,),) = database.execute(asked, (dst_name,))
+        copied = "description, current_stage, status, run_id, run_link, storage_location"
+        database.execute(
+            f"INSERT INTO model_versions (name, version, creation_time, last_updated_time, source, {copied}) "
+            f"SELECT ?, ?, ?, ?, ?, {copied} FROM model_versions WHERE name = ? AND version = ?",
+            (dst_name, version, now_ms, now_ms, src_model_uri, name, number),
+        )
+        database.execute(
+            "INSERT INTO model_version_tags (key, value, name, version) "
+            "SELECT key, value, ?, ? FROM model_version_tags WHERE name = ? AND version = ?",
+            (dst_name, version, name, number),
+        )
+        return replace(source, name=dst_name, version=str(version), source=src_model_uri, creation_timestamp=now_ms)
+
+    @_here
+    def update_model_version(self, database: sqlite3.Connection, name: str, version: str, description: str) -> None:
+        self.get_model_version(name, version)
+        database.execute(
+            "UPDATE model_versions SET description = ?, last_updated_time = ? WHERE name = ? AND version = ?",
+            (description, _now_ms(), name, version),
+        )
+
+    @_here
+    def set_model_version_tag(
+        self, database: sqlite3.Connection, name: str, version: str, key: str, value: str
+    ) -> None:
+        self.get_model_version(name, version)
+        database.execute(
+            "INSERT OR REPLACE INTO model_version_tags (name, version, key, value) VALUES (?, ?, ?, ?)",
+            (name, version, key, str(value)),
+        )
+
+    @_here
+    def delete_model_version_tag(self, database: sqlite3.Connection, name: str, version: str, key: str) -> None:
+        self.get_model_version(name, version)
+        database.execute(
+            "DELETE FROM model_version_tags WHERE name = ? AND version = ? AND key = ?", (name, version, key)
+        )
+
+    @_here
+    def set_registered_model_alias(self, database: sqlite3.Connection, name: str, alias: str, version: str) -> None:
+        self.get_model_version(name, version)
+        database.execute(
+            "INSERT OR REPLACE INTO registered_model_aliases (name, alias, version) VALUES (?, ?, ?)",
+            (name, alias, version),
+        )
+
+    @_here
+    def delete_registered_model_alias(self, database: sqlite3.Connection, name: str, alias: str) -> None:
+        self.get_registered_model(name)
+        database.execute("DELETE FROM registered_model_aliases WHERE name = ? AND alias = ?", (name, alias))
+
+    def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
+        """Keep a value as an artifact of a run, in JSON."""
+        found = self._rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
+        place = found[0][0] if found else ""
+        if self._artifacts is None or not is_proxied(place):
+            self._server().log_dict(run_id, dictionary, artifact_file)
+            return
+        path = self._artifacts / place.removeprefix(PROXIED).lstrip("/") / artifact_file
+        write_bytes(self._artifacts / inside(self._artifacts, path), json.dumps(dictionary, indent=2).encode())
+
+    def _versions(self, where: str, *given: str) -> list[ModelVersion]:
+        columns = "name, version, source, run_id, description, creation_time"
+        return [
+            ModelVersion(
+                name, str(version), source or "", run_id or "", description or "", made or 0, self._tags(name, version)
+            )
+            for name, version, source, run_id, description, made in self._rows(
+                f"SELECT {columns} FROM model_versions WHERE {where}", *given
+            )
+        ]
+
+    def _tags(self, name: str, version: int) -> dict[str, str]:
+        asked = "SELECT key, value FROM model_version_tags WHERE name = ? AND version = ?"
+        return {key: value or "" for key, value in self._rows(asked, name, version)}
+
+    def _rows(self, asked: str, *given: Any) -> list[Any]:
+        if not self._database.exists():
+            return []
+        with closing(self._open("ro")) as database:
+            return database.execute(asked, given).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run a block alone; its changes count together when it ends, and not at all when it raises.
+
+        Raises:
+            _Foreign: a server must write this database.
+        """
+        if not self._database.exists():
+            raise _Foreign
+        with closing(self._open("rw")) as database:
+            database.execute("PRAGMA foreign_keys = ON")
+            database.execute("BEGIN IMMEDIATE")
+            if not _is_known(database):
+                raise _Foreign
+            yield database
+            database.commit()
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        uri = f"{self._database.absolute().as_uri()}?mode={mode}"
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
+
+
+def _is_known(database: sqlite3.Connection) -> bool:
+    """True if the tables are those that are written here, and no webhook waits for changes."""
+    if database.execute("SELECT version_num FROM alembic_version").fetchall() != [(REVISION,)]:
+        return False
+    return not database.execute("SELECT 1 FROM webhooks WHERE deleted_timestamp IS NULL").fetchall()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _absent(name: str) -> Refused:
+    return Refused(f"{name}: nothing of that name is registered in this workspace", ABSENT)
