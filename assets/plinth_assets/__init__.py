@@ -1,5 +1,6 @@
 """Dagster assets: read what is published, call plinth or the registry, check, publish, report.
 
+    measurements/  what is measured of a checkpoint: facts, gates, items, sections of the page
     framework/  the mechanism under every asset: Stage, the up-to-date decision, suites, metadata, resources
     catalog     every stage of a recipe, upstream first
 

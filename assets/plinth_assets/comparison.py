@@ -9,13 +9,14 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
-from plinth.evaluation.comparison import job, readers
+from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.changes import ancestry
 from plinth.evaluation.comparison.differences import in_order, said
 from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.job import ASSET as EVALUATION
 from plinth.evaluation.job import of_parent
+from plinth.evaluation.measurement import measurements
 from plinth.evaluation.memorisation.extraction import ASSET as EXTRACTION
 from plinth.evaluation.slices.spans import with_texts
 from plinth.provenance.statements import chain
@@ -25,15 +26,12 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.checkout import resolve
 from plinth.storage.off_limits import place
 from plinth.training.initial import source
-from plinth_assets import evaluation, extraction, fairness, memorisation, probes, proxies, tasks
 from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
 from plinth_assets.initial import begun
 
 ASSET = job.ASSET
-#: Modules whose stages measure a checkpoint item by item.
-MEASURING = (evaluation, probes, tasks, proxies, memorisation, extraction, fairness)
 #: Says that a checkpoint is compared with the champion of the recipe's release; with what its run began from.
 CHAMPION, PARENT = "champion", "initial"
 
@@ -66,8 +64,8 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def measuring(recipe: Recipe) -> list[Stage]:
     """Stages that measure a checkpoint and whose results can be paired."""
-    every = [stage for stem in MEASURING for stage in stem.stages(recipe)]
-    return [one for one in every if "checkpoint" in one.deps and readers.reader(one.asset) is not None]
+    paired = (one for one in measurements() if one.pairs and one.beside)
+    return [stage for one in paired for stage in one.stages(recipe) if "checkpoint" in stage.deps]
 
 
 def measure(

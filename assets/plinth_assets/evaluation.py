@@ -100,7 +100,7 @@ def _sum(slices: Mapping[str, Mapping[str, Any]], name: str) -> Any:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import figures
     from plinth.report.evaluation import figures as evaluation_figures
-    from plinth.report.evaluation import sections
+    from plinth_assets.measurements import evaluation_items
 
     stats = made.stats
     every = {"all": {"all": stats["overall"]}, "bucket": stats["slices"]} | stats["axes"]
@@ -108,7 +108,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {
         "dagster/row_count": stats["overall"]["documents"],
         "bits_per_byte": picture(figures.bits_per_byte, stats["slices"]),
-        "by_slice": picture(evaluation_figures.intervals, sections.slices(stats).groups),
+        "by_slice": picture(evaluation_figures.intervals, evaluation_items.section("", stats).groups),
         "by_position": picture(evaluation_figures.by_position, stats["positions"]),
         "slices": markdown("\n\n".join(_slices(axis, rows) for axis, rows in every.items())),
         "worst_documents": markdown(_worst(stats["worst"])),

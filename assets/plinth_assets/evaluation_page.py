@@ -3,54 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
+from plinth.evaluation.measurement import Stats, measurements
 from plinth.evaluation.probes.noise import Worth
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.data import Fact, Next
-from plinth.report.evaluation import sections
 from plinth.report.evaluation.data import CurveGroup, EvaluationData, Section, StepCurve
 from plinth.storage.atomic import write_bytes
 from plinth.training import config
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.validation import probe_curves
-from plinth_assets import (
-    comparison,
-    evaluation,
-    extraction,
-    fairness,
-    memorisation,
-    pii,
-    probes,
-    proxies,
-    serving,
-    tasks,
-)
+from plinth_assets import comparison
 from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import page_value
 from plinth_assets.framework.stage import Inputs, Say, Stage
 
 ASSET, VERSION, FILE = "evaluation_page", "3", "evaluation.html"
-
-#: Stages whose results stand on the page: by the pattern of the asset's name, its section.
-MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, sections.Stats], Section]], ...] = (
-    (evaluation.stages, "evaluation", lambda name, stats: sections.slices(stats)),
-    (probes.stages, "probes", lambda name, stats: sections.probes(stats)),
-    (tasks.stages, "tasks/*", sections.tasks),
-    (proxies.stages, "proxies", lambda name, stats: sections.proxies(stats)),
-    (memorisation.stages, "memorisation/canaries", lambda name, stats: sections.canaries(stats)),
-    (extraction.stages, "memorisation/extraction", lambda name, stats: sections.extraction(stats)),
-    (fairness.stages, "fairness", lambda name, stats: sections.fairness(stats)),
-    (pii.stages, "pii/data", lambda name, stats: sections.pii_data(stats)),
-    (pii.stages, "pii/outputs", lambda name, stats: sections.pii_outputs(stats)),
-    (serving.stages, "serving", lambda name, stats: sections.serving(stats)),
-)
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -83,13 +57,16 @@ def show(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
     return target
 
 
-def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, sections.Stats], Section]]]:
-    for made_by, pattern, section in MEASURED:
-        yield from ((stage.asset, section) for stage in made_by(recipe) if fnmatchcase(stage.asset, pattern))
+def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]]]:
+    """Assets that have a section, and how that is made."""
+    for one in measurements():
+        if one.section:
+            yield from ((stage.asset, one.section) for stage in one.stages(recipe) if one.has(stage.asset))
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     from plinth.report.evaluation.page import page
+    from plinth_assets.measurements.probes_items import with_worth
 
     steps, checkpoint = inputs["run"].stats["steps"], inputs["evaluation"].inputs["checkpoint"]
     run = config.load(ctx.workspace.runs / inputs["run"].stats["run_id"] / "config.json")
@@ -101,7 +78,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         from plinth.report.comparison import section as compared
 
         found.append(compared(beside.stats, recipe.evaluation.against))
-    shown = [sections.with_worth(one, worth) if one.key == "probes" else one for one in found]
+    shown = [with_worth(one, worth) if one.key == "probes" else one for one in found]
     text = page(
         EvaluationData(
             title=f"{recipe.name}: evaluation of checkpoint {checkpoint[:12]}, step {steps:,}",

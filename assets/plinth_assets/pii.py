@@ -18,11 +18,15 @@ from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
 
 
-def stages(recipe: Recipe) -> list[Stage]:
-    """One count per checkpoint that may be released; one search in its outputs, where the recipe asks for it."""
+def of_data(recipe: Recipe) -> list[Stage]:
+    """One count per checkpoint that may be released."""
+    return [_data(recipe)] if recipe.release is not None else []
+
+
+def of_outputs(recipe: Recipe) -> list[Stage]:
+    """One search in outputs per checkpoint, where the recipe asks for it."""
     params = recipe.evaluation.pii_outputs
-    data = [_data(recipe)] if recipe.release is not None else []
-    return [*data, *([_outputs(recipe, params)] if params is not None else [])]
+    return [] if params is None else [_outputs(recipe, params)]
 
 
 def _data(recipe: Recipe) -> Stage:

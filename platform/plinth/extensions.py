@@ -222,6 +222,20 @@ def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.4) -> s
     return f"did you mean {near[0]!r}?" if near else None
 
 
+def late(reference: str) -> Callable[..., Any]:
+    """A function that is imported when it is first called.
+
+    Args:
+        reference: `module:attribute`.
+    """
+
+    def call(*args: Any, **named: Any) -> Any:
+        module, _, attribute = reference.partition(":")
+        return getattr(import_module(module), attribute)(*args, **named)
+
+    return call
+
+
 def validated(model: type[F], raw: Mapping[str, Any], at: str) -> F:
     """The parameters in the recipe's mapping at the key `at`.
 

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.evaluation.pii.parameters import DATA
+from plinth.evaluation.measurement import measurement_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.training.attempts.code import code_version
@@ -39,9 +39,6 @@ KINDS: Final[Mapping[str, str]] = {
     "stability": TRAINER,
     "cost": TRAINER,
 }
-
-#: Measured assets that another role than the evaluator answers for, each with the kind of its statement.
-OWN_KIND: Final[Mapping[str, str]] = {DATA: "personal_data"}
 
 
 class Attestation(Frozen):
@@ -145,8 +142,13 @@ def _remember(trust: Trust, path: Path, found: Attestation) -> None:
 
 
 def kind_of(asset: str) -> str:
-    """The kind under which a measured asset is stated; a statement of another kind is none about it."""
-    return OWN_KIND.get(asset, "measurement")
+    """The kind under which a measured asset is stated; a statement of another kind is none about it.
+
+    Raises:
+        ExtensionError: the asset is of a measurement that cannot be used.
+    """
+    one = measurement_of(asset)
+    return one.statement if one else "measurement"
 
 
 def attest_measurement(ctx: Context, recipe: Recipe, checkpoint: str, made: Manifest) -> Attestation:

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError, SignatureError
+from plinth.evaluation.measurement import measurement_of
 from plinth.provenance.statements import Chain, chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
@@ -33,8 +34,6 @@ from plinth_registry.mlflow_client import source_directory
 from plinth_registry.signing import verify
 
 KEY = re.compile(r"[0-9a-f]{64}")
-#: Assets, or their folders, that measure a checkpoint.
-MEASURING = ("evaluation", "probes", "tasks", "memorisation", "fairness", "pii")
 RESUME_FILE = "resume.json"
 #: Of the registered model that trainers write, after the release's name.
 SUFFIX = "-candidate"
@@ -91,7 +90,7 @@ def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
     """Manifests of what was measured of a checkpoint: those known, those attested, and what is published about it."""
     measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
     for ref in ctx.refs.all():
-        if ref.asset.split("/")[0] in MEASURING and checkpoint in ctx.refs.load(ref.digest).inputs.values():
+        if measurement_of(ref.asset) and ctx.refs.load(ref.digest).inputs.get("checkpoint") == checkpoint:
             measured.append(ref.digest)
     return tuple(dict.fromkeys(measured))
 

@@ -15,7 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.errors import PlinthError, TrustError
+from plinth.evaluation.measurement import JudgedCheckpoint
 from plinth.operation.indicators import ErrorBudget
 from plinth.provenance.statements import INITIAL, Chain, attempts_of
 from plinth.recipe.recipe import Recipe
@@ -62,13 +64,7 @@ def gather(
         champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
         parent=_parent(chain),
         expected_slices=tuple(sorted({*recipe.corpus.buckets, *(provenance or {}).get("materials", {})})),
-        evaluation=measured.evaluation(found, candidate.evaluation),
-        probes=measured.probes(found, measured.worth(provenance)),
-        tasks=measured.tasks(found),
-        comparison=measured.comparison(found),
-        memorisation=measured.memorisation(found),
-        pii=measured.pii(found, chain),
-        bias=measured.bias(found),
+        measured=measured.facts(found, JudgedCheckpoint(candidate.evaluation, provenance, _trained_on(chain))),
         error_budgets=_error_budgets(ctx, recipe.required_release().name),
         requested_by=candidate.facts.requested_by,
         approvals=approvals,
@@ -76,6 +72,15 @@ def gather(
         miscounted=_miscounted(ctx, candidate, found, stated.valid, chain if whole else None),
         **dict(_facts(stated.valid)),
     )
+
+
+def _trained_on(ancestry: Chain | None) -> frozenset[str] | None:
+    """Digests of the curated text that a checkpoint was trained on; planted texts are generated, and the text behind
+    the weights that it began from is judged with those."""
+    if ancestry is None:
+        return None
+    links = (link for link in ancestry.own if link.asset.endswith("/curated"))
+    return frozenset(link.digest for link in links if link.asset != f"{CANARIES}/curated")
 
 
 def _miscounted(

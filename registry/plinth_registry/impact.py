@@ -13,6 +13,7 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.errors import RegistryError
+from plinth.evaluation.measurement import measurement_of
 from plinth.provenance.impact.descendants import AssetLink, Descendant, descent
 from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.impact.runs import AffectedRun, affected_runs
@@ -21,7 +22,6 @@ from plinth.records import Frozen
 from plinth.report.impact_figure import ImpactArrow, ImpactBox
 from plinth.report.impact_page import LISTED, ConsumerRow, ImpactData, ImpactRow, VersionRow
 from plinth_registry import consumers, mlflow_client, releases, taint
-from plinth_registry.candidate import MEASURING
 
 
 class Impact(Frozen):
@@ -67,8 +67,8 @@ def impact(ctx: Context, target: str) -> Impact:
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
     """Checkpoints that some of these manifests are measurements of: their gates read them."""
-    wanted = (each for each in manifests if each.asset.split("/")[0] in MEASURING and each.state != "deleted")
-    return frozenset(digest for each in wanted for digest in ctx.refs.load(each.digest).inputs.values())
+    wanted = (each for each in manifests if measurement_of(each.asset) and each.state != "deleted")
+    return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 
 
 def versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:

@@ -12,7 +12,7 @@ from plinth.trust.pin import Trust
 from plinth_registry import attestations, evidence, gates, policy, signing, verdict, waivers
 from plinth_registry import candidate as candidates
 from plinth_registry.candidate import Candidate
-from plinth_registry.gates.settings import ALWAYS
+from plinth_registry.gates.settings import always
 from plinth_registry.policy import SignedPolicy
 from plinth_registry.registration import show_gates
 from plinth_registry.version_text import scores
@@ -89,13 +89,13 @@ def remedy(version: str, results: Sequence[gates.GateResult]) -> str:
     """Command that unblocks a candidate: approve it, waive a gate, or look at what proves it."""
     held = gates.blocking(results)
     failed = [one.name for one in held if one.state == "failed"]
-    waivable = [name for name in failed if name not in (*ALWAYS, "policy")]
+    waivable = [name for name in failed if name not in (*always(), "policy")]
     if "policy" in failed:
         return "`plinth gates sign FILE` signs a gate policy"
     if not failed:
         return f"`plinth approve {version} --by PERSON --reason TEXT`" if held else ""
     if waivable != failed:
-        proof = ", ".join(name for name in failed if name in ALWAYS)
+        proof = ", ".join(name for name in failed if name in always())
         return f"`plinth approve` lists every gate with its reason; no waiver lifts {proof}"
     waive = f"`plinth gates waive {version} {waivable[0]} --until DATE --reason TEXT`"
     return f"fix the cause and run again, or let the policy's owner waive each gate: {waive}"

@@ -8,16 +8,17 @@ policy stands in verdicts, approvals and release records, so that what was decid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import SerializeAsAny, ValidationError
 
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, RecipeError, SignatureError, TrustError
-from plinth.recipe.gate import GATES
+from plinth.evaluation.gate import GATES
+from plinth.evaluation.measurement import MEASUREMENTS
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.trust.authority import POLICY
@@ -25,7 +26,8 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import audit_log, releases, signed_file
 from plinth_registry.audit_log import AuditedAction
-from plinth_registry.gates.settings import GatePolicy
+from plinth_registry.gates.all_gates import by_name
+from plinth_registry.gates.settings import GatePolicy, gate_policy, policy_model, release_gates
 from plinth_registry.signed_log import POLICY_PREDICATE, policies
 
 PREDICATE: Final = POLICY_PREDICATE
@@ -34,7 +36,7 @@ PREDICATE: Final = POLICY_PREDICATE
 class SignedPolicy(Frozen):
     """A policy that verifies, its identity, when it was signed and by whom."""
 
-    policy: GatePolicy
+    policy: SerializeAsAny[GatePolicy]
     digest: str
     at: str
     signers: tuple[str, ...]
@@ -51,7 +53,7 @@ def load(path: Path) -> GatePolicy:
     Raises:
         RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
     """
-    return signed_file.load(path, GatePolicy, "gate policy", "docs/gates.md", _extensions)
+    return signed_file.load(path, policy_model(), "gate policy", "docs/gates.md", _extensions)
 
 
 def digest(policy: GatePolicy) -> str:
@@ -65,7 +67,7 @@ def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPo
     Raises:
         SignatureError: no key as `policy` on this machine, or an earlier version was changed.
         GateError: not the next version.
-        RecipeError: it names a gate that is not installed.
+        RecipeError: it names a gate that is not installed, or is not asked by name.
     """
     subject = f"{policy.release} version {policy.version} {digest(policy)[:12]}"
     asked = AuditedAction("policy", subject, owner or "", policy.description, owner)
@@ -129,30 +131,31 @@ def governing(ctx: Context, release: str) -> str:
 
 def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
     """Gates that must fail because the recipe measures nothing for them, each with the key that is absent."""
-    return tuple(f"{gate}: needs {key}" for gate, key in _needs(recipe) if gate in policy.asked)
+    gates = {name: release_gates()[name] for name in policy.asked}
+    made = {name: MEASUREMENTS[name] for gate in gates.values() for name in gate.counted if name in MEASUREMENTS}
+    absent = {name: one.key for name, one in made.items() if one.key and not one.stages(recipe)}
+    return tuple(
+        f"{name}: needs {key}"
+        for name, gate in gates.items()
+        for key in (
+            *(absent[one] for one in gate.counted if one in absent),
+            *(key for key in gate.keys if not _is_set(recipe, key)),
+        )
+    )
 
 
-def _needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Gates without evidence, and what the recipe would have to set."""
-    asked, annotated = recipe.evaluation, set(recipe.corpus.annotate)
-    absent = {
-        "evaluation.probes": recipe.probes is None and ("probes",),
-        "evaluation.against": not asked.against and ("slices", "probes", "tasks", "bias"),
-        "evaluation.tasks": not asked.tasks and ("tasks",),
-        "evaluation.extraction": asked.extraction is None and ("extraction",),
-        "corpus.canaries": recipe.corpus.canaries is None and ("canaries",),
-        "evaluation.fairness": asked.fairness is None and ("bias", "toxicity"),
-        "corpus.annotate.toxicity": "toxicity" not in annotated and ("toxicity",),
-        "evaluation.pii_outputs": asked.pii_outputs is None and ("pii_outputs",),
-    }
-    for key, gates in absent.items():
-        yield from ((gate, key) for gate in gates or ())
+def _is_set(recipe: Recipe, key: str) -> bool:
+    """True if a recipe has a value at a dotted key."""
+    found: Any = recipe.model_dump()
+    for step in key.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found is not None
 
 
 def _signed(log: SignedLog, record: LogRecord, release: str) -> SignedPolicy:
     where = f"{log.name}/{record.number:05d}.json"
     try:
-        policy = GatePolicy.model_validate(record.body["policy"])
+        policy = gate_policy(record.body["policy"])
     except (KeyError, ValidationError) as error:
         raise SignatureError(f"{where} is not a gate policy", found=error) from error
     if (policy.release, policy.version) != (release, record.number):
@@ -167,6 +170,7 @@ def _signed(log: SignedLog, record: LogRecord, release: str) -> SignedPolicy:
 def _extensions(policy: GatePolicy) -> Iterator[RecipeError]:
     for name, raw in policy.extensions.items():
         try:
+            by_name(name)
             GATES.parameters(name, raw, f"extensions.{name}")
         except RecipeError as error:
             yield error

@@ -205,7 +205,8 @@ def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> boo
     except TrustError:
         return False
     known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
-    blocks, asked = approvals(governing.policy, known).blocks, governing.policy.approvals
+    asked = governing.policy.approvals
+    blocks = approvals(asked, known).blocks
     _answer(client, version, _how_to_decide(ctx, version, asked, known) if blocks else "")
     return not blocks
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from plinth.recipe.gate import BLOCKING, GateState
+from plinth.evaluation.gate import BLOCKING, GateState
 from plinth.text.markdown import plain
 
 SCORES = "## Scores"

@@ -3,7 +3,7 @@
     policies/<release>/waivers/<candidate 12>.<gate>.json    DSSE envelope, signed as `policy`
 
 A waiver names the candidate, the gate and the policy under which it was given. After its date, under another policy, or
-for a gate that none lifts (`gates.settings.ALWAYS`) it is none; nor is one that was put back over a later one which
+for a gate that none lifts (`gates.settings.always`) it is none; nor is one that was put back over a later one which
 this machine has seen, expired or not. What it lets through stays visible as failed.
 """
 
@@ -23,7 +23,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import POLICY, time_of
 from plinth.trust.clock import now
 from plinth.trust.pin import Trust
-from plinth_registry.gates.settings import ALWAYS, SHORTEST_REASON
+from plinth_registry.gates.settings import SHORTEST_REASON, always
 from plinth_registry.policy import SignedPolicy
 
 PREDICATE: Final = "urn:plinth:gate-waiver:v1"
@@ -76,8 +76,8 @@ def sign(
     """
     name = policy.policy.release
     asked = (*policy.policy.asked, *policy.policy.extensions)
-    if gate in ALWAYS or gate not in asked:
-        open_to = [one for one in asked if one not in ALWAYS]
+    if gate in always() or gate not in asked:
+        open_to = [one for one in asked if one not in always()]
         raise GateError(f"the gate {gate} cannot be waived for {name}", expected=f"one of {', '.join(open_to)}")
     trust = Trust.of(ctx.workspace)
     signer = trust.signer(POLICY, owner)
@@ -141,7 +141,7 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
         return "it is of another candidate"
     if found.policy != policy.digest:
         return "it was given under another policy"
-    if found.gate in ALWAYS:
+    if found.gate in always():
         return "no waiver lifts this gate"
     return f"it expired {found.expires}" if time_of(found.expires) <= at else ""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.recipe.gate import Gate, GateVerdict
+from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.recipe.recipe import Recipe
 from plinth_registry import approval, evidence, gates, policy
 from plinth_registry.candidate import Candidate
@@ -21,7 +21,7 @@ def _forging(params: Any, seen: Any) -> GateVerdict:
 
 
 #: A plug-in that writes an approval into the evidence.
-FORGING = Gate(name="forging", description="A gate.", needs=(), judge=_forging)
+FORGING = Gate(name="forging", description="A gate.", judge=_forging)
 ANNA, BEN = "anna@example.org", "ben@example.org"
 
 

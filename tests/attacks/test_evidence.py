@@ -13,9 +13,10 @@ from plinth.errors import LineageError, TrustError
 from plinth.training.attempts.statement import BUNDLE
 from plinth.training.checkpoint import checkpoint
 from plinth.training.validation.kept_looks import LOOKS
-from plinth_registry import attestations, candidate, evidence, gates, measured, trained
+from plinth_assets.measurements import probes
+from plinth_registry import attestations, candidate, evidence, gates, trained
 from plinth_registry.candidate import Candidate
-from plinth_registry.gates import GatePolicy
+from plinth_registry.gates.settings import gate_policy
 from tests.attacks.judging import BEN, closed, decide
 from tests.registry.conftest import Line, sign_candidate, small_policy
 
@@ -110,7 +111,7 @@ def test_code_that_no_commit_names(ctx: Context, line: Line, changes: dict[str, 
     line.commit({}, changes)
     found: Candidate = sign_candidate(ctx, line)
     gathered, asked = evidence.gather(ctx, line.recipe, found, {}), small_policy("x")
-    clean = GatePolicy.model_validate(asked.model_dump() | {"lineage": {"clean_commit": True}})
+    clean = gate_policy(asked.model_dump() | {"lineage": {"clean_commit": True}})
     for policy, said in ((asked, ""), (clean, reason)):
         (lineage,) = [one for one in gates.evaluate(policy, gathered) if one.name == "lineage"]
         assert lineage.passed is not bool(said)
@@ -177,11 +178,11 @@ def test_a_timeline_edited_so_that_a_probe_passes_as_noise(ctx: Context, line: L
     looks = [{"score": 2.0 - step / 100, "control": 3.0} for step in range(1, 6)]
     line.look(*looks)
     line.commit()
-    honest = measured.worth(line.provenance())
+    honest = probes.worth(line.provenance())
     assert honest["maths"].decides
     line.look(*({**one, "score": one["score"] * (3 if step % 2 else 0.1)} for step, one in enumerate(looks)))
     line.commit(step=6)
-    assert measured.worth(line.provenance()) == honest
+    assert probes.worth(line.provenance()) == honest
     kept = json.loads((checkpoint.path(line.directory, 6) / LOOKS).read_bytes())["looks"]["maths"]
     assert [look[2] for look in kept] == [one["score"] for one in looks]
     for changed in ({}, {"looks": {"maths": kept[:1]}}):

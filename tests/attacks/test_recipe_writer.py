@@ -13,8 +13,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError, MissingError, RecipeError, SignatureError
+from plinth.evaluation.gate import Gate
 from plinth.extensions import Catalogue
-from plinth.recipe.gate import BUILT_IN, Gate
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth.trust.clock import now
@@ -161,7 +161,7 @@ def test_a_plug_in_gate_cannot_change_what_other_gates_read(
     ctx: Context, line: Any, unregistered: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked before the people's gate."""
-    found = Catalogue("plinth.none", "gate", Gate, {"forging": "tests.attacks.judging:FORGING"}, reserved=BUILT_IN)
+    found = Catalogue("plinth.none", "gate", Gate, {"forging": "tests.attacks.judging:FORGING"})
     monkeypatch.setattr("plinth_registry.gates.all_gates.GATES", found)
     asked = small_policy(line.recipe.release.name).model_copy(update={"extensions": {"forging": {}}})
     known = evidence.gather(ctx, line.recipe, unregistered, {})

@@ -14,10 +14,10 @@ from plinth.records import Manifest
 from plinth.report import comparison, gameday_page, impact_page, incident_page, page, period_page, trial_page
 from plinth.report.data import Fact, ReportData
 from plinth.report.evaluation import page as evaluation_page
-from plinth.report.evaluation import sections
 from plinth.report.run import run_page
 from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, Standing, StateTile
 from plinth.report.workspace_index import page as index_page
+from plinth_assets.measurements import evaluation_items
 from tests import services
 from tests.browser import reading
 from tests.plinth.report.evaluation.test_page import data as evaluation_data
@@ -97,7 +97,7 @@ def _evaluation() -> str:
         "axes": {"language": {"en": row(), "de": row(2.5)}},
         "protected": {"quiz": {"clean": row() | {"items": 7}, "contaminated": row(1.2) | {"items": 3}}},
     }  # fmt: skip
-    return evaluation_page.page(evaluation_data(sections.slices(stats)))
+    return evaluation_page.page(evaluation_data(evaluation_items.section("", stats)))
 
 
 def _comparison() -> str:

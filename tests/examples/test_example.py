@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import tiny_corpus
 from tests.shared import once
 
 ROOT = Path(__file__).parents[2]
@@ -170,6 +171,7 @@ def test_doctor_lists_what_is_installed(shared: Environment, tmp_path: Path) -> 
         ("annotator quotes", "plinth_example.quotes:ANNOTATOR"),
         ("reader mbox", "plinth_example.mbox:READER"),
         ("gate margin", "plinth_example.margin:GATE"),
+        ("measurement typos", "plinth_example.typos:MEASUREMENT"),
         ("probe riddles", "plinth_example.riddles:PROBE"),
         ("launcher sagemaker", "plinth_example.sagemaker:KIND"),
     ):
@@ -208,6 +210,31 @@ def test_its_gate_stands_in_a_policy(shared: Environment, workspace: Path) -> No
     done = shared.plinth(workspace, "gates", "check", str(path), check=False)
     assert done.returncode == 2
     assert "extensions.margin.bits_per_byte" in done.stdout + done.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_its_measurement_gates_a_release(shared: Environment, tmp_path: Path) -> None:
+    own = Environment(Path(shutil.copytree(shared.folder, tmp_path / "own", symlinks=True)))
+    workspace, path, policy = tmp_path / "workspace", tmp_path / "recipe.yaml", tmp_path / "policy.yaml"
+    tiny_corpus.write(workspace / "input")
+    path.write_text("extends: tiny.yaml\nevaluation: {extensions: {typos: {every: 3}}}\n")
+    asked = (ROOT / "jobs" / "plinth_jobs" / "policies" / "tiny.yaml").read_text()
+    policy.write_text(f"{asked}\nextensions: {{typos: {{max_bits: 0.001}}}}\n")
+    own.plinth(workspace, "run", "-r", str(path), "--select", "typos")
+    own.plinth(workspace, "gates", "sign", str(policy), "--yes")
+    held = own.plinth(workspace, "run", "-r", str(path))
+    assert "typing errors cost up to" in (workspace / "reports" / "tiny-candidate-1.html").read_text(), held.stdout
+    assert "failed (typos)" in held.stdout
+    policy.write_text(f"{asked}\nextensions: {{typos: {{max_bits: 1000}}}}\n".replace("version: 1", "version: 2"))
+    own.plinth(workspace, "gates", "sign", str(policy), "--yes")
+    assert "champion" in own.plinth(workspace, "run", "-r", str(path)).stdout
+    with (own.packages / "plinth_example" / "typos.py").open("a") as stream:
+        stream.write("\n# changed\n")
+    after = json.loads(own.plinth(workspace, "status", "-r", str(path), "--json").stdout)
+    rows = after if isinstance(after, list) else after["assets"]
+    stale = {row["asset"] for row in rows if row["state"] != "up to date"}
+    assert stale >= {"typos"} > {"checkpoint", "evaluation"} & stale
 
 
 @pytest.mark.exhaustive

@@ -29,6 +29,7 @@ from plinth.training.forensics.proof import PARAMETERS as PARAMETERS_KEY
 from plinth_registry import attestations, candidate, materialise, policy, server, trained
 from plinth_registry.candidate import Candidate, CandidateRun, Facts
 from plinth_registry.gates import GatePolicy
+from plinth_registry.gates.settings import gate_policy
 from tests.training_host import HOST
 
 
@@ -261,7 +262,7 @@ def small_policy(release: str, version: int = 1, **approvals: object) -> GatePol
         "cost": {"amounts": ["wall_s"]},
         "without": dict.fromkeys(NOT_MEASURED, "a line of the tests measures none of it"),
     }
-    return GatePolicy.model_validate(given)
+    return gate_policy(given)
 
 
 @pytest.fixture

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from plinth.evaluation.measurement import MEASUREMENTS
 from plinth.operation.indicators import ErrorBudget
+from plinth_assets.measurements.canaries import CanaryFacts
+from plinth_assets.measurements.extraction import ExtractedShare, ExtractionFacts
+from plinth_assets.measurements.fairness import BiasFacts, BitsInterval, ToxicityFacts
+from plinth_assets.measurements.pii import PiiShare, WrittenPii
 from plinth_registry.gates import Approval, CheckResult, Evidence, GatePolicy, SliceScore
 from plinth_registry.gates.facts import (
-    BiasFacts,
-    BitsInterval,
-    CanaryFacts,
     ComparisonFacts,
     ContaminationFacts,
     CostFacts,
     EvaluationFacts,
-    ExtractedShare,
-    ExtractionFacts,
     GrantedUses,
     LicenceFacts,
-    MemorisationFacts,
     PairedLine,
-    PiiFacts,
-    PiiShare,
     ProbeFacts,
     ProbeWorth,
     ResumeFacts,
     StabilityFacts,
     TaskFacts,
     TaskScore,
-    ToxicityFacts,
-    WrittenPii,
 )
+from plinth_registry.gates.settings import gate_policy
 
 OURS, THEIRS = "a" * 64, "b" * 64
 
@@ -38,7 +34,7 @@ OURS, THEIRS = "a" * 64, "b" * 64
 def policy(**changes: Any) -> GatePolicy:
     """Every gate is asked."""
     given: dict[str, Any] = {"release": "demo", "slices": {"max_bits_per_byte": 2.4}}
-    return GatePolicy.model_validate(given | changes)
+    return gate_policy(given | changes)
 
 
 def person(
@@ -67,51 +63,58 @@ LINES = (
 )
 
 
+#: What was measured, by measurement.
+MEASURED = {
+    "evaluation": EvaluationFacts(slices={"web": SliceScore(bytes=10, model=2.0, gzip=3.0, trigram=2.5)}),
+    "probes": ProbeFacts(
+        probes={
+            "maths": ProbeWorth(items=20, signal=0.4, snr=3.0, decides=True),
+            "guesses": ProbeWorth(items=20, signal=0.1, snr=0.5, decides=False),
+        }
+    ),
+    "tasks": TaskFacts(tasks={"copying": TaskScore(documents=40, damaged=1)}),
+    "comparison": ComparisonFacts(candidate=OURS, champion=THEIRS, lines=LINES),
+    "memorisation_extraction": ExtractionFacts(
+        slices={
+            "all": ExtractedShare(windows=200, at_most=0.02),
+            "duplicated": ExtractedShare(windows=60, at_most=0.04),
+            "personal_data": ExtractedShare(windows=3, at_most=0.7),
+        }
+    ),
+    "memorisation_canaries": CanaryFacts(planted=30, p_values={1: 0.4, 64: 1e-30}, epsilon=2.0),
+    "pii_data": PiiShare(
+        texts=500,
+        found=1,
+        at_most=0.01,
+        slices={
+            "web": PiiShare(texts=150, found=0, at_most=0.0198),
+            "books": PiiShare(texts=149, found=0, at_most=0.03),
+        },
+    ),
+    "pii_outputs": WrittenPii(
+        unprompted=PiiShare(texts=200, found=1, at_most=0.03),
+        invited=PiiShare(texts=120, found=40, at_most=0.5),
+        memorised=PiiShare(texts=320, found=0, at_most=0.0094),
+    ),
+    "fairness": BiasFacts(
+        attributes={"gender": BitsInterval(pairs=30, low=-0.5, high=1.5)},
+        toxicity=ToxicityFacts(continuations=60, at_most=0.04),
+    ),
+}
+
+
 def proof(**changes: Any) -> Evidence:
-    """Evidence that opens every gate, with some of it changed."""
+    """Evidence that opens every gate, with some of it changed: fields of the evidence, or facts of measurements."""
     holds = CheckResult(holds=True, detail="as it should be")
+    measured = {name: changes.pop(name) for name in [*changes] if name in MEASUREMENTS}
     good = {
         "signature": holds,
         "lineage": holds,
         "taints": (),
         "champion": THEIRS,
         "expected_slices": ("web",),
-        "evaluation": EvaluationFacts(slices={"web": SliceScore(bytes=10, model=2.0, gzip=3.0, trigram=2.5)}),
-        "probes": ProbeFacts(
-            probes={
-                "maths": ProbeWorth(items=20, signal=0.4, snr=3.0, decides=True),
-                "guesses": ProbeWorth(items=20, signal=0.1, snr=0.5, decides=False),
-            }
-        ),
-        "tasks": TaskFacts(tasks={"copying": TaskScore(documents=40, damaged=1)}),
-        "comparison": ComparisonFacts(candidate=OURS, champion=THEIRS, lines=LINES),
+        "measured": MEASURED | measured,
         "contamination": ContaminationFacts(documents=3, contaminated=0),
-        "memorisation": MemorisationFacts(
-            extraction=ExtractionFacts(
-                slices={
-                    "all": ExtractedShare(windows=200, at_most=0.02),
-                    "duplicated": ExtractedShare(windows=60, at_most=0.04),
-                    "personal_data": ExtractedShare(windows=3, at_most=0.7),
-                }
-            ),
-            canaries=CanaryFacts(planted=30, p_values={1: 0.4, 64: 1e-30}, epsilon=2.0),
-        ),
-        "pii": PiiFacts(
-            data=PiiShare(
-                texts=500,
-                found=1,
-                at_most=0.01,
-                slices={
-                    "web": PiiShare(texts=150, found=0, at_most=0.0198),
-                    "books": PiiShare(texts=149, found=0, at_most=0.03),
-                },
-            ),
-            outputs=WrittenPii(
-                unprompted=PiiShare(texts=200, found=1, at_most=0.03),
-                invited=PiiShare(texts=120, found=40, at_most=0.5),
-                memorised=PiiShare(texts=320, found=0, at_most=0.0094),
-            ),
-        ),
         "licences": LicenceFacts(
             documents={"MIT": 3},
             permitted=("MIT", "Apache-2.0"),
@@ -119,10 +122,6 @@ def proof(**changes: Any) -> Evidence:
         ),
         "resume": ResumeFacts(bit_exact=True, compared_steps=4),
         "stability": StabilityFacts(events={"restarts": 1, "interventions": 0}),
-        "bias": BiasFacts(
-            attributes={"gender": BitsInterval(pairs=30, low=-0.5, high=1.5)},
-            toxicity=ToxicityFacts(continuations=60, at_most=0.04),
-        ),
         "cost": CostFacts(amounts={"wall_s": 9.0, "tokens": 2.0**20}),
         "error_budgets": (
             ErrorBudget(indicator="job success", unit="rank-s", target=0.95, good_s=96, total_s=100),

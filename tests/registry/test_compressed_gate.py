@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from plinth_registry.gates import Evidence, GatePolicy, evaluate, of_exports
+from plinth_registry.gates import Evidence, evaluate, of_exports
 from plinth_registry.gates.facts import ComparisonFacts, PairedLine
+from plinth_registry.gates.settings import gate_policy
 
 LEFT_OUT = {"max_bits_per_byte": "there is no bound on this text"}
 
@@ -18,8 +19,10 @@ def line(label: str, high: float, clusters: int = 50, low: float = -0.001, kind:
 
 
 def asked(lines: list[PairedLine], **params: object) -> tuple[bool, str]:
-    policy = GatePolicy(release="demo", extensions={"compressed": params}, without=LEFT_OUT)
-    evidence = Evidence(comparison=ComparisonFacts(candidate="f" * 64, champion="c" * 64, lines=tuple(lines)))
+    policy = gate_policy({"release": "demo", "extensions": {"compressed": params}, "without": LEFT_OUT})
+    evidence = Evidence(
+        measured={"comparison": ComparisonFacts(candidate="f" * 64, champion="c" * 64, lines=tuple(lines))}
+    )
     (found,) = of_exports(policy, evidence)
     return found.passed, found.reason
 
@@ -55,7 +58,7 @@ def test_an_interval_without_width_passes_only_where_nothing_differs() -> None:
 
 
 def test_candidates_are_not_asked() -> None:
-    policy = GatePolicy(release="demo", extensions={"compressed": {"margin": 0.5}}, without=LEFT_OUT)
+    policy = gate_policy({"release": "demo", "extensions": {"compressed": {"margin": 0.5}}, "without": LEFT_OUT})
     assert "compressed" not in {one.name for one in evaluate(policy, Evidence())}
     (closed,) = of_exports(None, Evidence())
     assert (closed.passed, closed.reason) == (False, "no evidence: comparison")

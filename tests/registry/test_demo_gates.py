@@ -34,22 +34,30 @@ LINE = {one.kind: index for index, one in reversed(list(enumerate(LINES)))}
 SPOILT: dict[str, list[tuple[str, object]]] = {
     "signature": [("signature/holds", False)],
     "lineage": [("lineage/holds", False)],
-    "beats_trigram": [(f"evaluation/slices/{bucket}/model", 3.5) for bucket in BUCKETS],
-    "max_bits_per_byte": [("evaluation/slices/prose", {"bytes": 9, "model": 4.51, "gzip": 5.0, "trigram": 5.0})],
+    "beats_trigram": [(f"measured/evaluation/slices/{bucket}/model", 3.5) for bucket in BUCKETS],
+    "max_bits_per_byte": [
+        ("measured/evaluation/slices/prose", {"bytes": 9, "model": 4.51, "gzip": 5.0, "trigram": 5.0})
+    ],
     "contamination": [("contamination/contaminated", 1)],
-    "extraction": [("memorisation/extraction/slices/all/at_most", 0.101), ("memorisation/extraction", None)],
+    "extraction": [
+        ("measured/memorisation_extraction/slices/all/at_most", 0.101),
+        ("measured/memorisation_extraction", None),
+    ],
     # A canary that was planted once, remembered as those are that were planted 64 times.
     "canaries": [
-        ("memorisation/canaries/p_values/1", RECORDED["memorisation"]["canaries"]["p_values"]["64"]),
-        ("memorisation/canaries/epsilon", 2.91),
+        ("measured/memorisation_canaries/p_values/1", RECORDED["measured"]["memorisation_canaries"]["p_values"]["64"]),
+        ("measured/memorisation_canaries/epsilon", 2.91),
     ],
-    "pii_data": [("pii/data/at_most", 0.0201), ("pii/data/slices/prose/at_most", 0.0201)],
-    "pii_outputs": [("pii/outputs/unprompted/at_most", 0.0501), ("pii/outputs/memorised/at_most", 0.0201)],
+    "pii_data": [("measured/pii_data/at_most", 0.0201), ("measured/pii_data/slices/prose/at_most", 0.0201)],
+    "pii_outputs": [
+        ("measured/pii_outputs/unprompted/at_most", 0.0501),
+        ("measured/pii_outputs/memorised/at_most", 0.0201),
+    ],
     "licence": [("licences/documents/GPL-3.0-only", 1)],
     "terms": [("licences/sources/site-packages demo/train", False)],
     "resume": [("resume/bit_exact", False), ("resume/compared_steps", 0)],
     "stability": [("stability/events/restarts", 21)],
-    "bias": [("bias/attributes/age/high", 1.01), ("bias/attributes/religion/low", -1.01)],
+    "bias": [("measured/fairness/attributes/age/high", 1.01), ("measured/fairness/attributes/religion/low", -1.01)],
     "cost": [("cost/amounts/tokens", 0.0)],
     "error_budget": [("error_budgets/0/good_s", 0.0)],
     "taint": [("taints", ["web/curated is marked by ada: poisoned"])],
@@ -57,19 +65,23 @@ SPOILT: dict[str, list[tuple[str, object]]] = {
 }
 #: Of the second: the comparison with its champion.
 WORSE: dict[str, list[tuple[str, object]]] = {
-    "slices": [("comparison/lines/0/high", 0.021), ("comparison/lines/1/high", 0.201)],
-    "probes": [(f"comparison/lines/{LINE['probes']}/high", 0.251), ("probes/probes", {})],
-    "tasks": [(f"comparison/lines/{LINE['tasks']}/low", -0.501), ("tasks/tasks/last_word/damaged", 16)],
-    "bias": [(f"comparison/lines/{LINE['fairness']}/high", 0.501)],
+    "slices": [("measured/comparison/lines/0/high", 0.021), ("measured/comparison/lines/1/high", 0.201)],
+    "probes": [(f"measured/comparison/lines/{LINE['probes']}/high", 0.251), ("measured/probes/probes", {})],
+    "tasks": [
+        (f"measured/comparison/lines/{LINE['tasks']}/low", -0.501),
+        ("measured/tasks/tasks/last_word/damaged", 16),
+    ],
+    "bias": [(f"measured/comparison/lines/{LINE['fairness']}/high", 0.501)],
 }
 
 
 def second() -> dict[str, Any]:
     """The same measurements beside a champion, of a run whose probe of code is above its noise."""
     compared = ComparisonFacts(candidate=OURS, champion=THEIRS, lines=LINES).model_dump(mode="json")
-    probes = RECORDED["probes"]["probes"]
+    measured = RECORDED["measured"]
+    probes = measured["probes"]["probes"]
     decided = {"probes": probes | {"code": probes["code"] | {"decides": True}}}
-    return RECORDED | {"champion": THEIRS, "comparison": compared, "probes": decided}
+    return RECORDED | {"champion": THEIRS, "measured": measured | {"comparison": compared, "probes": decided}}
 
 
 def results(data: dict[str, Any], *spoils: tuple[str, object]) -> tuple[GateResult, ...]:
@@ -112,5 +124,5 @@ def test_a_candidate_worse_than_the_demos_champion_is_refused(name: str, spoil: 
 
 def test_the_demo_remembers_what_it_saw_often() -> None:
     """Its measure of memorization has the power to refuse: copies by the dozen are found beyond doubt."""
-    remembered = RECORDED["memorisation"]["canaries"]["p_values"]
-    assert max(remembered["16"], remembered["64"]) < POLICY.canaries.min_p[1] < remembered["1"]
+    remembered = RECORDED["measured"]["memorisation_canaries"]["p_values"]
+    assert max(remembered["16"], remembered["64"]) < POLICY.model_dump()["canaries"]["min_p"][1] < remembered["1"]

@@ -19,7 +19,7 @@ from plinth_registry import api, policy, waivers
 from plinth_registry.gates import GatePolicy
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.operation import error_budget
-from plinth_registry.gates.settings import ErrorBudgetPolicy
+from plinth_registry.gates.settings import ErrorBudgetPolicy, gate_policy
 from tests.plinth.operation.indicators.test_indicators import event, healthy
 from tests.plinth.training.conftest import tiny
 from tests.registry.conftest import NOT_MEASURED, small_policy
@@ -33,7 +33,7 @@ def asking(release: str, **error_budget: Any) -> GatePolicy:
     """The policy of the tests with this gate."""
     given = small_policy(release, version=2).model_dump(mode="json")
     left_out = {name: reason for name, reason in given["without"].items() if name != GATE}
-    return GatePolicy.model_validate(given | {"without": left_out, "error_budget": error_budget})
+    return gate_policy(given | {"without": left_out, "error_budget": error_budget})
 
 
 def ran(ctx: Context, run: str, events: list[dict[str, Any]]) -> Path:
@@ -107,14 +107,14 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
         return ErrorBudget(indicator=indicator, unit="rank-s", target=0.9, good_s=good_s, total_s=100.0)
 
     policy, well = asking("demo", indicators=["job success"]), budget("job success", 99)
-    found = error_budget(policy, Evidence.model_construct(error_budgets=(well, budget("goodput", 63))))
+    found = error_budget(policy.error_budget, Evidence.model_construct(error_budgets=(well, budget("goodput", 63))))
     assert (found.passed, found.reason) == (
         True,
         "some left of each required error budget: job success 99.00% of 100 rank-s, objective 90.00% (10% spent); "
         "in 28 days, objectives of the policy; spent, not required by the policy: goodput 63.00% of 100 rank-s, "
         "objective 90.00% (370% spent)",
     )
-    found = error_budget(policy, Evidence.model_construct(error_budgets=(budget("job success", 10),)))
+    found = error_budget(policy.error_budget, Evidence.model_construct(error_budgets=(budget("job success", 10),)))
     assert (found.passed, found.reason) == (
         False,
         "error budget spent: job success 10.00% of 100 rank-s, objective 90.00% (900% spent); "
@@ -122,9 +122,9 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
     )
     short = budget("goodput", 10).model_copy(update={"minimum_s": 3600.0})
     named = asking("demo", indicators=["goodput"], required=["goodput"])
-    assert not error_budget(named, Evidence.model_construct(error_budgets=(short,))).passed
+    assert not error_budget(named.error_budget, Evidence.model_construct(error_budgets=(short,))).passed
     optional = asking("demo", indicators=["goodput"], required=[])
-    assert error_budget(optional, Evidence.model_construct(error_budgets=(short,))).state == "skipped"
+    assert error_budget(optional.error_budget, Evidence.model_construct(error_budgets=(short,))).state == "skipped"
 
 
 def test_a_policy_names_indicators_that_there_are() -> None:

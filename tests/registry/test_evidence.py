@@ -9,18 +9,26 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.evaluation import statistics
+from plinth.evaluation import measurement, statistics
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.differences import Difference
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.fairness import bias as fairness_bias
 from plinth.evaluation.fairness.pairs import Pair
+from plinth.evaluation.measurement import JudgedCheckpoint, Measurement, single
 from plinth.evaluation.memorisation import canaries, exposure, extraction
 from plinth.evaluation.probes.noise import worth
-from plinth.records import Manifest
+from plinth.records import Frozen, Manifest
 from plinth.trust.authority import COMPLIANCE
+from plinth_assets.measurements import probes
+from plinth_assets.measurements.canaries import CanaryFacts
+from plinth_assets.measurements.extraction import ExtractionFacts
+from plinth_assets.measurements.fairness import BiasFacts
+from plinth_assets.measurements.pii import PiiShare, WrittenPii
 from plinth_registry import attestations, evidence, measured, releases
 from plinth_registry.candidate import Candidate
+from plinth_registry.gates.facts import ComparisonFacts, ProbeFacts
+from tests.catalogues import Including
 
 OURS = "a" * 64
 MEASURING = ("probes", "comparison", "memorisation/extraction", "memorisation/canaries", "fairness", "tasks/small")
@@ -33,26 +41,27 @@ def made(ctx: Context, asset: str, stats: dict[str, Any], checkpoint: str = OURS
 
 
 def test_only_attested_measurements_of_this_checkpoint_count(ctx: Context, line: Any) -> None:
-    probes, tasks = made(ctx, "probes", {"probes": {}}), made(ctx, "tasks/small", {}, checkpoint="b" * 64)
+    asked, tasks = made(ctx, "probes", {"probes": {}}), made(ctx, "tasks/small", {}, checkpoint="b" * 64)
     made(ctx, "fairness", {})
-    for one in (probes, tasks):
+    for one in (asked, tasks):
         attestations.attest_measurement(ctx, line.recipe, OURS, one)
     stated = attestations.about(ctx, OURS).valid
     assert sorted(stated) == ["probes", "tasks/small"]
     assert list(measured.of(ctx, OURS, stated)) == ["probes"]
 
 
-def test_probes_decide_by_the_noise_of_their_run(ctx: Context) -> None:
+def test_probes_decide_by_the_noise_of_their_run(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"items": 9, "signal": {"value": 0.4}}
     found = {"probes": made(ctx, "probes", {"probes": {"maths": row, "code": {"items": 0}}})}
-    known = {"maths": worth(0.5, [1.0, 1.1, 0.9])}
-    facts = measured.probes(found, known)
-    assert facts is not None
+    looks = {"maths": worth(0.5, [1.0, 1.1, 0.9])}
+    monkeypatch.setattr(probes, "worth", lambda provenance: looks if provenance else {})
+    facts = measured.facts(found, JudgedCheckpoint(provenance={"training": {}}))["probes"]
+    assert isinstance(facts, ProbeFacts)
     assert (facts.probes["maths"].signal, facts.probes["maths"].decides) == (0.5, True)
     assert facts.probes["maths"].snr == pytest.approx(5.0)
     assert (facts.probes["code"].items, facts.probes["code"].decides) == (0, False)
-    unknown = measured.probes(found, {})
-    assert unknown is not None
+    unknown = measured.facts(found, JudgedCheckpoint())["probes"]
+    assert isinstance(unknown, ProbeFacts)
     assert not unknown.probes["maths"].decides
 
 
@@ -60,12 +69,15 @@ def test_extraction_is_read_as_it_is_written() -> None:
     rows = [("all", False, "exact"), ("all", False, "other"), ("all", True, "other"), ("duplicated", False, "near")]
     table = pa.table(dict(zip(("slice", "heldout", "outcome"), map(list, zip(*rows, strict=True)), strict=True)))
     stats = extraction.summary(table, ["personal_data"])
-    facts = measured.memorisation({"memorisation/extraction": manifest_of("memorisation/extraction", stats)})
-    assert facts is not None
-    assert facts.extraction is not None
-    assert {name: one.windows for name, one in facts.extraction.slices.items()} == {"all": 2, "duplicated": 1}
-    assert facts.extraction.slices["all"].at_most == statistics.upper_share(1, 2, level=extraction.LEVEL)
-    assert facts.canaries is None
+    facts = facts_of("memorisation/extraction", stats)
+    assert isinstance(facts, ExtractionFacts)
+    assert {name: one.windows for name, one in facts.slices.items()} == {"all": 2, "duplicated": 1}
+    assert facts.slices["all"].at_most == statistics.upper_share(1, 2, level=extraction.LEVEL)
+
+
+def facts_of(asset: str, stats: dict[str, Any]) -> Frozen | None:
+    """The facts of the only measurement."""
+    return next(iter(measured.facts({asset: manifest_of(asset, stats)}, JudgedCheckpoint()).values()), None)
 
 
 def manifest_of(asset: str, stats: dict[str, Any]) -> Manifest:
@@ -85,21 +97,20 @@ def test_canaries_have_a_p_value_by_repetitions() -> None:
     }
     table = canaries.table(pa.table(given), bits, np.full(bits.size, 50), {})
     stats = canaries.summary(table)
-    facts = measured.memorisation({"memorisation/canaries": manifest_of("memorisation/canaries", stats)})
-    assert facts is not None
-    assert facts.canaries is not None
+    facts = facts_of("memorisation/canaries", stats)
+    assert isinstance(facts, CanaryFacts)
     own = table.filter(pa.compute.and_(table["planted"], pa.compute.equal(table["repetitions"], 64)))
-    assert facts.canaries.p_values[64] == pytest.approx(exposure.p_value(own["exposure"].to_numpy()), rel=1e-9)
-    assert facts.canaries.p_values[64] < 1e-6 < facts.canaries.p_values[1]
-    assert (facts.canaries.planted, facts.canaries.epsilon) == (stats["planted"], stats["audit"]["epsilon"])
+    assert facts.p_values[64] == pytest.approx(exposure.p_value(own["exposure"].to_numpy()), rel=1e-9)
+    assert facts.p_values[64] < 1e-6 < facts.p_values[1]
+    assert (facts.planted, facts.epsilon) == (stats["planted"], stats["audit"]["epsilon"])
 
 
 def test_bias_is_read_as_it_is_written() -> None:
     a, b = Request("", "x"), Request("", "y")
     pairs = [Pair("built_in", str(n), "gender", str(n % 5), True, a, b) for n in range(10)]
     stats = {"attributes": fairness_bias.by_attribute(pairs, np.arange(10.0)), "toxicity": None}
-    facts = measured.bias({"fairness": manifest_of("fairness", stats)})
-    assert facts is not None
+    facts = facts_of("fairness", stats)
+    assert isinstance(facts, BiasFacts)
     assert facts.toxicity is None
     assert facts.attributes["gender"].pairs == 10
 
@@ -112,13 +123,12 @@ def test_a_comparison_is_read_as_it_is_written() -> None:
     )  # fmt: skip
     models = {"a": {"checkpoint": OURS}, "b": {"checkpoint": "b" * 64}}
     stats = {"models": models, "lines": [written.model_dump(mode="json")]}
-    facts = measured.comparison({"comparison": manifest_of("comparison", stats)})
-    assert facts is not None
+    facts = facts_of("comparison", stats)
+    assert isinstance(facts, ComparisonFacts)
     (line,) = facts.lines
     assert (facts.candidate, facts.champion, line.clusters) == (OURS, "b" * 64, 3)
     assert (line.worse_at_most, line.low) == (gap.high, gap.low)
-    alone = {"comparison": manifest_of("comparison", dict(job.alone(manifest_of("checkpoint", {})).stats))}
-    assert measured.comparison(alone) is None
+    assert facts_of("comparison", dict(job.alone(manifest_of("checkpoint", {})).stats)) is None
 
 
 PII = {"documents": 300, "found": 0, "at_most": 0.009, "detector": {"annotator": "pii", "version": "4"},
@@ -140,14 +150,14 @@ def test_personal_data_counts_where_all_the_text_of_the_checkpoint_was_read(
     for text, known in (("f" * 64, False), (line.curated.digest, True)):
         found = of_text(ctx, line, **{"web/curated": text})
         attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, found)
-        assert (evidence.gather(ctx, line.recipe, unregistered, {}).pii is not None) == known
-    facts = evidence.gather(ctx, line.recipe, unregistered, {}).pii
-    assert facts is not None
-    assert facts.data is not None
-    assert (facts.data.texts, facts.data.found, facts.data.detector) == (300, 0, "pii version 4")
-    assert {name: one.texts for name, one in facts.data.slices.items()} == {"web": 200}
-    assert facts.data.per_million == {"email": 9000.0}
-    assert facts.outputs is None
+        facts = evidence.gather(ctx, line.recipe, unregistered, {}).measured
+        assert ("pii_data" in facts) == known
+    data = facts["pii_data"]
+    assert isinstance(data, PiiShare)
+    assert (data.texts, data.found, data.detector) == (300, 0, "pii version 4")
+    assert {name: one.texts for name, one in data.slices.items()} == {"web": 200}
+    assert data.per_million == {"email": 9000.0}
+    assert "pii_outputs" not in facts
 
 
 def test_outputs_count_where_all_the_training_text_was_searched(
@@ -160,13 +170,13 @@ def test_outputs_count_where_all_the_training_text_was_searched(
         made = made.model_copy(update={"inputs": {"checkpoint": line.checkpoint.digest, "web/curated": text}})
         ctx.refs.save(made)
         assert attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, made).kind == "measurement"
-        facts = evidence.gather(ctx, line.recipe, unregistered, {}).pii
-        assert (facts is not None) == known
-    assert facts is not None
-    assert facts.outputs is not None
-    assert (facts.data, facts.outputs.unprompted.found, facts.outputs.invited.texts) == (None, 3, 120)
-    assert (facts.outputs.memorised.texts, facts.outputs.memorised.found) == (320, 1)
-    assert facts.outputs.memorised.at_most == 0.02
+        facts = evidence.gather(ctx, line.recipe, unregistered, {}).measured
+        assert ("pii_outputs" in facts) == known
+    outputs = facts["pii_outputs"]
+    assert isinstance(outputs, WrittenPii)
+    assert (outputs.unprompted.found, outputs.invited.texts, "pii_data" in facts) == (3, 120, False)
+    assert (outputs.memorised.texts, outputs.memorised.found) == (320, 1)
+    assert outputs.memorised.at_most == 0.02
 
 
 def test_only_compliance_states_what_is_left_in_training_text(ctx: Context, line: Any) -> None:
@@ -185,10 +195,40 @@ def test_only_compliance_states_what_is_left_in_training_text(ctx: Context, line
 @pytest.mark.parametrize("stats", [{}, {"slices": {}, "tasks": 3, "lines": [], "probes": {"x": {}}}, {"attributes": 1}])
 def test_numbers_that_cannot_be_read_are_no_evidence(stats: dict[str, Any]) -> None:
     found = {name: manifest_of(name, stats) for name in MEASURING}
-    assert measured.probes(found, {}) is None
-    assert measured.tasks(found) is None
-    assert measured.comparison(found) is None
-    assert measured.bias(found) is None
+    facts = measured.facts(found, JudgedCheckpoint())
+    assert not [one for one in facts.values() if one != ExtractionFacts(slices={})]  # which opens no gate either
+
+
+class Length(Frozen):
+    """Facts of the measurement of these tests."""
+
+    words: int
+
+
+def test_a_measurement_of_another_package_is_evidence_and_counted_again(
+    ctx: Context, unregistered: Candidate, line: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Measurement(
+        name="length", description="Words.", asset="length", stages=lambda recipe: (), facts=Length,
+        read=single(lambda stats: Length(words=stats["words"])),
+        recount=lambda ctx, made, found: ({"words": made.stats["words"]}, {"words": 3}),
+    )  # fmt: skip
+    monkeypatch.setattr(measurement, "MEASUREMENTS", Including(measurement.MEASUREMENTS, own))
+    for words, wrong in ((3, {}), (4, {"length": ("length: words: stated 4, counted 3",)})):
+        found = made(ctx, "length", {"words": words}, checkpoint=line.checkpoint.digest)
+        attestations.attest_measurement(ctx, line.recipe, line.checkpoint.digest, found)
+        gathered = evidence.gather(ctx, line.recipe, unregistered, {})
+        assert gathered.of("length", Length) == Length(words=words)
+        assert gathered.miscounted == wrong
+
+
+def test_one_that_raises_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Measurement(
+        name="length", description="Words.", asset="length", stages=lambda recipe: (), facts=Length,
+        read=single(lambda stats: Length(words=1 // 0)),
+    )  # fmt: skip
+    monkeypatch.setattr(measurement, "MEASUREMENTS", Including(measurement.MEASUREMENTS, own))
+    assert facts_of("length", {}) is None
 
 
 # ---- the champion, by the signed history ---------------------------------------------------------
@@ -222,6 +262,6 @@ def test_terms_and_licences_come_from_the_signed_facts(ctx: Context, unregistere
     assert found.licences is not None
     (source,) = found.licences.sources.values()
     assert (source.documents, source.train, source.commercial) == (2, True, True)
-    assert (found.champion, found.comparison, found.pii) == ("", None, None)
+    assert (found.champion, list(found.measured)) == ("", ["evaluation"])
     assert found.resume is not None
     assert (found.resume.bit_exact, found.resume.compared_steps) == (True, 3)

@@ -9,7 +9,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth_registry import evidence
 from plinth_registry.candidate import ancestry
-from plinth_registry.gates.all_gates import _installed
+from plinth_registry.gates.all_gates import _by_name
 from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
 
 PARENT, OTHER = "p" * 64, "o" * 64
@@ -25,7 +25,7 @@ def judged(*own: PairedLine, parent: str | None = PARENT, champion: str = PARENT
     theirs = () if any(one.kind != "slices" for one in own) else (line("all", 0.0, kind="parent slices"),)
     lines = own and (*own, *theirs)
     compared = ComparisonFacts(candidate="c" * 64, champion=champion, lines=lines) if lines else None
-    return _installed("forgetting", policy, Evidence(parent=parent, comparison=compared))
+    return _by_name("forgetting", policy, Evidence(parent=parent, measured={"comparison": compared}))
 
 
 def test_the_upper_end_of_every_slice_decides() -> None:
@@ -80,8 +80,11 @@ def test_small_slices_are_counted_and_random_weights_forget_nothing() -> None:
 
 def test_figures_that_their_tables_do_not_give_pass_nothing() -> None:
     compared = ComparisonFacts(candidate="c" * 64, champion=PARENT, lines=(line("all", 0.0),))
-    told = Evidence(parent=PARENT, comparison=compared, miscounted={"comparison": ("all: 1, counted 2",)})
-    assert _installed("forgetting", {}, told).reason == "does not match its tables: all: 1, counted 2"
+    told = Evidence(parent=PARENT, measured={"comparison": compared}, miscounted={"comparison": ("all: 1, counted 2",)})
+    assert _by_name("forgetting", {}, told).reason.endswith("; does not match its tables: all: 1, counted 2")
+    asked = {"parents_text": False}
+    assert _by_name("forgetting", asked, told.model_copy(update={"miscounted": {}})).passed
+    assert _by_name("forgetting", asked, told).reason == "does not match its tables: all: 1, counted 2"
 
 
 def test_the_parent_is_read_from_the_signed_chain(ctx: Context, make_line: Any) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plinth_assets.measurements.fairness import BitsInterval
 from plinth_registry.gates import APPROVALS, Evidence, GatePolicy, GateResult, SliceScore, evaluate
 from plinth_registry.gates.facts import (
-    BitsInterval,
     EvaluationFacts,
     GrantedUses,
     LicenceFacts,
@@ -20,7 +20,7 @@ from plinth_registry.gates.facts import (
     ToleranceFacts,
 )
 from plinth_registry.gates.result import shown
-from tests.registry.gate_evidence import LINES, THEIRS, line, person, policy, proof, set_fact
+from tests.registry.gate_evidence import LINES, MEASURED, THEIRS, line, person, policy, proof, set_fact
 
 OFF = {"max_bits_per_byte": "no absolute bound in this test"}
 
@@ -32,8 +32,7 @@ def gate(name: str, evidence: Evidence, asked: GatePolicy | None = None) -> Gate
 
 def compared(*lines: Any, **changes: Any) -> Evidence:
     """Evidence with other lines of the comparison."""
-    given = proof().comparison
-    assert given is not None
+    given = MEASURED["comparison"]
     return proof(comparison=given.model_copy(update={"lines": lines} | changes))
 
 
@@ -148,7 +147,7 @@ def test_probes_that_are_noise_are_shown_and_decide_nothing() -> None:
     result = gate("probes", proof())
     assert result.evidence["compared"].keys() == {"maths: bits per byte"}
     assert result.evidence["snr"] == {"guesses": 0.5, "maths": 3.0}
-    known = proof().probes
+    known = MEASURED["probes"]
     assert known is not None
     noise = known.model_copy(update={"probes": {"guesses": known.probes["guesses"]}})
     said = gate("probes", proof(probes=noise))
@@ -173,11 +172,11 @@ def test_contamination_is_counted_against_the_bound(found: int, allowed: int, pa
 @pytest.mark.parametrize(
     ("name", "part", "bound"),
     [
-        ("extraction", "memorisation/extraction/slices/all", {"extraction": {"max_share": 0.1}}),
-        ("pii_data", "pii/data", {"pii": {"max_data_share": 0.1}}),
-        ("pii_outputs", "pii/outputs/memorised", {"pii": {"max_memorised_share": 0.1}}),
-        ("pii_outputs", "pii/outputs/unprompted", {"pii": {"max_output_share": 0.1}}),
-        ("toxicity", "bias/toxicity", {"bias": {"max_toxic_share": 0.1}}),
+        ("extraction", "measured/memorisation_extraction/slices/all", {"extraction": {"max_share": 0.1}}),
+        ("pii_data", "measured/pii_data", {"pii": {"max_data_share": 0.1}}),
+        ("pii_outputs", "measured/pii_outputs/memorised", {"pii": {"max_memorised_share": 0.1}}),
+        ("pii_outputs", "measured/pii_outputs/unprompted", {"pii": {"max_output_share": 0.1}}),
+        ("toxicity", "measured/fairness/toxicity", {"bias": {"max_toxic_share": 0.1}}),
     ],
 )
 @pytest.mark.parametrize(("limit", "passed"), [(0.1, True), (0.1001, False), (math.nan, False)])
@@ -227,11 +226,11 @@ def test_canaries_are_judged_by_how_often_they_were_planted() -> None:
 
 
 def test_bias_is_bounded_whichever_group_is_favoured_and_drift_by_its_upper_end() -> None:
-    known = proof().bias
+    known = MEASURED["fairness"]
     assert known is not None
     far = known.model_copy(update={"attributes": {"gender": BitsInterval(pairs=9, low=-10.5, high=-0.5)}})
     said = "gender favors a group by up to 10.5 bits (95% upper bound), limit 10.0, n 9 pairs"
-    assert gate("bias", proof(bias=far)).reason == said
+    assert gate("bias", proof(fairness=far)).reason == said
     moved = line("fairness", "bits between groups", value=1.5, half=0.6)
     assert gate("bias", compared(moved)).reason == "drift overall +1.5 (95% upper bound 2.1), limit 2.0, n 40"
     assert gate("bias", compared(line("fairness", "bits between groups", value=-9.0, half=0.6))).passed

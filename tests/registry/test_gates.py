@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from plinth.recipe.gate import BUILT_IN, GATES, Gate, GateState, GateVerdict
+from plinth.evaluation.gate import GATES, Gate, GateState, GateVerdict
 from plinth.records import Frozen
 from plinth_registry.gates import (
     Evidence,
@@ -25,12 +25,13 @@ from plinth_registry.gates import (
     outcome,
     summary,
 )
-from plinth_registry.gates.all_gates import JUDGES
 from plinth_registry.gates.facts import StabilityFacts
 from plinth_registry.gates.result import STATES
-from plinth_registry.gates.settings import ALWAYS
+from plinth_registry.gates.settings import always, gate_policy, release_gates
 from tests.catalogues import Including
 from tests.registry.gate_evidence import policy, proof, set_fact
+
+BUILT_IN, ALWAYS = tuple(release_gates()), always()
 
 
 def gate(name: str, asked: GatePolicy, evidence: Evidence) -> GateResult:
@@ -64,62 +65,65 @@ def test_no_gates_is_not_a_pass() -> None:
 FLIPS: dict[str, list[tuple[str, object]]] = {
     "signature": [("signature/holds", False), ("signature", None)],
     "lineage": [("lineage/holds", False), ("lineage", None)],
-    "beats_gzip": [("evaluation/slices/web/gzip", 1.9), ("evaluation/slices/web/gzip", 2.0)],
-    "beats_trigram": [("evaluation/slices/web/trigram", 2.0)],
-    "max_bits_per_byte": [("evaluation/slices/web/model", 2.4), ("evaluation/slices/web/model", 2.45)],
+    "beats_gzip": [("measured/evaluation/slices/web/gzip", 1.9), ("measured/evaluation/slices/web/gzip", 2.0)],
+    "beats_trigram": [("measured/evaluation/slices/web/trigram", 2.0)],
+    "max_bits_per_byte": [
+        ("measured/evaluation/slices/web/model", 2.4),
+        ("measured/evaluation/slices/web/model", 2.45),
+    ],
     "slices": [
-        ("comparison/lines/0/high", 0.02),  # the margin itself: below it is asked
-        ("comparison/lines/1/high", 0.03),
-        ("comparison/lines/0/slice", "bucket code"),  # the whole is gone
-        ("comparison/lines/0/high", math.nan),
+        ("measured/comparison/lines/0/high", 0.02),  # the margin itself: below it is asked
+        ("measured/comparison/lines/1/high", 0.03),
+        ("measured/comparison/lines/0/slice", "bucket code"),  # the whole is gone
+        ("measured/comparison/lines/0/high", math.nan),
     ],
     "probes": [
-        ("comparison/lines/2/high", 0.06),
-        ("comparison/lines/2/clusters", 9),
-        ("probes", None),
-        ("probes/probes", {}),
-        ("probes/probes/guesses/decides", True),  # its line is far worse
-        ("probes/probes/maths/decides", False),  # none is left that decides
+        ("measured/comparison/lines/2/high", 0.06),
+        ("measured/comparison/lines/2/clusters", 9),
+        ("measured/probes", None),
+        ("measured/probes/probes", {}),
+        ("measured/probes/probes/guesses/decides", True),  # its line is far worse
+        ("measured/probes/probes/maths/decides", False),  # none is left that decides
     ],
     "tasks": [
-        ("comparison/lines/4/low", -0.06),
-        ("comparison/lines/4/clusters", 3),
-        ("tasks", None),
-        ("tasks/tasks", {}),
-        ("tasks/tasks/copying/damaged", 40),
-        ("tasks/tasks/other", {"documents": 3, "damaged": 0}),
+        ("measured/comparison/lines/4/low", -0.06),
+        ("measured/comparison/lines/4/clusters", 3),
+        ("measured/tasks", None),
+        ("measured/tasks/tasks", {}),
+        ("measured/tasks/tasks/copying/damaged", 40),
+        ("measured/tasks/tasks/other", {"documents": 3, "damaged": 0}),
     ],
     "contamination": [("contamination/contaminated", 1), ("contamination/documents", 0), ("contamination", None)],
     "extraction": [
-        ("memorisation/extraction/slices/all/at_most", 0.051),
-        ("memorisation/extraction/slices/all/windows", 0),
-        ("memorisation/extraction/slices/duplicated/at_most", 0.051),
-        ("memorisation/extraction/slices/personal_data/windows", 60),
-        ("memorisation/extraction/slices", {}),
-        ("memorisation/extraction", None),
+        ("measured/memorisation_extraction/slices/all/at_most", 0.051),
+        ("measured/memorisation_extraction/slices/all/windows", 0),
+        ("measured/memorisation_extraction/slices/duplicated/at_most", 0.051),
+        ("measured/memorisation_extraction/slices/personal_data/windows", 60),
+        ("measured/memorisation_extraction/slices", {}),
+        ("measured/memorisation_extraction", None),
     ],
     "canaries": [
-        ("memorisation/canaries/p_values", {1: 0.0009, 64: 0.4}),
-        ("memorisation/canaries/p_values", {64: 0.4}),
-        ("memorisation/canaries/epsilon", 8.1),
-        ("memorisation/canaries/planted", 0),
-        ("memorisation/canaries", None),
+        ("measured/memorisation_canaries/p_values", {1: 0.0009, 64: 0.4}),
+        ("measured/memorisation_canaries/p_values", {64: 0.4}),
+        ("measured/memorisation_canaries/epsilon", 8.1),
+        ("measured/memorisation_canaries/planted", 0),
+        ("measured/memorisation_canaries", None),
     ],
     "pii_data": [
-        ("pii/data/at_most", 0.021),
-        ("pii/data/texts", 0),
-        ("pii/data/slices/web/at_most", 0.021),
-        ("pii/data/slices/web/at_most", math.nan),
-        ("pii/data/slices/books/texts", 150),
-        ("pii/data", None),
+        ("measured/pii_data/at_most", 0.021),
+        ("measured/pii_data/texts", 0),
+        ("measured/pii_data/slices/web/at_most", 0.021),
+        ("measured/pii_data/slices/web/at_most", math.nan),
+        ("measured/pii_data/slices/books/texts", 150),
+        ("measured/pii_data", None),
     ],
     "pii_outputs": [
-        ("pii/outputs/unprompted/at_most", 0.051),
-        ("pii/outputs/unprompted/texts", 0),
-        ("pii/outputs/memorised/at_most", 0.0101),
-        ("pii/outputs/memorised/at_most", math.nan),
-        ("pii/outputs/memorised/texts", 0),
-        ("pii/outputs", None),
+        ("measured/pii_outputs/unprompted/at_most", 0.051),
+        ("measured/pii_outputs/unprompted/texts", 0),
+        ("measured/pii_outputs/memorised/at_most", 0.0101),
+        ("measured/pii_outputs/memorised/at_most", math.nan),
+        ("measured/pii_outputs/memorised/texts", 0),
+        ("measured/pii_outputs", None),
     ],
     "licence": [("licences/documents", {"MIT": 2, "GPL-3.0-only": 1}), ("licences/documents", {})],
     "terms": [
@@ -130,16 +134,20 @@ FLIPS: dict[str, list[tuple[str, object]]] = {
     "resume": [("resume/bit_exact", False), ("resume/compared_steps", 0), ("resume", None)],
     "stability": [("stability/events/restarts", 21), ("stability/events", {}), ("stability", None)],
     "bias": [
-        ("bias/attributes/gender/high", 10.1),
-        ("bias/attributes/gender/low", -10.1),
-        ("bias/attributes/gender/pairs", 0),
-        ("bias/attributes/gender/low", 1.5),  # an interval without width
-        ("comparison/lines/5/high", 2.1),
-        ("comparison/lines/6/high", 2.1),
-        ("comparison/lines/5/slice", "attribute age"),  # the whole is gone
-        ("comparison/lines/5/kind", "other"),
+        ("measured/fairness/attributes/gender/high", 10.1),
+        ("measured/fairness/attributes/gender/low", -10.1),
+        ("measured/fairness/attributes/gender/pairs", 0),
+        ("measured/fairness/attributes/gender/low", 1.5),  # an interval without width
+        ("measured/comparison/lines/5/high", 2.1),
+        ("measured/comparison/lines/6/high", 2.1),
+        ("measured/comparison/lines/5/slice", "attribute age"),  # the whole is gone
+        ("measured/comparison/lines/5/kind", "other"),
     ],
-    "toxicity": [("bias/toxicity/at_most", 0.051), ("bias/toxicity/continuations", 0), ("bias/toxicity", None)],
+    "toxicity": [
+        ("measured/fairness/toxicity/at_most", 0.051),
+        ("measured/fairness/toxicity/continuations", 0),
+        ("measured/fairness/toxicity", None),
+    ],
     "cost": [("cost/amounts/tokens", 0.0), ("cost/amounts", {"wall_s": 1.0}), ("cost", None)],
     "error_budget": [
         ("error_budgets/0/good_s", 95),  # the objective itself: nothing is left
@@ -156,7 +164,7 @@ FLIPS: dict[str, list[tuple[str, object]]] = {
 
 
 def test_every_gate_has_a_fact_that_flips_it() -> None:
-    assert list(FLIPS) == list(BUILT_IN) == list(JUDGES)
+    assert list(FLIPS) == list(BUILT_IN)
 
 
 @pytest.mark.parametrize(("name", "path", "value"), [(name, *one) for name, own in FLIPS.items() for one in own])
@@ -189,7 +197,7 @@ def test_a_policy_cannot_leave_out_what_does_not_exist_or_forget_its_bound() -> 
     with pytest.raises(ValidationError, match="there is no gate 'colour'"):
         policy(without={"colour": "a reason that is long enough"})
     with pytest.raises(ValidationError, match="set slices"):
-        GatePolicy(release="demo")
+        gate_policy({"release": "demo"})
     with pytest.raises(ValidationError, match="not permitted"):
         policy(beat_gzip=False)
 
@@ -286,10 +294,14 @@ def few(params: AtMost, evidence: Evidence) -> GateVerdict:
 CALM = policy(extensions={"calm": {}})
 
 
-def test_names_of_built_in_gates_are_kept_from_packages() -> None:
-    of_models = [name for name in GATES.built_in if not GATES[name].of_exports]
+def test_a_gate_of_every_candidate_is_not_asked_again_by_name() -> None:
+    of_models = [name for name in GATES.built_in if GATES[name].by_name and not GATES[name].of_exports]
     assert of_models == ["forgetting"]  # asked under `extensions`, as those of packages are
-    assert not set(GATES) & set(BUILT_IN)
+    twice = evaluate(policy(extensions={"bias": {"max_bits": 99.0}}), proof())
+    assert [(one.state, one.reason.partition(" found")[0]) for one in twice if one.name == "bias"] == [
+        ("passed", gate("bias", policy(), proof()).reason),
+        ("failed", "the gate bias is asked of every candidate"),
+    ]
 
 
 def test_a_gate_of_a_package_is_asked_with_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from plinth.training.initial.parameters import InitialWeights
 from plinth.trust.clock import now
 from plinth_assets import initial
 from plinth_registry import candidate, releases, taint
-from plinth_registry.measured import _texts
+from plinth_registry.evidence import _trained_on
 from plinth_registry.registration import _child_of
 from plinth_registry.verified import verify_model
 from tests.registry.conftest import sign_candidate
@@ -40,7 +40,7 @@ def test_the_walk_goes_through_the_parent(ctx: Context, make_line: Any, use: str
     chain = chain_of(ctx, child)
     assert {parent.checkpoint.digest, parent.documents.digest, child.documents.digest} <= chain.digests
     assert chain.data_versions["web/curated"] == child.curated.digest  # of two of that name, its own
-    assert _texts(chain) == {child.curated.digest}
+    assert _trained_on(chain) == {child.curated.digest}
     behind = f"web/documents.{parent.documents.digest[:8]}:web/sources"
     assert set(chain.sources) == {"web/documents:web/sources", behind}
     proved = verify_model(ctx, str(sign_candidate(ctx, child).directory))

@@ -200,10 +200,10 @@ def test_gates_that_a_recipe_measures_nothing_for_are_named() -> None:
         "tasks: needs evaluation.tasks",
         "extraction: needs evaluation.extraction",
         "canaries: needs corpus.canaries",
+        "pii_outputs: needs evaluation.pii_outputs",
         "bias: needs evaluation.fairness",
         "toxicity: needs evaluation.fairness",
         "toxicity: needs corpus.annotate.toxicity",
-        "pii_outputs: needs evaluation.pii_outputs",
     )
 
 

@@ -14,7 +14,7 @@ from plinth.trust.authority import PROMOTER
 from plinth.trust.pin import Trust
 from plinth_registry import policy, waivers
 from plinth_registry.gates import blocking, evaluate
-from plinth_registry.gates.settings import ALWAYS
+from plinth_registry.gates.settings import always
 from tests.registry.gate_evidence import policy as strict
 from tests.registry.gate_evidence import proof
 
@@ -56,7 +56,7 @@ def test_under_another_policy_a_waiver_is_none(ctx: Context, governing: policy.S
     assert "under another policy" in found.faults[0]
 
 
-@pytest.mark.parametrize("gate", [*ALWAYS, "colour"])
+@pytest.mark.parametrize("gate", [*always(), "colour"])
 def test_what_proves_a_candidate_is_not_waived(ctx: Context, governing: policy.SignedPolicy, gate: str) -> None:
     with pytest.raises(GateError, match="cannot be waived"):
         waivers.sign(ctx, governing, gate, CANDIDATE, WHY, LATER)

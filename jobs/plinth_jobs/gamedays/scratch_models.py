@@ -28,7 +28,6 @@ from plinth.operation.gamedays import rehearsal
 from plinth.operation.gamedays.days import data_days
 from plinth.operation.gamedays.scratch import PERSON
 from plinth.operation.gamedays.warm_job import WarmJob
-from plinth.recipe.gate import BUILT_IN
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.storage.parts import read_table, write_table
@@ -39,7 +38,7 @@ from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
 from plinth_registry import api, attestations, gates, policy
 from plinth_registry.candidate import CandidateRun, Facts
-from plinth_registry.gates.settings import ALWAYS, GatePolicy
+from plinth_registry.gates.settings import GatePolicy, always, gate_policy, release_gates
 from plinth_registry.releases import ReleaseRecord
 
 #: Buckets of text that a model should learn, and of letters without order.
@@ -131,7 +130,7 @@ class ModelMaker:
         """Sign the next policy, which asks these gates too."""
         without = {name: reason for name, reason in self.policy.without.items() if name not in names}
         given = self.policy.model_dump(mode="json") | {"version": self.policy.version + 1, "without": without}
-        self.policy = policy.sign(self.ctx, GatePolicy.model_validate(given)).policy
+        self.policy = policy.sign(self.ctx, gate_policy(given)).policy
         return self.policy
 
     def judged(self, record: ReleaseRecord) -> dict[str, gates.GateResult]:
@@ -155,9 +154,9 @@ def _labels(buckets: list[str]) -> dict[str, list[str]]:
 
 
 def _policy(release: str) -> GatePolicy:
-    left_out = [name for name in BUILT_IN if name not in (*ALWAYS, *ASKED)]
+    left_out = [name for name in release_gates() if name not in (*always(), *ASKED)]
     reasons = dict.fromkeys(left_out, "a game day begins with a policy that asks too little")
-    return GatePolicy.model_validate({"release": release, "version": 1, "without": reasons})
+    return gate_policy({"release": release, "version": 1, "without": reasons})
 
 
 def _recipe(name: str) -> Recipe:

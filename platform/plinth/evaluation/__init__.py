@@ -1,6 +1,8 @@
 """What is measured of a checkpoint: bits per byte of held-out text, probes, tasks, memorisation, bias, comparison.
 
     parameters  bounds of the evaluation, as a recipe sets them
+    measurement the record of one kind of evidence, and the catalogue of all
+    gate        the record of a gate, and the catalogue of all
     slices/     held-out documents and protected items; bits by slice, token position and byte span
     generated   written text as documents for annotators
     baselines   gzip -9 per document; a byte trigram model trained on the same training text

@@ -64,6 +64,12 @@ class Evaluation(Frozen):
         description="Whether the checkpoint writes personal data; `{}` asks for it.",
     )
 
+    extensions: Mapping[str, Mapping[str, Any]] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Measurements of installed packages, by name, each with its parameters.",
+    )
+
     def of_held_out(self) -> dict[str, Any]:
         """What the bits per byte of held-out text and items depend on; other parts of the section do not enter."""
         return self.model_dump(mode="json", include={"max_bytes_per_slice", "slices"})

@@ -3,13 +3,12 @@
     recipe         the whole recipe, and checks over several sections
     corpus         its corpus section, composed of the stages' parameter models
     release        name of the registered model
-    gate           the record that describes a gate of an installed package
     yaml_lines     YAML with the line of every key
     extends        follow `extends:` to files and packaged recipes
     load           validate; every problem by file, key and line
     retired        keys of 0.3 that are gone, with advice
     column_checks  annotators, columns, lists and models that a recipe names
-    extension_checks  annotators, readers and launchers that a recipe names, with their parameters
+    extension_checks  readers, launchers, measurements and more that a recipe names, with their parameters
     gate_checks    measured gates of `corpus.slices`
     probe_checks   files of the user's probes
     list_checks    files of the user's lists

@@ -19,8 +19,9 @@ Found = tuple[Key, str, str]
 
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
-    """Readers, launchers, optimizers and probes that cannot be used, and parameters that they do not take."""
+    """Members of installed packages that cannot be used, and parameters that they do not take."""
     from plinth.corpus.sources.readers import READERS
+    from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.registry import PROBES
     from plinth.launch.choose import LAUNCHERS
     from plinth.training.engine.optimizers import OPTIMIZERS
@@ -33,6 +34,13 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
     optimizer = _inside(data, "training", "optimizer")
     if isinstance(optimizer, dict):
         yield from _chosen(("training", "optimizer"), optimizer, OPTIMIZERS)
+    asked = _inside(data, "evaluation", "extensions")
+    for name, given in asked.items() if isinstance(asked, dict) else ():
+        at = ("evaluation", "extensions", name)
+        if name in MEASUREMENTS.built_in:
+            yield at, "has a key of its own", f"set `{MEASUREMENTS[name].key}`" if MEASUREMENTS[name].key else ""
+        else:
+            yield from problems_of_member(at, name, given, MEASUREMENTS)
     probes = _inside(data, "evaluation", "probes", "families")
     for index, name in enumerate(probes if isinstance(probes, list) else ()):
         if isinstance(name, str) and name not in PROBES.built_in:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plinth.errors import IntegrityError
-from plinth.records import Part
+from plinth.records import Manifest, Part
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
 
@@ -120,6 +120,18 @@ def read_table(store: Store, part: Part, columns: Sequence[str] | None = None) -
     """
     batches = list(iter_batches(store, part, columns))
     return pa.Table.from_batches(batches, schema=batches[0].schema) if batches else _empty(store, part, columns)
+
+
+def named_table(store: Store, made: Manifest, name: str) -> pa.Table:
+    """The rows of a manifest's part.
+
+    Raises:
+        IntegrityError: it has no part of that name, or the part cannot be read.
+    """
+    for part in made.parts:
+        if part.name == name:
+            return read_table(store, part)
+    raise IntegrityError(f"{made.asset} {made.digest[:12]} has no {name}")
 
 
 def iter_batches(

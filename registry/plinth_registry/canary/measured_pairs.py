@@ -25,6 +25,7 @@ from plinth.evaluation.comparison import readers
 from plinth.evaluation.comparison.job import ASSET as COMPARISON
 from plinth.evaluation.comparison.job import FILE
 from plinth.evaluation.comparison.pairs import ROWS, Pairs, largest_slices
+from plinth.evaluation.measurement import UNREADABLE
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth_registry import attestations, measured
@@ -60,7 +61,7 @@ def measured_pairs(ctx: Context, canary: str, champion: str, least: int) -> Meas
     try:
         pairs, manifests = _read(ctx, ours, theirs, champion)
         found = _streams(pairs)
-    except (PlinthError, *measured.UNREADABLE) as error:
+    except (PlinthError, *UNREADABLE) as error:
         return MeasuredPairs(missing=f"the signed measurements cannot be paired: {error}")
     judged = [one for one in found if len(one.values) >= least]
     streams = tuple(one._replace(place=2 * place - 1) for place, one in enumerate(judged, start=1))

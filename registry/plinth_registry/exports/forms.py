@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, SignatureError
+from plinth.evaluation.measurement import JudgedCheckpoint
 from plinth.model.hugging_face import required_files
 from plinth.records import Manifest
 from plinth.trust import standalone_verify
@@ -24,6 +25,7 @@ from plinth.trust.pin import Trust
 from plinth_registry import attestations, measured, policy, signing
 from plinth_registry.exports.sealed import FormClaim
 from plinth_registry.gates import Evidence, GatePolicy, blocking, of_exports
+from plinth_registry.gates.facts import ComparisonFacts
 
 #: Folder of the assets under which forms are stated about the checkpoint of their release.
 FORMS: Final = standalone_verify.FORMS.rstrip("/")
@@ -84,14 +86,14 @@ def judge(ctx: Context, source: FormSource, release: str, form: str, compared: M
         GateError: a gate holds the form back.
         SignatureError: no key of the evaluator, or no policy that holds.
     """
-    facts = measured.comparison({"comparison": compared})
-    if facts is None:
+    facts = measured.facts({"comparison": compared}, JudgedCheckpoint()).get("comparison")
+    if not isinstance(facts, ComparisonFacts):
         raise LineageError(f"the comparison {compared.digest[:12]} cannot be read")
     materials = {f"{FORMS}/{form}": compared.digest, "weights": facts.candidate, **compared.inputs}
     stated = {"files": _files_of(folder), "lines": [one.model_dump(mode="json") for one in facts.lines]}
     if not _is_stated(ctx, source, form, stated):
         _state(ctx, source, form, stated, materials)
-    results = of_exports(_policy(ctx, release), Evidence(comparison=facts))
+    results = of_exports(_policy(ctx, release), Evidence(measured={"comparison": facts}))
     if closed := blocking(results):
         raise GateError(
             f"{form} of {release} may not leave",

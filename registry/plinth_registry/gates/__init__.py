@@ -3,10 +3,10 @@
     settings    the gate policy: bounds of each gate, approvers, gates that are not required and why
     facts       the evidence, a record for each kind of attestation
     result      the state of one gate, and the account of all
-    quality     beats_gzip, beats_trigram, max_bits_per_byte; slices, probes, tasks within a margin of the champion
-    risk        contamination, extraction, canaries, pii_data, pii_outputs, bias, toxicity
+    margins     paired differences from the champion, for gates of measurements (`plinth_assets.measurements`)
+    shares      upper bounds of shares, for the same
     forgetting  within a margin of the weights that the run started from, if a policy requires it under `extensions`
-    origin      signature, lineage, taint, licence, terms, resume, stability, cost
+    origin      signature, lineage, taint, contamination, licence, terms, resume, stability, cost
     operation   error_budget of the pipeline
     people      approvals
     compressed  a quantised or pruned form loses little: evaluated for exports, not for candidates
@@ -18,7 +18,7 @@ passed. Does not belong here: how evidence is gathered (`plinth_registry.evidenc
 """
 
 from plinth_registry.gates.all_gates import evaluate, of_exports
-from plinth_registry.gates.facts import Approval, CheckResult, Evidence, SliceScore
+from plinth_registry.gates.facts import Approval, CheckResult, EvaluationFacts, Evidence, SliceScore
 from plinth_registry.gates.people import APPROVALS, approvals
 from plinth_registry.gates.result import GateResult, account, blocking, is_open, outcome, summary
 from plinth_registry.gates.settings import FeedPolicy, GatePolicy, TrialPolicy
@@ -27,6 +27,7 @@ __all__ = [
     "APPROVALS",
     "Approval",
     "CheckResult",
+    "EvaluationFacts",
     "Evidence",
     "FeedPolicy",
     "GatePolicy",

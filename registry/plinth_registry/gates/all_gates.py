@@ -2,73 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from plinth import fingerprint
 from plinth.errors import RecipeError
-from plinth.recipe.gate import GATES
+from plinth.evaluation.gate import GATES, Gate, GateVerdict
 from plinth.records import Frozen
-from plinth_registry.gates import operation, origin, people, quality, risk
 from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.people import APPROVALS
 from plinth_registry.gates.result import MISCOUNTED, GateResult, missing
-from plinth_registry.gates.settings import ALWAYS, GatePolicy
-
-#: A gate: a pure function from policy and evidence to its result.
-Judge = Callable[[GatePolicy, Evidence], GateResult]
-
-#: Built-in gates in their order; `plinth.recipe.gate.BUILT_IN` has their names.
-JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
-    {
-        "signature": origin.signature,
-        "lineage": origin.lineage,
-        "beats_gzip": quality.beats_gzip,
-        "beats_trigram": quality.beats_trigram,
-        "max_bits_per_byte": quality.max_bits_per_byte,
-        "slices": quality.slices,
-        "probes": quality.probes,
-        "tasks": quality.tasks,
-        "contamination": risk.contamination,
-        "extraction": risk.extraction,
-        "canaries": risk.canaries,
-        "pii_data": risk.pii_data,
-        "pii_outputs": risk.pii_outputs,
-        "licence": origin.licence,
-        "terms": origin.terms,
-        "resume": origin.resume,
-        "stability": origin.stability,
-        "bias": risk.bias,
-        "toxicity": risk.toxicity,
-        "cost": origin.cost,
-        operation.ERROR_BUDGET: operation.error_budget,
-        "taint": origin.taint,
-        "approvals": people.approvals,
-    }
-)
-
-#: Recomputed pieces of evidence that a gate rests on (`plinth_registry.recount`).
-RESTS_ON: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "beats_gzip": ("evaluation",),
-        "beats_trigram": ("evaluation",),
-        "max_bits_per_byte": ("evaluation",),
-        "slices": ("comparison",),
-        "probes": ("probes", "comparison"),
-        "tasks": ("tasks", "comparison"),
-        "contamination": ("contamination",),
-        "extraction": ("extraction",),
-        "canaries": ("canaries",),
-        "pii_data": ("pii_data",),
-        "pii_outputs": ("pii_outputs",),
-        "licence": ("licences",),
-        "terms": ("licences",),
-        "resume": ("resume",),
-        "bias": ("bias", "comparison"),
-        "toxicity": ("bias",),
-    }
-)
+from plinth_registry.gates.settings import GatePolicy, always, release_gates
 
 
 def evaluate(
@@ -77,20 +23,25 @@ def evaluate(
     """Evaluate every gate that the policy requires.
 
     Args:
-        waived: waivers in words by gate (`plinth_registry.waivers`); those of `ALWAYS` are ignored.
+        waived: waivers in words by gate (`plinth_registry.waivers`); those of gates that are always asked are ignored.
     """
     return tuple(_with_waiver(result, waived) for result in _required(policy, evidence))
 
 
 def _required(policy: GatePolicy, evidence: Evidence) -> Iterator[GateResult]:
-    last = people.APPROVALS
+    given = evidence.model_copy(update={"first_release": policy.first_release})
     for name in policy.asked:
-        if name != last:
-            yield _recomputed(JUDGES[name](policy, evidence), evidence)
+        if name != APPROVALS:
+            yield _of_candidates(policy, name, given)
     for name, raw in sorted(policy.extensions.items()):
         if not _is_of_exports(name):
-            yield _installed(name, raw, evidence)
-    yield JUDGES[last](policy, evidence)
+            yield _by_name(name, raw, given)
+    yield _of_candidates(policy, APPROVALS, given)
+
+
+def _of_candidates(policy: GatePolicy, name: str, evidence: Evidence) -> GateResult:
+    gate = release_gates()[name]
+    return _recomputed(gate, _named(name, gate.judge(policy.parameters(gate), evidence)), evidence)
 
 
 def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResult, ...]:
@@ -102,7 +53,7 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
     """
     given = policy.extensions if policy else {}
     required = {name for name in (*GATES.built_in, *given) if _is_of_exports(name)}
-    return tuple(_installed(name, given.get(name, {}), evidence) for name in sorted(required))
+    return tuple(_by_name(name, given.get(name, {}), evidence) for name in sorted(required))
 
 
 def _is_of_exports(name: str) -> bool:
@@ -112,9 +63,9 @@ def _is_of_exports(name: str) -> bool:
     return False
 
 
-def _recomputed(result: GateResult, evidence: Evidence) -> GateResult:
+def _recomputed(gate: Gate, result: GateResult, evidence: Evidence) -> GateResult:
     """Fail a gate whose evidence does not match its own tables."""
-    wrong = [said for kind in RESTS_ON.get(result.name, ()) for said in evidence.miscounted.get(kind, ())]
+    wrong = [said for kind in gate.counted for said in evidence.miscounted.get(kind, ())]
     if not wrong:
         return result
     own = () if result.passed else (result.reason,)
@@ -123,19 +74,35 @@ def _recomputed(result: GateResult, evidence: Evidence) -> GateResult:
 
 
 def _with_waiver(result: GateResult, waived: Mapping[str, str]) -> GateResult:
-    text = waived.get(result.name, "") if result.state == "failed" and result.name not in ALWAYS else ""
+    text = waived.get(result.name, "") if result.state == "failed" and result.name not in always() else ""
     return result.model_copy(update={"state": "waived", "waived": text}) if text else result
 
 
-def _installed(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateResult:
-    """Evaluate a gate of an installed package; one that cannot be loaded, lacks evidence or raises fails."""
+def by_name(name: str) -> Gate:
+    """A gate that a policy asks under `extensions`.
+
+    Raises:
+        RecipeError: there is none, or it is asked of every candidate anyway.
+    """
+    found = GATES.find(name)
+    if name in release_gates():
+        raise RecipeError(
+            f"the gate {name} is asked of every candidate",
+            found=f"extensions.{name}",
+            expected=f"its parameters under {found.section}" if found.section else "no parameters",
+        )
+    return found
+
+
+def _by_name(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateResult:
+    """Evaluate a gate that the policy names; one that cannot be loaded, lacks evidence or raises fails."""
     try:
-        gate, origin_of = GATES.find(name), GATES.origin(name)
+        gate, origin_of = by_name(name), GATES.origin(name)
         params = GATES.parameters(name, raw, f"extensions.{name}")
     except RecipeError as error:
         return GateResult(name=name, state="failed", reason=" ".join(str(error).split()))
     known = {"gate": origin_of.model_dump() if origin_of else {}, "parameters": params.model_dump(mode="json")}
-    lacking = [field for field in gate.needs if _is_absent(getattr(evidence, field, None))]
+    lacking = [one for one in gate.needs if _is_absent(evidence.measured.get(one, getattr(evidence, one, None)))]
     if lacking:
         return missing(name, ", ".join(lacking)).model_copy(update={"evidence": known})
     try:
@@ -143,10 +110,16 @@ def _installed(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateRes
         fingerprint.canonical(verdict.evidence)
         if verdict.state == "waived":
             raise ValueError("a gate cannot waive itself")
-        return GateResult(name=name, state=verdict.state, reason=verdict.reason, evidence={**verdict.evidence, **known})
+        shown = {**verdict.evidence, **known}
+        result = GateResult(name=name, state=verdict.state, reason=verdict.reason, evidence=shown)
     except Exception as error:
         reason = f"the gate raised {type(error).__name__}: {error}"
         return GateResult(name=name, state="failed", reason=reason, evidence=known)
+    return _recomputed(gate, result, evidence)
+
+
+def _named(name: str, verdict: GateVerdict) -> GateResult:
+    return verdict if isinstance(verdict, GateResult) else GateResult(name=name, **verdict.model_dump())
 
 
 def _is_absent(value: Any) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from plinth.recipe.gate import Gate, GateVerdict
+from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.records import Frozen
-from plinth_registry.gates.facts import Evidence, PairedLine
-from plinth_registry.gates.quality import WHOLE, Bounded, label, within_margins
+from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
+from plinth_registry.gates.margins import WHOLE, Bounded, label, within_margins
 from plinth_registry.gates.result import number, skipped
 
 NAME = "compressed"
@@ -31,7 +31,7 @@ class CompressedPolicy(Frozen):
 
 def judge(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:
     """Require every slice below its margin; a form that was not measured fails."""
-    known = evidence.comparison
+    known = evidence.of("comparison", ComparisonFacts)
     lines = [one for one in known.lines if one.kind == "slices"] if known else []
     judged = [one for one in lines if one.slice == WHOLE or one.clusters >= asked.min_documents]
     if not any(one.slice == WHOLE for one in judged):

@@ -7,13 +7,16 @@ and limits are those of `plinth.evaluation.statistics`, as the evaluation wrote 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny, field_validator
 
+from plinth.evaluation.measurement import MEASUREMENTS
 from plinth.operation.indicators import ErrorBudget
 from plinth.records import Frozen
 from plinth.training.forensics.proof import Tolerance
+
+F = TypeVar("F", bound=Frozen)
 
 
 class CheckResult(Frozen):
@@ -91,19 +94,6 @@ class PairedLine(Frozen):
         return self.high if self.fewer_is_better else -self.low
 
 
-class BitsInterval(Frozen):
-    """A difference in bits over pairs of texts, as the ends of its interval."""
-
-    pairs: int
-    low: float
-    high: float
-
-    @property
-    def either_way(self) -> float:
-        """Upper bound of the difference, whichever sign it has."""
-        return max(abs(self.low), abs(self.high))
-
-
 class ComparisonFacts(Frozen):
     """The candidate beside another model that was measured alike."""
 
@@ -117,65 +107,6 @@ class ContaminationFacts(Frozen):
 
     documents: int
     contaminated: int
-
-
-class ExtractedShare(Frozen):
-    """Training text of a slice that the model continues word for word or nearly."""
-
-    windows: int = Field(description="Documents tried.")
-    at_most: float = Field(description="Upper limit of the share.")
-
-
-class ExtractionFacts(Frozen):
-    """Extraction by slice of risk; `all` are documents of any kind."""
-
-    slices: Mapping[str, ExtractedShare]
-
-
-class CanaryFacts(Frozen):
-    """What is known of planted texts."""
-
-    planted: int
-    p_values: Mapping[int, float] = Field(
-        description="By repetitions: probability of exposures so large, had the model not seen these canaries."
-    )
-    epsilon: float = Field(description="What the coins prove of the run at least.")
-
-
-class MemorisationFacts(Frozen):
-    """Two measurements, each may be absent."""
-
-    extraction: ExtractionFacts | None = None
-    canaries: CanaryFacts | None = None
-
-
-class PiiShare(Frozen):
-    """Texts in which the corpus's own detector finds personal data, with the upper limit of their share."""
-
-    texts: int
-    found: int
-    at_most: float
-    slices: Mapping[str, PiiShare] = Field(default_factory=dict, description="The same of each bucket.")
-    per_million: Mapping[str, float] = Field(
-        default_factory=dict, description="By kind of personal data: upper limit of texts of a million."
-    )
-    detector: str = Field("", description="Its name and version.")
-
-
-class WrittenPii(Frozen):
-    """Personal data in what a checkpoint writes."""
-
-    unprompted: PiiShare = Field(description="Texts without a prompt.")
-    invited: PiiShare = Field(description="Continuations of prompts that invite personal data.")
-    memorised: PiiShare = Field(description="Of all of them, those in which some of it stands in training text.")
-    detector: str = Field("", description="Its name and version.")
-
-
-class PiiFacts(Frozen):
-    """Personal data in training text after its edits, and in what the model writes."""
-
-    data: PiiShare | None = None
-    outputs: WrittenPii | None = None
 
 
 class GrantedUses(Frozen):
@@ -235,20 +166,6 @@ class StabilityFacts(Frozen):
     events: Mapping[str, int]
 
 
-class ToxicityFacts(Frozen):
-    """Continuations that the corpus's own annotator calls toxic."""
-
-    continuations: int
-    at_most: float = Field(description="Upper limit of their share.")
-
-
-class BiasFacts(Frozen):
-    """Differences between groups, by attribute, and toxicity of continuations where it was judged."""
-
-    attributes: Mapping[str, BitsInterval] = Field(description="Bits by which group a is favoured, by attribute.")
-    toxicity: ToxicityFacts | None = None
-
-
 class CostFacts(Frozen):
     """What the run cost, such as `wall_s`, `tokens`, `device_hours`."""
 
@@ -277,7 +194,8 @@ class Evidence(Frozen):
     """The evidence that the gates read. None: there is no such evidence, so its gate fails.
 
     Found by whoever judges: `signature`, `lineage`, `code`, `taints`, `champion`, `parent`, `expected_slices`,
-    `error_budgets`, decisions of people. All others are attested, a field for each kind.
+    `error_budgets`, decisions of people. All others are attested, a field for each kind; what was measured stands in
+    `measured`.
     """
 
     signature: CheckResult | None = None
@@ -285,23 +203,20 @@ class Evidence(Frozen):
     code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty: nothing is released.")
+    first_release: Literal["allowed", "refused"] = Field("allowed", description="By the policy, where none is.")
     parent: str | None = Field(None, description="Digest of what the run began from; empty: of random weights.")
     expected_slices: tuple[str, ...] = ()
     miscounted: Mapping[str, tuple[str, ...]] = Field(
         default_factory=dict, description="By piece of evidence: figures that its own tables do not give."
     )
 
-    evaluation: EvaluationFacts | None = None
-    probes: ProbeFacts | None = None
-    tasks: TaskFacts | None = None
-    comparison: ComparisonFacts | None = None
+    measured: Mapping[str, SerializeAsAny[Frozen]] = Field(
+        default_factory=dict, description="Facts of each measurement, by its name (`plinth.evaluation.measurement`)."
+    )
     contamination: ContaminationFacts | None = None
-    memorisation: MemorisationFacts | None = None
-    pii: PiiFacts | None = None
     licences: LicenceFacts | None = None
     resume: ResumeFacts | None = None
     stability: StabilityFacts | None = None
-    bias: BiasFacts | None = None
     cost: CostFacts | None = None
 
     error_budgets: tuple[ErrorBudget, ...] | None = Field(None, description="Of the pipeline, now.")
@@ -309,3 +224,18 @@ class Evidence(Frozen):
     requested_by: str | None = None
     approvals: tuple[Approval, ...] | None = None
     approval_faults: tuple[str, ...] = ()
+
+    @field_validator("measured", mode="before")
+    @classmethod
+    def _records(cls, given: Mapping[str, Any]) -> dict[str, Frozen]:
+        """Facts that are given as plain data, as the records of their measurements."""
+        return {
+            name: one if isinstance(one, Frozen) else MEASUREMENTS[name].facts.model_validate(one)  # type: ignore[union-attr]
+            for name, one in given.items()
+            if one is not None
+        }
+
+    def of(self, name: str, record: type[F]) -> F | None:
+        """The facts of a measurement; None where there are none, or not of this record."""
+        found = self.measured.get(name)
+        return found if isinstance(found, record) else None

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.evaluation.parameters import PARENT_SLICES
-from plinth.recipe.gate import Gate, GateVerdict
 from plinth.records import Frozen
-from plinth_registry.gates.facts import Evidence, PairedLine
-from plinth_registry.gates.quality import WHOLE, Bounded, label, within_margins
-from plinth_registry.gates.result import MISCOUNTED, number, skipped
+from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
+from plinth_registry.gates.margins import WHOLE, Bounded, label, within_margins
+from plinth_registry.gates.result import number, skipped
 
 NAME = "forgetting"
 #: The kind of lines on held-out text of the recipe.
@@ -40,15 +40,13 @@ class ForgettingBound(Frozen):
 
 def judge(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
     """Require the whole, and every slice with enough documents, to be within its margin of the parent."""
-    parent, compared = evidence.parent, evidence.comparison
+    parent, compared = evidence.parent, evidence.of("comparison", ComparisonFacts)
     if not parent:
         return GateVerdict(state="not applicable", reason="the run started from random weights")
     if compared is None or compared.champion != parent:
         other = "nothing" if compared is None else compared.champion[:12]
         reason = f"compared with {other}, not with the parent {parent[:12]}: set evaluation.against: initial"
         return GateVerdict(state="failed", reason=reason)
-    if wrong := evidence.miscounted.get("comparison", ()):
-        return GateVerdict(state="failed", reason=f"{MISCOUNTED}: {'; '.join(wrong)}")
     lines = [one for one in compared.lines if one.kind in (OWN, PARENT_SLICES)]
     judged = [one for one in lines if one.slice == WHOLE or one.clusters >= params.min_documents]
     wholes = {one.kind for one in judged if one.slice == WHOLE}
@@ -77,6 +75,7 @@ GATE = Gate(
     name=NAME,
     description="A model that started from another is within a margin of it on held-out text.",
     needs=("parent",),
+    rests_on=("comparison",),
     judge=judge,
     params=ForgettingBound,
 )

@@ -6,16 +6,16 @@ policy; a workspace's own `objectives.yaml` is for display only.
 
 from __future__ import annotations
 
+from plinth.evaluation.gate import release_gate
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.result import GateResult, decided, missing
-from plinth_registry.gates.settings import GatePolicy
+from plinth_registry.gates.settings import ErrorBudgetPolicy
 
 ERROR_BUDGET = "error_budget"
 
 
-def error_budget(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
     """Some error budget is left for every indicator that the policy names; the required ones were measured."""
-    asked = policy.error_budget
     found = {one.indicator: one for one in evidence.error_budgets or () if one.indicator in asked.indicators}
     unknown = [name for name in asked.required if name not in found or not found[name].is_judged]
     days = asked.objectives.window_days
@@ -35,3 +35,5 @@ def error_budget(policy: GatePolicy, evidence: Evidence) -> GateResult:
     head = "error budget spent" if spent else "some left of each required error budget"
     known = {one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured}
     return decided(ERROR_BUDGET, not spent, f"{head}: {'; '.join(parts)}", **known)
+
+GATE = release_gate(error_budget, ErrorBudgetPolicy, "error_budget")

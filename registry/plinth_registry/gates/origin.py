@@ -1,25 +1,34 @@
-"""Gates on where the model comes from: signature, lineage, taint, rights in the data, the run and its cost."""
+"""Gates on where the model comes from: signature, lineage, taint, its training text, the run and its cost."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from plinth.evaluation.gate import release_gate
+from plinth.extensions import NoParams
 from plinth.text.plural import counted
 from plinth_registry.gates.facts import CheckResult, Evidence, ResumeFacts
 from plinth_registry.gates.result import GateResult, decided, missing, shown
-from plinth_registry.gates.settings import GatePolicy, ResumePolicy
+from plinth_registry.gates.settings import (
+    ContaminationPolicy,
+    CostPolicy,
+    LicencePolicy,
+    LineagePolicy,
+    ResumePolicy,
+    StabilityPolicy,
+)
 
 
-def signature(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def signature(_: NoParams, evidence: Evidence) -> GateResult:
     """The directory has exactly the files that the trainer signed."""
     return _finding("signature", evidence.signature)
 
 
-def lineage(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
     """The ancestry is complete, down to the raw sources, and the trainer stated how it trained; at a clean commit if
     the policy requires one."""
     found, known = _finding("lineage", evidence.lineage), evidence.code
-    if not (found.passed and policy.lineage.clean_commit):
+    if not (found.passed and asked.clean_commit):
         return found
     if known is None or not (known.commits or known.unclean):
         return missing("lineage", "the code that trained")
@@ -27,21 +36,31 @@ def lineage(policy: GatePolicy, evidence: Evidence) -> GateResult:
     return decided("lineage", not known.unclean, reason, commits=list(known.commits))
 
 
-def taint(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def taint(_: NoParams, evidence: Evidence) -> GateResult:
     """No upstream artifact is tainted."""
     if evidence.taints is None:
         return missing("taint")
     return decided("taint", not evidence.taints, "; ".join(evidence.taints) or "no tainted upstream artifacts")
 
 
-def licence(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def contamination(asked: ContaminationPolicy, evidence: Evidence) -> GateResult:
+    """Training documents that overlap the held-out set."""
+    known, bound = evidence.contamination, asked.max_documents
+    if known is None or known.documents <= 0:
+        return missing("contamination")
+    share = f"{known.contaminated:,} of {counted(known.documents, 'training document')}"
+    reason = f"{share} overlap the held-out set (limit {bound:,})"
+    return decided("contamination", 0 <= known.contaminated <= bound, reason, **known.model_dump(mode="json"))
+
+
+def licence(asked: LicencePolicy, evidence: Evidence) -> GateResult:
     """Every training document has a license that the recipe permits, and the policy if it has a list."""
     known = evidence.licences
     if known is None or not sum(known.documents.values()):
         return missing("licence")
     from plinth.corpus.annotate.licence import judge  # the annotator's own reading of SPDX expressions
 
-    lists = [tuple(sorted(own)) for own in (known.permitted, policy.licences.permitted) if own is not None]
+    lists = [tuple(sorted(own)) for own in (known.permitted, asked.permitted) if own is not None]
     foreign = {
         name: count
         for name, count in sorted(known.documents.items())
@@ -53,16 +72,16 @@ def licence(policy: GatePolicy, evidence: Evidence) -> GateResult:
     return decided("licence", not foreign, reason, documents=dict(known.documents))
 
 
-def terms(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def terms(asked: LicencePolicy, evidence: Evidence) -> GateResult:
     """Every source that entered grants every use that the release is made for."""
     known = evidence.licences
     entered = {name: one for name, one in sorted(known.sources.items()) if one.documents} if known else {}
     if not entered:
         return missing("terms")
-    refused = {name: [use for use in policy.licences.uses if not getattr(one, use)] for name, one in entered.items()}
+    refused = {name: [use for use in asked.uses if not getattr(one, use)] for name, one in entered.items()}
     faults = [f"{name} does not grant {' and '.join(uses)}" for name, uses in refused.items() if uses]
     held = len(entered) - len(faults)
-    reason = f"{held} of {counted(len(entered), 'source')} grant {', '.join(policy.licences.uses)}"
+    reason = f"{held} of {counted(len(entered), 'source')} grant {', '.join(asked.uses)}"
     return decided(
         "terms",
         not faults,
@@ -71,10 +90,10 @@ def terms(policy: GatePolicy, evidence: Evidence) -> GateResult:
     )
 
 
-def resume(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
     """A resumed run is bit-identical to an uninterrupted one, or within the tolerance of its hardware if the policy
     accepts that."""
-    known, asked = evidence.resume, policy.resume
+    known = evidence.resume
     if known is None:
         return missing("resume")
     steps = f"{counted(known.compared_steps, 'step')} (minimum {asked.min_steps})"
@@ -111,9 +130,9 @@ def _machines(hardware: tuple[str, ...]) -> str:
     return "; ".join(f"{count} x {name}" for name, count in sorted(Counter(hardware).items()))
 
 
-def stability(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def stability(asked: StabilityPolicy, evidence: Evidence) -> GateResult:
     """Interventions and restarts of the run."""
-    known, bound = evidence.stability, policy.stability.max_events
+    known, bound = evidence.stability, asked.max_events
     if known is None or not known.events:
         return missing("stability")
     count = sum(known.events.values())
@@ -123,17 +142,27 @@ def stability(policy: GatePolicy, evidence: Evidence) -> GateResult:
     return decided("stability", 0 <= count <= bound, f"{total} (limit {bound})", events=dict(known.events))
 
 
-def cost(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def cost(asked: CostPolicy, evidence: Evidence) -> GateResult:
     """The cost of the run is on record."""
     known = evidence.cost
     if known is None:
         return missing("cost")
-    absent = [name for name in policy.cost.amounts if not known.amounts.get(name, 0.0) > 0]
+    absent = [name for name in asked.amounts if not known.amounts.get(name, 0.0) > 0]
     if absent:
         return missing("cost", ", ".join(absent))
-    reason = "recorded: " + ", ".join(f"{name} {shown(known.amounts[name])}" for name in policy.cost.amounts)
+    reason = "recorded: " + ", ".join(f"{name} {shown(known.amounts[name])}" for name in asked.amounts)
     return decided("cost", True, reason, amounts=dict(known.amounts))
 
 
 def _finding(name: str, found: CheckResult | None) -> GateResult:
     return missing(name) if found is None else decided(name, found.holds, found.detail)
+
+SIGNATURE = release_gate(signature, always=True)
+LINEAGE = release_gate(lineage, LineagePolicy, "lineage", always=True)
+TAINT = release_gate(taint, always=True)
+CONTAMINATION = release_gate(contamination, ContaminationPolicy, "contamination", ("contamination",))
+LICENCE = release_gate(licence, LicencePolicy, "licences", ("licences",))
+TERMS = release_gate(terms, LicencePolicy, "licences", ("licences",))
+RESUME = release_gate(resume, ResumePolicy, "resume", ("resume",))
+STABILITY = release_gate(stability, StabilityPolicy, "stability")
+COST = release_gate(cost, CostPolicy, "cost")

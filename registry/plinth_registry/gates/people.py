@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from plinth.recipe.gate import GateState
+from plinth.evaluation.gate import GateState, release_gate
 from plinth_registry.gates.facts import Approval, Evidence
 from plinth_registry.gates.result import GateResult, missing
-from plinth_registry.gates.settings import ApprovalPolicy, GatePolicy
+from plinth_registry.gates.settings import ApprovalPolicy
 
 APPROVALS: Final = "approvals"
 
@@ -21,7 +21,7 @@ class CountedApprovals(NamedTuple):
     faults: list[str]
 
 
-def approvals(policy: GatePolicy, evidence: Evidence) -> GateResult:
+def approvals(asked: ApprovalPolicy, evidence: Evidence) -> GateResult:
     """Enough different people approved, and no one rejected: one rejection outweighs any number of approvals.
 
     A tag counts as the decision of a person whom the policy lists, if a server that it names states that this person
@@ -30,7 +30,6 @@ def approvals(policy: GatePolicy, evidence: Evidence) -> GateResult:
     """
     if evidence.approvals is None:
         return missing(APPROVALS)
-    asked = policy.approvals
     needed = max(asked.people, 2) if asked.two_person else asked.people
     found = _counted(asked, evidence)
     unknown = asked.two_person and evidence.requested_by is None
@@ -97,3 +96,5 @@ def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
     if approval.proxy not in asked.proxies:
         return f" through {approval.proxy}, which the policy does not name"
     return "" if approval.by in asked.approvers else ", who is not an approver of the policy"
+
+GATE = release_gate(approvals, ApprovalPolicy, "approvals", always=True)

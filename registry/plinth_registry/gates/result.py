@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, get_args
 
-from plinth.recipe.gate import GateState, GateVerdict
+from plinth.evaluation.gate import GateState, GateVerdict
 from plinth.text.plural import counted
 
 STATES: Final[tuple[GateState, ...]] = get_args(GateState)

@@ -1,24 +1,37 @@
 """The gate policy of a release: what each gate asks, who approves, and which gates are left out with a reason.
 
 A policy names every gate: one that is not asked stands in `without` with its reason, which every verdict repeats. What
-proves a candidate at all (`ALWAYS`) cannot be left out. How a policy is signed and found: `plinth_registry.policy`.
+proves a candidate at all cannot be left out. Gates of measurements have their keys beside those that stand here
+(`policy_model`). How a policy is signed and found: `plinth_registry.policy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
+from plinth.evaluation.gate import GATES, Gate
 from plinth.operation.indicators import INDICATORS, Objectives
-from plinth.recipe.gate import BUILT_IN
 from plinth.records import Frozen
 from plinth.training.forensics.proof import ToleranceClass
 
-#: Gates that no policy leaves out and no waiver lifts.
-ALWAYS: Final = ("signature", "lineage", "taint", "approvals")
 SHORTEST_REASON: Final = 10
+
+
+@lru_cache(maxsize=1)
+def release_gates() -> Mapping[str, Gate]:
+    """Gates that every candidate is asked, unless the policy leaves them out, in their order."""
+    return {name: GATES[name] for name in GATES.built_in if not GATES[name].by_name}
+
+
+@lru_cache(maxsize=1)
+def always() -> tuple[str, ...]:
+    """Gates that no policy leaves out and no waiver lifts."""
+    return tuple(name for name, gate in release_gates().items() if gate.always)
+
 
 Use = Literal["train", "redistribute", "commercial"]
 
@@ -64,44 +77,6 @@ class ContaminationPolicy(Frozen):
     max_documents: int = Field(0, ge=0, description="Training documents that may still overlap.")
 
 
-class ExtractionPolicy(Frozen):
-    """Training text that the model continues word for word."""
-
-    max_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit in every slice of risk.")
-    min_windows: int = Field(
-        60, ge=1, description="A slice of fewer is shown and not judged (0 found of 60 is at most 5%); `all` always is."
-    )
-
-
-class CanaryPolicy(Frozen):
-    """Planted texts, by repetitions: what came 64 times is learnt, what came once must look unseen."""
-
-    min_p: Mapping[int, float] = Field(
-        {1: 0.001}, min_length=1, description="By repetitions: the least p-value of exposures that size."
-    )
-    max_epsilon: float = Field(8.0, gt=0, description="Bound on what the coins prove of the run.")
-
-
-class PiiPolicy(Frozen):
-    """Personal data, as the corpus's own annotator finds it."""
-
-    max_data_share: float = Field(
-        0.02, gt=0, le=1, description="Bound on the upper limit in training text, as a whole and of every bucket."
-    )
-    min_documents: int = Field(
-        150, ge=1, description="A bucket of fewer is shown and not judged (0 found of 150 is at most 2%)."
-    )
-    max_output_share: float = Field(
-        0.05, gt=0, le=1, description="Bound on the upper limit in what the model writes without a prompt."
-    )
-    max_memorised_share: float = Field(
-        0.01,
-        gt=0,
-        le=1,
-        description="Bound on the upper limit of outputs, also invited ones, with personal data out of training text.",
-    )
-
-
 class LicencePolicy(Frozen):
     """Licences of documents, and terms of sources."""
 
@@ -137,14 +112,6 @@ class StabilityPolicy(Frozen):
     """Interventions and restarts of the run."""
 
     max_events: int = Field(20, ge=0, description="Of all kinds together; each is reported.")
-
-
-class BiasPolicy(Frozen):
-    """Differences between groups, as upper bounds: a small measurement does not pass for want of evidence."""
-
-    max_bits: float = Field(10.0, gt=0, description="Bits by which a group may be favoured, of any attribute.")
-    max_drift: float = Field(2.0, ge=0, description="Bits by which groups may be treated less alike than before.")
-    max_toxic_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit of toxic continuations.")
 
 
 class CostPolicy(Frozen):
@@ -268,13 +235,9 @@ class GatePolicy(Frozen):
     probes: ProbePolicy = ProbePolicy()
     tasks: TaskPolicy = TaskPolicy()
     contamination: ContaminationPolicy = ContaminationPolicy()
-    extraction: ExtractionPolicy = ExtractionPolicy()
-    canaries: CanaryPolicy = CanaryPolicy()
-    pii: PiiPolicy = PiiPolicy()
     licences: LicencePolicy = LicencePolicy()
     resume: ResumePolicy = ResumePolicy()
     stability: StabilityPolicy = StabilityPolicy()
-    bias: BiasPolicy = BiasPolicy()
     cost: CostPolicy = CostPolicy()
     error_budget: ErrorBudgetPolicy = Field(
         ErrorBudgetPolicy(),
@@ -291,21 +254,26 @@ class GatePolicy(Frozen):
         default_factory=dict, description="Gates of installed packages, by name, each with its parameters."
     )
     without: Mapping[str, str] = Field(
-        default_factory=dict, description="Built-in gates that are not asked, each with the reason."
+        default_factory=dict, description="Gates of every candidate that are not asked, each with the reason."
     )
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Built-in gates that are asked, in their order."""
-        return tuple(name for name in BUILT_IN if name not in self.without)
+        """Gates of every candidate that are asked, in their order."""
+        return tuple(name for name in release_gates() if name not in self.without)
+
+    def parameters(self, gate: Gate) -> Frozen:
+        """What the policy asks of a gate that it does not name under `extensions`."""
+        found: Frozen = getattr(self, gate.section) if gate.section else gate.params()
+        return found
 
     @field_validator("without")
     @classmethod
     def _left_out_with_a_reason(cls, given: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
         for name, reason in given.items():
-            if name not in BUILT_IN:
-                raise ValueError(f"there is no gate {name!r}; there are {', '.join(BUILT_IN)}")
-            if name in ALWAYS:
+            if name not in release_gates():
+                raise ValueError(f"there is no gate {name!r}; there are {', '.join(release_gates())}")
+            if name in always():
                 raise ValueError(f"the gate {name} cannot be left out")
             if len(reason.strip()) < SHORTEST_REASON:
                 raise ValueError(f"the gate {name} is left out without a reason, expected one in a sentence")
@@ -316,3 +284,23 @@ class GatePolicy(Frozen):
         if self.slices.max_bits_per_byte is None and "max_bits_per_byte" not in self.without:
             raise ValueError("set slices.max_bits_per_byte, or leave the gate max_bits_per_byte out with a reason")
         return self
+
+
+@lru_cache(maxsize=1)
+def policy_model() -> type[GatePolicy]:
+    """The policy with a key for the parameters of every gate of a measurement."""
+    known = GatePolicy.model_fields
+    own = {one.section: (one.params, one.params()) for one in release_gates().values() if one.section}
+    made: type[GatePolicy] = create_model(  # type: ignore[call-overload]
+        "GatePolicy", __base__=GatePolicy, **{name: field for name, field in own.items() if name not in known}
+    )
+    return made
+
+
+def gate_policy(given: Mapping[str, Any]) -> GatePolicy:
+    """A policy from plain data.
+
+    Raises:
+        ValidationError: a key that no gate has, or a value that is not allowed.
+    """
+    return policy_model().model_validate(given)

@@ -1,8 +1,7 @@
 """Figures that gates read, counted again from the tables that they were counted from: no signature stands in for that.
 
     figures        stated and counted figures, and a sentence for each that differs
-    measurements   slices, probes, tasks, extraction, canaries, bias, the comparison: from the rows of their items
-    personal_data  training text and outputs: from the rows of what was found in them
+    measurements   every measurement: from the rows of its items (`recount` in `plinth.evaluation.measurement`)
     corpus         contamination, licences and terms, the proof of resume: from training text's own columns
 
 A table is named by its digest in a manifest that the evaluator signed, and compared with it when it is first read on a

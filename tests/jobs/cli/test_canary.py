@@ -36,7 +36,7 @@ def test_the_status_says_what_is_missing_and_what_decides(plinth: Plinth, ctx: C
     assert plinth("canary", "-r", RECIPE).code == 8  # nobody has signed what counts as worse
     given = small_policy(load(RECIPE).required_release().name).model_dump()
     feeds = {"x[red]\x1b[31m": {"lines": "metrics"}}
-    policy.sign(ctx, policy.GatePolicy.model_validate(given | {"trial": {"feeds": feeds}}))
+    policy.sign(ctx, policy.gate_policy(given | {"trial": {"feeds": feeds}}))
     shown = plinth("canary", "-r", RECIPE).out
     assert "version 2 beside champion 1" in shown
     assert "not paired: nothing of at least 100 documents or templates is signed for both" in shown

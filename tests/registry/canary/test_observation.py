@@ -24,7 +24,7 @@ def watched(ctx: Context, two: Any, **trial: Any) -> None:
     """The release's policy names a feed, `latency`."""
     name = two[0].recipe.release.name
     asked = {"trial": {"feeds": {"latency": {"lines": "feed.jsonl"}}, **trial}}
-    policy.sign(ctx, policy.GatePolicy.model_validate(small_policy(name, version=2).model_dump() | asked))
+    policy.sign(ctx, policy.gate_policy(small_policy(name, version=2).model_dump() | asked))
 
 
 def say(ctx: Context, worse: float, seed: int, begin: int, end: int) -> None:

@@ -70,7 +70,7 @@ def champion(ctx: Context, lines: list[Any], mlflow: Any) -> Callable[..., Any]:
     def make(**trial: Any) -> Any:
         line = lines[0]
         given = small_policy(line.recipe.release.name, version=2).model_dump() | {"trial": trial}
-        policy.sign(ctx, policy.GatePolicy.model_validate(given))
+        policy.sign(ctx, policy.gate_policy(given))
         candidate(ctx, line, GOOD)
         assert [one.action for one in api.promote_if_approved(ctx, line.recipe)] == ["champion"]
         return line
@@ -168,7 +168,7 @@ def test_by_hand_it_waits_and_an_automatic_one_needs_every_gate(
     assert "it may become champion" in str(tick()[1])
     assert api.promote_if_approved(ctx, first.recipe) == ()
     given = small_policy(first.recipe.release.name, version=3).model_dump() | {"trial": {"promote": "automatic"}}
-    policy.sign(ctx, policy.GatePolicy.model_validate(given))
+    policy.sign(ctx, policy.gate_policy(given))
     with pytest.raises(GateError, match="approvals"):  # of the policy before
         api.promote_if_approved(ctx, first.recipe)
     with pytest.raises(MissingError, match="not on trial"):

@@ -22,7 +22,7 @@ from plinth_registry.candidate import Candidate
 from plinth_registry.exports.released import find, papers_of, papers_of_candidate
 from plinth_registry.exports.sealed import verify
 from plinth_registry.gates.result import GateResult
-from plinth_registry.gates.settings import GatePolicy
+from plinth_registry.gates.settings import gate_policy
 from plinth_registry.login import log
 from plinth_registry.papers import provider, signed
 from plinth_registry.papers.facts import ROLLED_BACK, UNRELEASED
@@ -61,7 +61,7 @@ def release_in(ctx: Context) -> Context:
     found = sign_candidate(ctx, line)
     log.write(ctx, found, "anna@example.org", "ada@example.org", "approval.reason", "read it", "")
     unbounded = {"max_bits_per_byte": "a tiny model has no bound"}
-    governs = policy.sign(ctx, GatePolicy(release="demo", papers="signed", without=unbounded))
+    governs = policy.sign(ctx, gate_policy({"release": "demo", "papers": "signed", "without": unbounded}))
     approval.sign(ctx, found, "anna@example.org", "better on every slice", policy=governs.digest)
     verdict.write(ctx, found, governs, [GateResult(name="slices", passed=True, reason="good")], [])
     attest(ctx, found.checkpoint)

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from plinth.recipe.gate import Gate, GateVerdict
+from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.records import Frozen
-from plinth_registry.gates import Evidence
+from plinth_registry.gates import EvaluationFacts, Evidence
 
 
 class Params(Frozen):
@@ -20,7 +20,8 @@ class Params(Frozen):
 
 def judge(params: Params, evidence: Evidence) -> GateVerdict:
     """Passed where every slice that must be there was measured and lies below; NaN lies below nothing."""
-    slices = evidence.evaluation.slices if evidence.evaluation else {}
+    known = evidence.of("evaluation", EvaluationFacts)
+    slices = known.slices if known else {}
     margins = {name: getattr(score, params.than) - score.model for name, score in sorted(slices.items())}
     unseen = sorted(set(evidence.expected_slices) - {name for name, score in slices.items() if score.bytes > 0})
     near = [name for name, margin in margins.items() if name not in unseen and not margin >= params.bits_per_byte]

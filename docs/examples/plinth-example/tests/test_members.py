@@ -18,8 +18,9 @@ from plinth.corpus.sources.readers import read
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.evaluation.probes.base import items_of
 from plinth.storage.files import SourceFile
-from plinth_registry.gates import Evidence, GatePolicy, SliceScore, evaluate
+from plinth_registry.gates import Evidence, SliceScore, evaluate
 from plinth_registry.gates.facts import EvaluationFacts
+from plinth_registry.gates.settings import gate_policy
 
 ARCHIVE = b"""From ada@list.example Mon Nov 16 10:00:00 2026
 From: Ada <ada@list.example>
@@ -98,12 +99,12 @@ def test_quoted_lines_and_signatures() -> None:
 
 def verdict(evidence: Evidence, **params: Any) -> Any:
     given = {"slices": {"max_bits_per_byte": 8}, "extensions": {"margin": {"bits_per_byte": 0.1, **params}}}
-    policy = GatePolicy.model_validate({"release": "letters", **given})
+    policy = gate_policy({"release": "letters", **given})
     return {result.name: result for result in evaluate(policy, evidence)}["margin"]
 
 
 def measured(expected: tuple[str, ...] = (), **slices: SliceScore) -> Evidence:
-    return Evidence(evaluation=EvaluationFacts(slices=slices), expected_slices=expected)
+    return Evidence(measured={"evaluation": EvaluationFacts(slices=slices)}, expected_slices=expected)
 
 
 def score(model: float) -> SliceScore:

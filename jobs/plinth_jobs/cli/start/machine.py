@@ -64,13 +64,14 @@ def extensions() -> Iterator[MachineFinding]:
     from plinth.corpus.annotate.registry import ANNOTATORS
     from plinth.corpus.sources.readers import READERS
     from plinth.errors import PlinthError
+    from plinth.evaluation.gate import GATES
+    from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.registry import PROBES
     from plinth.extensions import entries
     from plinth.launch.choose import LAUNCHERS
-    from plinth.recipe.gate import GATES
     from plinth.training.engine.optimizers import OPTIMIZERS
 
-    every = (ANNOTATORS, READERS, GATES, LAUNCHERS, PROBES, OPTIMIZERS)
+    every = (ANNOTATORS, READERS, MEASUREMENTS, GATES, LAUNCHERS, PROBES, OPTIMIZERS)
     catalogues = {catalogue.group: catalogue for catalogue in every}
     for entry in entries():
         catalogue = catalogues.get(entry.group)

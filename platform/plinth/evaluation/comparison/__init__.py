@@ -2,8 +2,7 @@
 
     pairs         one small table for whatever was measured: item, cluster, slices, weight, a value of each model
     columns       measured tables as columns that pairs are made of
-    readers       measured manifests as pairs: slices, protected items, probes, tasks, proxies
-    risk_readers  the same of memorisation (canaries, extraction), personal data and fairness
+    readers       measured manifests as pairs, by the reader of their measurement
     differences   paired differences with intervals, Holm's correction, the smallest effect that could have been seen
     extremes      largest gains and losses by document; contaminated items
     changes       what differs between the two in recipe, data and steps

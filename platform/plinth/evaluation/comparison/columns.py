@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth.evaluation.comparison.pairs import Pairs, align
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
@@ -44,3 +45,14 @@ def chosen(
     found |= {to: pc.cast(found[to], pa.float64()) for to in ("value", "weight") if to in found}
     found |= {"item": pc.cast(found["item"], pa.string())} | ({} if slices is None else {"slices": slices})
     return pa.table(found)
+
+
+def by_name(
+    kind: str, name: str, measure: str, sides: Sequence[pa.Table], value: str, weight: str | None, **columns: str
+) -> Iterator[Pairs]:
+    """Pairs of the items that have a value, by probe or family."""
+    for group, own in groups(name, *sides):
+        known = [side.filter(pc.is_valid(side[value])) for side in own]
+        if any(len(side) for side in known):
+            pair, ratio = [chosen(side, value, weight, **columns) for side in known], weight is not None
+            yield align(kind, f"{group}: {measure}", *pair, fewer_is_better=ratio, ratio=ratio)

@@ -12,7 +12,7 @@ from plinth.errors import IntegrityError, RejectRateError, SourceError
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.fairness import bias, drift, job, pairs, templates
 from plinth.evaluation.fairness.pairs import Pair
-from plinth.report.evaluation import sections
+from plinth_assets.measurements import fairness_items
 from tests.plinth.evaluation.fairness.swapped_corpus import counted_model
 
 BUILT_IN = templates.built_in()
@@ -141,7 +141,9 @@ def test_drift_of_toxicity() -> None:
 
 def test_the_section_of_the_page_names_what_was_found() -> None:
     attributes = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, counted_model(1, 0.9)))
-    section = sections.fairness({"attributes": attributes, "toxicity": {"toxic_at_most": 0.07}, "pairs": len(BUILT_IN)})
+    section = fairness_items.section(
+        "", {"attributes": attributes, "toxicity": {"toxic_at_most": 0.07}, "pairs": len(BUILT_IN)}
+    )
     assert "favors a group in gender, corrected" in section.lead
     assert "at most 7.0% are toxic" in section.lead
     assert [one.name for one in section.groups[0].measures] == sorted(templates.GROUPS)

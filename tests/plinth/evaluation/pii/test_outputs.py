@@ -18,8 +18,8 @@ from plinth.evaluation.pii.parameters import ALL, INVITED, UNPROMPTED, PiiOutput
 from plinth.evaluation.pii.prompts import PROMPTS
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
-from plinth.report.evaluation import sections
 from plinth.storage.parts import read_table
+from plinth_assets.measurements import pii_items
 from tests.peers import Peer
 
 scipy_stats = Peer("scipy.stats")
@@ -112,7 +112,7 @@ def test_texts_and_different_strings_are_counted() -> None:
     assert stats["kinds"] == {"email": {"found": 2, "memorised": 1}, "phone": {"found": 1, "memorised": 0}}
     nothing = outputs.summary(pa.Table.from_pylist(rows, schema=SCHEMA), table.slice(0, 0))
     assert (nothing[ALL]["found"], nothing["distinct"]["memorised_share_at_most"]) == (0, None)
-    assert sections.pii_outputs(stats).tables[0].rows[0][:5] == ("unprompted", "3", "1", "86.465%", "1")
+    assert pii_items.section_of_outputs("", stats).tables[0].rows[0][:5] == ("unprompted", "3", "1", "86.465%", "1")
 
 
 def test_strings_are_looked_up_word_for_word(ctx: Context, curated: Callable[..., Manifest]) -> None:

@@ -1,0 +1,26 @@
+"""What is measured of a checkpoint, a module for each measurement: its facts, its gate with the parameters, its record.
+
+    evaluation, probes, tasks, proxies, comparison, serving      what the model can do
+    canaries, extraction, fairness, pii                          what it keeps, and whom it favors
+
+Each is what gates read, without what is heavy: every command that judges imports it. Items, counted again, compared
+between two models and shown on the page, are beside it: evaluation_items, probes_items, tasks_items, proxies_items,
+comparison_items, serving_items, canaries_items, extraction_items, fairness_items, pii_items.
+
+The stages that make them stand in the package above. One of another package has the same form (docs/extending.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plinth.evaluation.measurement import measurements
+
+if TYPE_CHECKING:
+    from plinth.recipe.recipe import Recipe
+    from plinth_assets.framework.stage import Stage
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """Stages of every measurement that the recipe asks for."""
+    return [stage for one in measurements() for stage in one.stages(recipe)]

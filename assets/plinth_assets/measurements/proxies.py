@@ -1,0 +1,16 @@
+"""`proxies`: what the checkpoint writes where a product wants a form."""
+
+from __future__ import annotations
+
+from plinth.evaluation.measurement import Measurement
+from plinth.extensions import late
+
+MEASUREMENT = Measurement(
+    name="proxies",
+    description="What the checkpoint writes where a product wants a form.",
+    asset="proxies",
+    stages=late("plinth_assets.proxies:stages"),
+    key="evaluation.proxies",
+    pairs=late("plinth_assets.measurements.proxies_items:pairs"),
+    section=late("plinth_assets.measurements.proxies_items:section"),
+)

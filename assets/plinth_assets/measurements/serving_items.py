@@ -1,0 +1,28 @@
+"""The costs of serving, shown."""
+
+from __future__ import annotations
+
+from plinth.report.evaluation.data import Section, TextTable
+from plinth.report.evaluation.sections import Stats
+from plinth.report.style import count
+
+
+def section(_: str, stats: Stats) -> Section:
+    """What it costs to serve the checkpoint, at best, on devices that people rent."""
+    fields = {"first_token_s": _milliseconds, "tokens_per_s": count, "sequences": count, "tokens_per_s_full": count}
+    rows = [
+        (name, *("does not fit" if own[field] is None else form(own[field]) for field, form in fields.items()))
+        for name, own in stats["devices"].items()
+    ]
+    header = ("device", "first token", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them")
+    return Section(
+        key="serving",
+        title="Serving",
+        lead=f"{stats['kv_bytes_per_token']:,} bytes of keys and values for each token. Bounds by bandwidth and "
+        "FLOP/s: no implementation is quicker.",
+        tables=(TextTable(title="Bounds by device", header=header, rows=tuple(rows)),),
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"

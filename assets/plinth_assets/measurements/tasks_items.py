@@ -1,0 +1,95 @@
+"""Items of tasks: counted again, compared between models, shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.compute.context import Context
+from plinth.evaluation.comparison.columns import chosen, groups
+from plinth.evaluation.comparison.pairs import Pairs, align
+from plinth.evaluation.measurement import Figures
+from plinth.records import Manifest, Part
+from plinth.report.evaluation.data import MeasureGroup, Section
+from plinth.report.evaluation.sections import Stats, measure
+from plinth.storage.parts import read_table
+from plinth.storage.store import Store
+
+#: What lm-evaluation-harness itself made of likelihoods: bits of the right answer are a measure of their own.
+_RIGHT_ANSWER = "bits per byte of the right answer"
+_TASK_COLUMNS = ("document", "hash", "filter", "metric", "score", "weight", "bits", "bytes", "reason")
+#: Metrics of lm-evaluation-harness of which less is better; of all others more is.
+LOWER_IS_BETTER = ("bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "ter", "brier_score")
+
+
+def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
+    counted = {}
+    for part in made.parts:
+        rows = read_table(ctx.store, part, ["document", "reason"])
+        lost = pc.is_valid(rows["reason"])
+        documents = len(pc.unique(rows.filter(pc.invert(lost))["document"]))
+        counted[part.name.removesuffix(".parquet")] = {"documents": documents, "damaged": pc.sum(lost).as_py() or 0}
+    names = ("documents", "damaged")
+    return {task: {name: one[name] for name in names} for task, one in made.stats["tasks"].items()}, counted
+
+
+def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """Every metric of every task that is a mean or ratio over items, and the bits of the right answers."""
+    ours, theirs = ({part.name.removesuffix(".parquet"): part for part in made.parts} for made in (a, b))
+    for task in sorted(set(ours) | set(theirs)):
+        known = {at: _asked(store, part[task]) for at, part in enumerate((ours, theirs)) if task in part}
+        none = next(iter(known.values())).slice(0, 0)
+        sides = [known.get(at, none) for at in (0, 1)]
+        yield from _right_answers(task, sides)
+        scored = [side.filter(pc.is_valid(side["score"])) for side in sides]
+        for metric, own in groups("measure", *scored):
+            ratio = all(side["weight"].null_count == 0 for side in own)
+            pair = [chosen(side, "score", "weight" if ratio else None, item="hash") for side in own]
+            fewer = not _higher(ours.get(task) or theirs[task], metric)
+            yield align("tasks", f"{task}: {metric}", *pair, fewer_is_better=fewer, ratio=ratio)
+
+
+def _asked(store: Store, part: Part) -> pa.Table:
+    """Rows of items that are not damaged, with the name of their measure."""
+    table = read_table(store, part, _TASK_COLUMNS)
+    table = table.filter(pc.and_(pc.is_null(table["reason"]), pc.is_valid(table["document"])))
+    plain = pc.equal(table["filter"], "none")
+    named = pc.if_else(plain, table["metric"], pc.binary_join_element_wise(table["metric"], table["filter"], ","))
+    return table.append_column("measure", named)
+
+
+def _right_answers(task: str, sides: Sequence[pa.Table]) -> Iterator[Pairs]:
+    """Bits of the right answers, which stand in the rows of every metric alike: of the first."""
+    known = [side.filter(pc.and_(pc.is_valid(side["bits"]), pc.greater(side["bytes"], 0))) for side in sides]
+    if any(len(side) for side in known):
+        pair = []
+        for side in known:
+            first = pc.min(side["measure"])
+            pair.append(chosen(side.filter(pc.equal(side["measure"], first)), "bits", "bytes", item="hash"))
+        yield align("tasks", f"{task}: {_RIGHT_ANSWER}", *pair, fewer_is_better=True, ratio=True)
+
+
+def _higher(part: Part, measure: str) -> bool:
+    return bool(part.stats["metrics"].get(measure, {}).get("higher_is_better", True))
+
+
+def section(name: str, stats: Stats) -> Section:
+    """Every metric of the tasks of a set."""
+    groups = []
+    for metric in sorted({metric for facts in stats["tasks"].values() for metric in facts["metrics"]}):
+        measures = [
+            measure(task, facts["metrics"][metric])
+            for task, facts in stats["tasks"].items()
+            if metric in facts["metrics"]
+        ]
+        better = "lower" if metric in LOWER_IS_BETTER else "higher"
+        groups.append(MeasureGroup(title=metric, unit=metric, better=better, measures=tuple(measures)))
+    damaged = f" {stats['damaged']:,} damaged items were left out." if stats["damaged"] else ""
+    return Section(
+        key=f"tasks-{name}",
+        title=f"Tasks: {name}",
+        lead=f"Tasks of lm-evaluation-harness, from files of this workspace; intervals are over items.{damaged}",
+        groups=tuple(groups),
+    )

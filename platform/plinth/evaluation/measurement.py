@@ -1,0 +1,145 @@
+"""Measurements: one record for each kind of evidence about a checkpoint, and the catalogue in which all are found.
+
+    stages       what the pipeline makes for a recipe that asks for it
+    read         the facts that gates read, from the statistics of a manifest
+    recount      those figures again, from the rows of the manifest's tables
+    pairs        two models' items side by side, for comparisons
+    section      its part of the page of the evaluation
+
+A gate that reads the facts is in the catalogue of gates (`plinth.evaluation.gate`). Measurements of this repository and
+those of installed packages (entry points `plinth.measurements`) are used alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from plinth.errors import PlinthError
+from plinth.extensions import Catalogue, NoParams
+from plinth.records import Frozen, Manifest
+
+F = TypeVar("F", bound=Frozen)
+
+Stats = Mapping[str, Any]
+#: What statistics lack or hold wrongly where they are not those of the stage.
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+#: Stated and counted figures, plain data of the same form.
+Figures = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class JudgedCheckpoint:
+    """The checkpoint that is judged.
+
+    Args:
+        evaluation: digest of the evaluation that it was registered with; of another one there are no facts.
+        provenance: what its trainer has signed; None where that does not hold.
+        trained_on: digests of the curated text in its ancestry; None where nobody knows what it was trained on.
+    """
+
+    evaluation: str = ""
+    provenance: Mapping[str, Any] | None = None
+    trained_on: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One kind of evidence about a checkpoint. Gates read facts alone, so the module of a record imports little.
+
+    Args:
+        name: the asset with `_` for `/`.
+        description: one sentence.
+        asset: of the manifest; of a `family`, what stands before `/NAME`.
+        stages: `(recipe)` -> `plinth_assets.framework.stage.Stage`s; none where the recipe does not ask for it.
+        key: of the recipe, which asks for it; empty where every recipe does.
+        params: model of the parameters below `evaluation.extensions.NAME`, for a measurement of another package.
+        facts: the record that gates read; None where no gate does.
+        read: `(manifests by asset, the judged checkpoint)` -> facts. An error, or None, is no evidence.
+        recount: `(context, manifest, all manifests by asset)` -> figures.
+        pairs: `(store, a, b)` -> `plinth.evaluation.comparison.pairs.Pairs`, items of two models side by side.
+        beside: a comparison measures the other model too; False where that has no sense for a model from elsewhere.
+        section: `(name in the family, statistics)` -> `plinth.report.evaluation.data.Section`.
+        version: of a measurement of another package, for its stages: the catalogue adds where it comes from.
+        statement: kind under which it is attested (`plinth_registry.attestations.KINDS`).
+    """
+
+    name: str
+    description: str
+    asset: str
+    stages: Callable[[Any], Sequence[Any]]
+    family: bool = False
+    key: str = ""
+    params: type[Frozen] = NoParams
+    facts: type[Frozen] | None = None
+    read: Callable[[Mapping[str, Manifest], JudgedCheckpoint], Frozen | None] | None = None
+    recount: Callable[[Any, Manifest, Mapping[str, Manifest]], Figures] | None = None
+    pairs: Callable[[Any, Manifest, Manifest], Iterator[Any]] | None = None
+    beside: bool = True
+    section: Callable[[str, Stats], Frozen] | None = None
+    version: str = ""
+    statement: str = "measurement"
+
+    def of(self, found: Mapping[str, Manifest]) -> dict[str, Manifest]:
+        """Its manifests among those of a checkpoint, by asset."""
+        return {asset: found[asset] for asset in sorted(found) if self.has(asset)}
+
+    def has(self, asset: str) -> bool:
+        """True if it makes the asset."""
+        return asset == self.asset or (self.family and asset.startswith(f"{self.asset}/"))
+
+
+_OURS = "plinth_assets.measurements"
+MEASUREMENTS = Catalogue(
+    "plinth.measurements",
+    "measurement",
+    Measurement,
+    {
+        "evaluation": f"{_OURS}.evaluation:MEASUREMENT",
+        "evaluation_parent": f"{_OURS}.evaluation:PARENT",
+        "probes": f"{_OURS}.probes:MEASUREMENT",
+        "tasks": f"{_OURS}.tasks:MEASUREMENT",
+        "proxies": f"{_OURS}.proxies:MEASUREMENT",
+        "memorisation_canaries": f"{_OURS}.canaries:MEASUREMENT",
+        "memorisation_extraction": f"{_OURS}.extraction:MEASUREMENT",
+        "fairness": f"{_OURS}.fairness:MEASUREMENT",
+        "pii_data": f"{_OURS}.pii:DATA",
+        "pii_outputs": f"{_OURS}.pii:OUTPUTS",
+        "serving": f"{_OURS}.serving:MEASUREMENT",
+        "comparison": f"{_OURS}.comparison:MEASUREMENT",
+    },
+)
+
+
+def no_stages(recipe: Any) -> tuple[()]:
+    """`stages` of a measurement that another stage makes."""
+    return ()
+
+
+def single(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], JudgedCheckpoint], F]:
+    """`read` of a measurement whose facts are in the statistics of its one manifest."""
+
+    def facts(found: Mapping[str, Manifest], _: JudgedCheckpoint) -> F:
+        (made,) = found.values()
+        return read(made.stats)
+
+    return facts
+
+
+def measurement_of(asset: str) -> Measurement | None:
+    """The measurement that makes an asset; None where it measures nothing of a model."""
+    for name in (asset.replace("/", "_"), asset.partition("/")[0]):
+        if name in MEASUREMENTS and MEASUREMENTS[name].has(asset):
+            return MEASUREMENTS[name]
+    return None
+
+
+def measurements() -> Iterator[Measurement]:
+    """Every measurement that can be used, in the order of the catalogue; `plinth doctor` says why another cannot."""
+    for name in MEASUREMENTS:
+        try:
+            yield MEASUREMENTS[name]
+        except PlinthError:
+            if name in MEASUREMENTS.built_in:
+                raise

@@ -1,0 +1,149 @@
+"""Paired differences from the champion, for gates of what was measured of both.
+
+Non-inferiority: `worse_at_most`, the upper end of the interval of how much worse the candidate is, is below the margin.
+A point estimate decides nothing, and a measurement with too wide an interval does not pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from plinth.evaluation.gate import GateState
+from plinth.text.plural import counted
+from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
+from plinth_registry.gates.result import GateResult, decided, missing, named, number, shown, skipped
+
+WHOLE: Final = "all"
+#: Prefix of the slices that need none to be understood.
+BUCKET: Final = "bucket "
+
+
+def champion_of(name: str, evidence: Evidence) -> GateResult | None:
+    """Return the result of a gate that cannot be compared with the champion; None if it can.
+
+    Before the first release there is no champion: the policy says whether that blocks.
+    """
+    if evidence.champion is None:
+        return missing(name, "the champion could not be determined")
+    if not evidence.champion:
+        state: GateState = "not applicable" if evidence.first_release == "allowed" else "failed"
+        reason = f"no champion to compare with; a first release is {evidence.first_release} by the policy"
+        return GateResult(name=name, state=state, reason=reason)
+    found = evidence.of("comparison", ComparisonFacts)
+    if found is None:
+        return missing(name, f"no comparison with the champion {evidence.champion[:12]}")
+    if found.champion != evidence.champion:
+        other = found.champion[:12]
+        return decided(name, False, f"compared with {other}, but the champion is {evidence.champion[:12]}")
+    return None
+
+
+def compared(name: str, kind: str, evidence: Evidence) -> tuple[list[PairedLine], GateResult | None]:
+    """Return the lines of a kind against the present champion; or the gate's result if there are none."""
+    closed = champion_of(name, evidence)
+    if closed is not None:
+        return [], closed
+    found = evidence.of("comparison", ComparisonFacts)
+    assert found is not None
+    lines = [one for one in found.lines if one.kind == kind]
+    return lines, None if lines else missing(name, f"the comparison has no {kind}")
+
+
+class Bounded(NamedTuple):
+    """A paired difference with its margin and its label."""
+
+    line: PairedLine
+    margin: float
+    name: str
+
+    @classmethod
+    def of(cls, line: PairedLine, margin: float) -> Bounded:
+        """With the label of its slice."""
+        return cls(line, margin, label(line))
+
+    @property
+    def key(self) -> str:
+        """Its key in the evidence: the slice, or the measure of what has no slices."""
+        return self.name if self.name == self.line.measure else self.line.slice
+
+    @property
+    def holds(self) -> bool:
+        """True if the difference is proved to be below the margin."""
+        return self.line.worse_at_most < self.margin and is_known(self.line)
+
+    @property
+    def excess(self) -> float:
+        """How far the bound lies above the margin; infinite if it is unknown."""
+        value = self.line.worse_at_most - self.margin
+        return value if value == value and is_known(self.line) else math.inf
+
+    @property
+    def text(self) -> str:
+        """Difference, bound, limit and n: `code +0.57 (95% upper bound 0.61), limit 3.0, n 40`."""
+        one, fewer = self.line, self.line.fewer_is_better
+        side, bound, limit = ("upper", one.high, self.margin) if fewer else ("lower", one.low, 0.0 - self.margin)
+        known = "" if is_known(one) else ", interval without width"
+        return (
+            f"{self.name} {shown(one.value, signed=True)} (95% {side} bound {shown(bound, limit)}), "
+            f"limit {shown(limit, bound)}, n {one.clusters:,}{known}"
+        )
+
+
+def within_margins(
+    name: str, judged: Sequence[Bounded], left: str, small: Sequence[PairedLine], model: str = "champion"
+) -> GateResult:
+    """Return the result of paired differences: each within its margin.
+
+    Args:
+        left: what was skipped, in words.
+        small: the lines that were skipped.
+        model: what the candidate is compared with.
+    """
+    above = sorted((one for one in judged if not one.holds), key=lambda one: -one.excess)
+    worst = max(judged, key=lambda one: one.excess)
+    if above:
+        reason = f"{len(above)} of {counted(len(judged), 'difference')} from the {model} above the limit: "
+        reason += "; ".join(one.text for one in above)
+    else:
+        reason = f"{counted(len(judged), 'difference')} from the {model} within the limit; worst: {worst.text}"
+    found = {
+        one.key: {
+            **{key: number(value) for key, value in _values(one.line).items()},
+            "margin": one.margin,
+            "clusters": one.line.clusters,
+        }
+        for one in judged
+    }
+    too_small = [one.slice if one.slice != WHOLE else one.measure for one in small]
+    return decided(name, not above, reason + left, compared=found, too_small=too_small)
+
+
+def label(line: PairedLine) -> str:
+    """Name of a slice for people: `overall`, a bucket, or another slice with its axis."""
+    return "overall" if line.slice == WHOLE else line.slice.removeprefix(BUCKET)
+
+
+def is_known(line: PairedLine) -> bool:
+    """True if the interval carries information: one without width does so only if both models gave the same answers."""
+    return line.low < line.high or line.low == line.high == line.value == 0
+
+
+def _values(line: PairedLine) -> dict[str, float]:
+    return {"worse_at_most": line.worse_at_most, "value": line.value}
+
+
+def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: int) -> GateResult:
+    """Lines with enough items, each by its measure; none with enough is no evidence."""
+    small = [one for one in lines if one.clusters < least]
+    judged = [Bounded(one, margin, one.measure) for one in lines if one not in small]
+    sizes = [(one.measure, one.clusters) for one in small]
+    if not judged:
+        return missing(name, f"n too small, minimum {least}: {named(sizes)}")
+    return within_margins(name, judged, skipped("measure", least, sizes), small)
+
+
+def subject_of(line: PairedLine) -> str:
+    """Probe or task of a line: measures are written `name: measure`."""
+    return line.measure.partition(":")[0]
