@@ -223,12 +223,15 @@ def test_its_measurement_gates_a_release(shared: Environment, tmp_path: Path) ->
     policy.write_text(f"{asked}\nextensions: {{typos: {{max_bits: 0.001}}}}\n")
     own.plinth(workspace, "run", "-r", str(path), "--select", "typos")
     own.plinth(workspace, "gates", "sign", str(policy), "--yes")
-    held = own.plinth(workspace, "run", "-r", str(path))
-    assert "typing errors cost up to" in (workspace / "reports" / "tiny-candidate-1.html").read_text(), held.stdout
-    assert "failed (typos)" in held.stdout
-    policy.write_text(f"{asked}\nextensions: {{typos: {{max_bits: 1000}}}}\n".replace("version: 1", "version: 2"))
-    own.plinth(workspace, "gates", "sign", str(policy), "--yes")
-    assert "champion" in own.plinth(workspace, "run", "-r", str(path)).stdout
+    try:
+        held = own.plinth(workspace, "run", "-r", str(path))
+        assert "typing errors cost up to" in (workspace / "reports" / "tiny-candidate-1.html").read_text(), held.stdout
+        assert "failed (typos)" in held.stdout
+        policy.write_text(f"{asked}\nextensions: {{typos: {{max_bits: 1000}}}}\n".replace("version: 1", "version: 2"))
+        own.plinth(workspace, "gates", "sign", str(policy), "--yes")
+        assert "champion" in own.plinth(workspace, "run", "-r", str(path)).stdout
+    finally:
+        own.plinth(workspace, "down")
     with (own.packages / "plinth_example" / "typos.py").open("a") as stream:
         stream.write("\n# changed\n")
     after = json.loads(own.plinth(workspace, "status", "-r", str(path), "--json").stdout)
