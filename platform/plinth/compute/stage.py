@@ -1,7 +1,7 @@
 """Run a step over items through the step cache, and build the manifest of what came out.
 
-A stage is: cut the work into items, `run_items`, `manifest`. Only items without a record are run, so a
-crashed stage resumes at the part it was on and one new part costs only itself.
+A stage is: cut the work into items, `run_items`, `manifest`; or `cached`, where it is not for workers. Only items
+without a record are run, so a crashed stage resumes at the part it was on and one new part costs only itself.
 """
 
 from __future__ import annotations
@@ -79,6 +79,19 @@ def run_items(
             for _ in ctx.engine.map(call, tasks, timeout_s=timeout_s, done=done):
                 pass
     return [parts for parts in found if parts is not None]
+
+
+def cached(
+    ctx: Context, step: Step, inputs: Iterable[Manifest | str], make: Callable[[], Sequence[Part]]
+) -> tuple[Part, ...]:
+    """The parts of a step that is done in this process: cached where a record exists, made where not.
+
+    Args:
+        inputs: manifests or digests that identify what the step reads, in order.
+    """
+    key = step.key([one if isinstance(one, str) else one.digest for one in inputs])
+    found = ctx.cache.get(key)
+    return ctx.cache.put(key, make()) if found is None else found
 
 
 def manifest(

@@ -55,15 +55,15 @@ def run(
     inputs |= {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
     if protected is not None and sets:
         inputs |= {"protected": protected} | {f"protected/{name}": made for name, made in sorted(sets.items())}
-    read = [each.digest for each in inputs.values()]
-    step, scores = Step(name=ASSET, version=VERSION, params=params.of_held_out()), _scores(params)
-    key = step.key([*read, ledger.digest])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        measured = ctx.cache.get(scores.key(read))
-        if measured is None:
-            measured = ctx.cache.put(scores.key(read), _measured(ctx, params, checkpoint, curated, protected, sets))
-        parts = ctx.cache.put(key, (_sliced(ctx, params, ledger, measured[0]), *measured[1:]))
+    step, read = Step(name=ASSET, version=VERSION, params=params.of_held_out()), tuple(inputs.values())
+
+    def sliced() -> list[Part]:
+        first, *more = stage.cached(
+            ctx, _scores(params), read, lambda: _measured(ctx, params, checkpoint, curated, protected, sets)
+        )
+        return [_sliced(ctx, params, ledger, first), *more]
+
+    parts = stage.cached(ctx, step, (*read, ledger), sliced)
     return stage.manifest(ASSET, step, inputs | {"ledger": ledger}, parts, _stats(ctx, parts))
 
 
@@ -74,8 +74,9 @@ def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: M
         CheckpointError, StageError, TrainingError: as `run`.
     """
     inputs = {"checkpoint": checkpoint} | {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
-    key = _scores(params).key([each.digest for each in inputs.values()])
-    parts = ctx.cache.get(key) or ctx.cache.put(key, _measured(ctx, params, checkpoint, curated, None, None))
+    parts = stage.cached(
+        ctx, _scores(params), inputs.values(), lambda: _measured(ctx, params, checkpoint, curated, None, None)
+    )
     stats = {"overall": totals.row(read_table(ctx.store, parts[0]))}
     return stage.manifest(PARENT, _scores(params), inputs, parts, stats)
 

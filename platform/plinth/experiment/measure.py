@@ -53,17 +53,17 @@ def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> P
         CheckpointError, TrainingError: the model could not be loaded or evaluated.
     """
     step = Step(name="experiment/scores", version=SCORES_VERSION)
-    key = step.key([checkpoint.digest, *(sets[name].digest for name in sorted(sets))])
-    known = ctx.cache.get(key)
-    if known is None:
+
+    def scored() -> list[Part]:
         items = _items(ctx, sets)
         with ModelEngine.of(ctx, checkpoint, label="test text") as engine:
             found = engine.documents(items.column("text").to_pylist())
         data = [text.encode() for text in items.column("text").to_pylist()]
         table = items.drop_columns(["text"]).append_column("bytes", pa.array([len(one) for one in data], pa.int64()))
         table = table.append_column("bits", pa.array(on_grid(found.bits)))
-        known = ctx.cache.put(key, [write_table(ctx.store, SCORES, table.cast(COLUMNS))])
-    return known[0]
+        return [write_table(ctx.store, SCORES, table.cast(COLUMNS))]
+
+    return stage.cached(ctx, step, (checkpoint, *(sets[name] for name in sorted(sets))), scored)[0]
 
 
 def texts(ctx: Context, sets: Mapping[str, Manifest]) -> list[str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.stage import cached, manifest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.columns import chosen
 from plinth.evaluation.comparison.pairs import Pairs, align
@@ -22,10 +22,10 @@ from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.evaluation.measurement import MEASUREMENTS, Figures, Measurement, Stats, single
 from plinth.recipe.recipe import Recipe
-from plinth.records import Frozen, Manifest, Step
+from plinth.records import Frozen, Manifest, Part, Step
 from plinth.report.evaluation.data import Section
 from plinth.report.evaluation.sections import group, measure
-from plinth.storage.parts import named_table, write_table
+from plinth.storage.parts import named_table, read_table, write_table
 from plinth.storage.store import Store
 from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.stage import Inputs, Say, Stage
@@ -91,16 +91,16 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _make(params: Typos, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     step = Step(name=NAME, version=MEASUREMENTS[NAME].version, params=params.model_dump(mode="json"))
-    key = step.key([inputs["checkpoint"].digest])
-    parts = ctx.cache.get(key)
-    if parts is None:
+
+    def measured() -> list[Part]:
         texts = [text for one in SENTENCES for text in (one, with_typos(one, params.every))]
         with ModelEngine.of(ctx, inputs["checkpoint"], label=NAME) as engine:
             bits = engine.documents(texts).bits
         table = pa.table({"item": SENTENCES, "more": bits[1::2] - bits[::2]})
-        parts = ctx.cache.put(key, (write_table(ctx.store, TABLE, table),))
-    found = named_table(ctx.store, manifest(NAME, step, dict(inputs), parts, {}), TABLE)
-    return manifest(NAME, step, dict(inputs), parts, summary(found))
+        return [write_table(ctx.store, TABLE, table)]
+
+    parts = cached(ctx, step, [inputs["checkpoint"]], measured)
+    return manifest(NAME, step, dict(inputs), parts, summary(read_table(ctx.store, parts[0])))
 
 
 def summary(table: pa.Table) -> dict[str, Any]:

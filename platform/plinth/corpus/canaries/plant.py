@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.stage import cached, manifest
 from plinth.corpus.canaries import generate
 from plinth.corpus.canaries.generate import Canary, Lexis
 from plinth.corpus.canaries.parameters import BUCKET, LONGEST, SHORTEST, Canaries, document_tokens
@@ -88,17 +88,17 @@ def run(
     places = {"document_tokens": size, "sequence_tokens": sequence_tokens, "concatenated": concatenated}
     facts = params.model_dump(mode="json") | places
     step = Step(name="canaries", version=VERSION, params=facts)
-    key = step.key([tokenizer.digest])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        made = generate.canaries(params, size - 1, lexis)
+
+    def made() -> list[Part]:
+        own = generate.canaries(params, size - 1, lexis)
         lead = generate.texts([f"filler {params.seed} first"] if concatenated else [], size, lexis)
-        missing = -(copies_of(made) + len(lead)) % (sequence_tokens // size)
+        missing = -(copies_of(own) + len(lead)) % (sequence_tokens // size)
         rest = generate.texts([f"filler {params.seed} {number}" for number in range(missing)], size - 1, lexis)
-        documents = _documents(params, made, lead, rest)
+        documents = _documents(params, own, lead, rest)
         references = generate.references(params, size - 1, lexis)
-        parts = (_write(ctx.store, documents), _write_table(ctx.store, made, references))
-        ctx.cache.put(key, parts)
+        return [_write(ctx.store, documents), _write_table(ctx.store, own, references)]
+
+    parts = cached(ctx, step, [tokenizer], made)
     stats = {**parts[0].stats, **parts[1].stats, "document_tokens": size, "seed": params.seed}
     stats["repetitions"] = list(params.repetitions)
     return manifest(ASSET, step, {"tokenizer": tokenizer}, parts, stats)

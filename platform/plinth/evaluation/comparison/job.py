@@ -58,10 +58,8 @@ def run(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Manifest:
     for asset in sorted(set(a.measured) & set(b.measured)):
         if readers.reader(asset) is not None:
             inputs |= {f"a/{asset}": a.measured[asset], f"b/{asset}": b.measured[asset]}
-    key = step.key([f"{name} {made.digest}" for name, made in inputs.items()])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        parts = ctx.cache.put(key, (_compared(ctx, a, b),))
+    named = [f"{name} {made.digest}" for name, made in inputs.items()]
+    parts = stage.cached(ctx, step, named, lambda: [_compared(ctx, a, b)])
     return stage.manifest(ASSET, step, inputs, parts, parts[0].stats)
 
 

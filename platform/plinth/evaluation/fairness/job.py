@@ -71,11 +71,9 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
     step = Step(name=ASSET, version=VERSION, params=facts, libraries=_libraries(judge))
     inputs: dict[str, Manifest | str] = {"checkpoint": checkpoint, **files}
     inputs |= dict(judge.resources) if judge else {}
-    key = step.key([one if isinstance(one, str) else one.digest for one in inputs.values()])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        parts = _measured(ctx, params, checkpoint, judge, known, rejects)
-        ctx.cache.put(key, parts)
+    parts = stage.cached(
+        ctx, step, inputs.values(), lambda: _measured(ctx, params, checkpoint, judge, known, rejects)
+    )
     scored = read_table(ctx.store, parts[0])
     stats: dict[str, Any] = {
         "attributes": bias.by_attribute(known, scored["favoured"].to_numpy()),

@@ -70,11 +70,7 @@ def measured(ctx: Context, engine: ModelEngine, model: str, canaries: Manifest, 
     Raises:
         TrainingError, CheckpointError: the model cannot be scored.
     """
-    key = _step(seen).key([model, canaries.digest])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        parts = ctx.cache.put(key, (_scored(ctx, engine, canaries, seen),))
-    return parts[0]
+    return stage.cached(ctx, _step(seen), [model, canaries], lambda: [_scored(ctx, engine, canaries, seen)])[0]
 
 
 def _step(seen: Mapping[int, int]) -> Step:

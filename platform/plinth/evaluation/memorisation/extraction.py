@@ -87,13 +87,12 @@ def run(
     inputs = {"checkpoint": checkpoint, "tokenizer": trained, "ledger": ledger, "mixture": taken.mixture}
     inputs |= {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
     inputs |= {f"{bucket}/shards": made for bucket, made in sorted(shards.items())}
-    key = step.key([*(made.digest for made in inputs.values()), *sorted(listed)])
-    parts = ctx.cache.get(key)
-    if parts is None:
+
+    def tried() -> list[Part]:
         chosen, counted = _windows(ctx, params, trained, ledger, curated, shards, taken, listed)
-        part = _written(ctx, params, checkpoint, chosen)
-        parts = (part.model_copy(update={"stats": counted}),)
-        ctx.cache.put(key, parts)
+        return [_written(ctx, params, checkpoint, chosen).model_copy(update={"stats": counted})]
+
+    parts = stage.cached(ctx, step, (*inputs.values(), *sorted(listed)), tried)
     counted = dict(parts[0].stats)
     stats = summary(read_table(ctx.store, parts[0]), counted.pop("asked")) | counted
     stats |= {"prefix_tokens": params.prefix_tokens, "suffix_tokens": params.suffix_tokens, "seed": params.seed}

@@ -89,11 +89,8 @@ def run(
     step = step.model_copy(update={"libraries": detector.libraries})
     inputs: dict[str, Manifest] = {"checkpoint": checkpoint, **dict(detector.resources)}
     inputs |= {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
-    key = step.key([f"{detector.facts['version']}", *(made.digest for made in inputs.values())])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        parts = _measured(ctx, params, checkpoint, curated, detector)
-        ctx.cache.put(key, parts)
+    read: list[Manifest | str] = [f"{detector.facts['version']}", *inputs.values()]
+    parts = stage.cached(ctx, step, read, lambda: _measured(ctx, params, checkpoint, curated, detector))
     stats = summary(*(read_table(ctx.store, part) for part in parts))
     stats |= {"seed": params.seed, "level": LEVEL, "detector": detector.facts}
     return stage.manifest(ASSET, step, inputs, parts, stats)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.stage import cached, manifest
 from plinth.evaluation.engine import encode
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
@@ -48,11 +48,12 @@ def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) 
     step = Step(name=ASSET, version=VERSION)
     answers = Step(name=f"{ASSET}/answers", version=VERSION)
     inputs = {"checkpoint": checkpoint, probe_sets.ASSET: sets, "protected": compared}
-    key, asked = step.key([one.digest for one in inputs.values()]), answers.key([checkpoint.digest, sets.digest])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        found = ctx.cache.get(asked) or ctx.cache.put(asked, (_answers(ctx, checkpoint, sets),))
-        parts = ctx.cache.put(key, (_with_statuses(ctx, found[0], compared),))
+
+    def made() -> list[Part]:
+        (found,) = cached(ctx, answers, [checkpoint, sets], lambda: [_answers(ctx, checkpoint, sets)])
+        return [_with_statuses(ctx, found, compared)]
+
+    parts = cached(ctx, step, inputs.values(), made)
     rows = read_table(ctx.store, parts[0]).to_pylist()
     return manifest(ASSET, step, inputs, parts, tables.statistics_of(rows))
 

@@ -16,7 +16,7 @@ from plinth.evaluation.proxies.checks import END, passes
 from plinth.evaluation.proxies.families import Proxy, proxies
 from plinth.evaluation.proxies.parameters import Proxies
 from plinth.evaluation.statistics import Estimate, mean, ratio, share
-from plinth.records import Manifest, Step
+from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import write_table
 
 ASSET = "proxies"
@@ -52,13 +52,15 @@ def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
     """
     libraries = fingerprint.libraries("jsonschema")
     step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"), libraries=libraries)
-    parts = ctx.cache.get(key := step.key([checkpoint.digest]))
-    if parts is None:
+
+    def made() -> list[Part]:
         asked = proxies(params.items, params.seed)
         with ModelEngine.of(ctx, checkpoint, label=ASSET) as engine:
             rows = answered(engine, asked, params.max_tokens)
         table = pa.Table.from_pylist(rows, schema=ITEMS)
-        parts = ctx.cache.put(key, (write_table(ctx.store, "items.parquet", table, stats=summary(rows, params.seed)),))
+        return [write_table(ctx.store, "items.parquet", table, stats=summary(rows, params.seed))]
+
+    parts = stage.cached(ctx, step, [checkpoint], made)
     return stage.manifest(ASSET, step, {"checkpoint": checkpoint}, parts, parts[0].stats)
 
 

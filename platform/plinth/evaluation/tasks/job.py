@@ -62,10 +62,7 @@ def run(ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: M
     """
     step = _step(params, {"tasks": list(params.tasks)})
     inputs = {"checkpoint": checkpoint, f"task_files/{name}": files}
-    key = step.key([one.digest for one in inputs.values()])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        parts = ctx.cache.put(key, _Harness(ctx, name, params, checkpoint, files).parts())
+    parts = stage.cached(ctx, step, inputs.values(), _Harness(ctx, name, params, checkpoint, files).parts)
     tasks = {part.name.removesuffix(".parquet"): dict(part.stats) for part in parts}
     stats = {"tasks": tasks, "damaged": sum(one["damaged"] for one in tasks.values()), "seed": params.seed}
     return stage.manifest(f"tasks/{name}", step, inputs, parts, stats)

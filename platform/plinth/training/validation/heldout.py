@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.stage import cached, manifest
 from plinth.errors import RecipeError, StageError, TrainingError
 from plinth.evaluation.slices.documents import Document, choose
 from plinth.records import Manifest, Part, Step
@@ -79,11 +79,8 @@ def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], t
     wanted = {name: curated[name] for name in sorted(params.slices or curated)}
     step = Step(name="run.heldout", version=VERSION, params={"bytes_per_slice": params.bytes_per_slice})
     named = {f"{name}/curated": made for name, made in wanted.items()}
-    key = step.key([*(digest for pair in named.items() for digest in (pair[0], pair[1].digest)), trained.digest])
-    parts = ctx.cache.get(key)
-    if parts is None:
-        parts = (_tokenised(ctx, params, wanted, trained),)
-        ctx.cache.put(key, parts)
+    read = (*(one for pair in named.items() for one in pair), trained)
+    parts = cached(ctx, step, read, lambda: [_tokenised(ctx, params, wanted, trained)])
     stats = _stats(read_table(ctx.store, parts[0]), list(wanted))
     stats |= {"end_of_text": trained.stats["end_of_text"]}
     made = manifest(ASSET, step, {**named, "tokenizer": trained}, parts, stats)

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.compute.stage import manifest
+from plinth.compute.stage import cached, manifest
 from plinth.evaluation.engine import encode
 from plinth.evaluation.engine.batches import plan
 from plinth.evaluation.engine.encode import ScoredStream
@@ -111,17 +111,17 @@ def prepare(
     """
     step = Step(name="run.probes", version=VERSION, params=budget._asdict())
     inputs = {**sources, "tokenizer": trained}
-    key = step.key([made.digest for made in inputs.values()])
-    parts = ctx.cache.get(key)
-    if parts is None:
+
+    def planned() -> Sequence[Part]:
         (file,) = trained.named(tokenizer.FILE)
         model, start = load_tokenizer(ctx.store, file.blob), int(trained.stats["end_of_text"])
         streams = encode.requests(model, start, [Request(*pair) for pair in requests(items)])
         fit = fitting(items, [len(one.ids) - 1 for one in streams], budget.sequence_tokens)
         asked = [stream for own, fits in zip(_by_item(items, streams), fit, strict=True) if fits for stream in own]
         kept = [one for one, fits in zip(items, fit, strict=True) if fits]
-        parts = _written(ctx, kept, choose(kept, asked, budget), too_long=fit.count(False))
-        ctx.cache.put(key, parts)
+        return _written(ctx, kept, choose(kept, asked, budget), too_long=fit.count(False))
+
+    parts = cached(ctx, step, inputs.values(), planned)
     made = manifest(ASSET, step, inputs, parts, _stats(parts, budget))
     ctx.refs.save(made)
     return made
