@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,23 @@ def test_one_process_stores_and_shows_the_suites_of_a_run_and_one_that_dies_is_a
     (root / "gx").write_text("no folder")
     data_docs.file(Workspace(root), lost)
     assert data_docs.finish() == ["the Data Docs are incomplete: their process ended with 1"]
+
+
+def test_the_process_answers_what_differs_once() -> None:
+    """Where Great Expectations finds a failure that the run did not; the next question hears of it no more."""
+    suite = Suite("s", [{"a": 1}], [between("a", 0, 2)])
+    code = (
+        "from plinth_assets.framework import data_docs as d\n"
+        "d.store = lambda suite, root: frozenset({('ExpectColumnValuesToBeBetween', d._arguments("
+        "suite.expectations[0].arguments))})\n"
+        "d.write_pages = lambda root, suites: None\n"
+        "d.main()\n"
+    )
+    asked = json.dumps({"root": "/nowhere", "suite": asdict(suite)}) + "\n\n\n"
+    done = subprocess.run([sys.executable, "-c", code], input=asked, capture_output=True, text=True, check=True)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert [one.partition(" about ")[0] for one in first] == ["s: Great Expectations decides differently"]
+    assert second == []
 
 
 def test_a_verdict_that_differs_is_named() -> None:

@@ -187,6 +187,7 @@ class BurnRate(Condition):
     Attributes:
         good, total: series that grow by rank-seconds; the account may take some of them back.
         objective: share that has to be good over `period_s`.
+        least: total, all series together, below which nothing is said: the start of a first run is not judged.
     """
 
     good: SeriesSelector
@@ -194,6 +195,7 @@ class BurnRate(Condition):
     objective: float = Field(gt=0, lt=1)
     period_s: float = Field(gt=0)
     windows: tuple[BurnWindow, ...]
+    least: float = Field(0.0, ge=0)
 
     def threshold(self, pair: BurnWindow) -> float:
         """The bad share above which a pair's condition holds; at 1 and above it never does."""
@@ -201,9 +203,11 @@ class BurnRate(Condition):
 
     @property
     def expression(self) -> str:
+        enough = [f"(sum({self.total.text}) >= {number(self.least)})"] if self.least else []
         return " or ".join(
             " and ".join(
-                f"({self._bad(window)} > {number(self.threshold(pair))})" for window in (pair.long_s, pair.short_s)
+                [f"({self._bad(window)} > {number(self.threshold(pair))})" for window in (pair.long_s, pair.short_s)]
+                + enough
             )
             for pair in self.windows
         )
@@ -213,6 +217,8 @@ class BurnRate(Condition):
         return (self.good, self.total)
 
     def vector(self, series: SampledSeries, time: float) -> Vector:
+        if self.least and sum(self.total.at(series, time).values()) < self.least:
+            return {}
         for pair in self.windows:
             long, short = (self._bad_share(series, time, window) for window in (pair.long_s, pair.short_s))
             if long > self.threshold(pair) and short > self.threshold(pair):

@@ -163,7 +163,10 @@ def _service(wanted: Objectives) -> Iterator[Alert]:
         ("GoodputBurnsSlowly", "ticket", TICKET_WINDOWS),
     )
     for name, severity, windows in burning:
-        burn = BurnRate(good=good, total=total, objective=wanted.goodput, period_s=period, windows=windows)
+        burn = BurnRate(
+            good=good, total=total, objective=wanted.goodput, period_s=period, windows=windows,
+            least=wanted.minimum_s("goodput"),
+        )  # fmt: skip
         slowest = max(pair.long_s for pair in windows)
         yield _alert(
             name, severity, "training", burn,

@@ -263,7 +263,7 @@ def _random_alerts(drawn: random.Random) -> list[Alert]:
         compared(Ratio, whole=n),
         Missing(of=n),
         Missing(of=n, active=True),
-        BurnRate(good=m, total=n, objective=0.9, period_s=86400, windows=(pair,)),
+        BurnRate(good=m, total=n, objective=0.9, period_s=86400, windows=(pair,), least=drawn.choice([0, 4, 900])),
     ]
     return [
         Alert(
