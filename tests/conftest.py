@@ -7,6 +7,7 @@
     properties  the same examples are drawn every time; `--hypothesis-profile explore` draws others
     sharing     files that several modules only read are made once for all test processes (shared.py)
     disk        nothing is flushed to it: no test cuts the power, and flushes are a quarter of the CPU of small stages
+    memory      a test process that has become large goes on in a fork of what was collected (forks.py)
     isolation   a test leaves the process as it was: signals, environment, threads, processes (isolation.py)
     order       test processes take whole modules, in order; a module that takes minutes must not start last, and
                 while the first makes the shared workspaces, the next make their own: none waits (LONGEST)
@@ -32,7 +33,7 @@ from plinth.compute import progress
 from plinth.compute.engine import LocalEngine
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
-from tests import isolation, services, shared
+from tests import forks, isolation, services, shared
 
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True, max_examples=50)
@@ -78,6 +79,8 @@ PEOPLE = ("ada@example.org", "anna@example.org", "ben@example.org", "bob@example
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(isolation.Isolation())
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist
+        config.pluginmanager.register(forks.Forks())
 
 
 @pytest.fixture(scope="session", autouse=True)
