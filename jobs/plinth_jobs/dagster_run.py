@@ -19,6 +19,7 @@ from plinth_jobs import definitions, queueing
 from plinth_jobs.instance import interruptible, of_code_location, open_instance
 from plinth_jobs.run_launcher import HOST, host
 from plinth_jobs.sensors.alarms import record_failure
+from plinth_jobs.sqlite_storage import kept_connections
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -42,6 +43,7 @@ def execute(
     session = Session(progress)
     with (
         progress.meter("assets", len(assets)) as session.assets,
+        kept_connections(),
         dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance,
     ):
         session.assets.advance(0, "starting Dagster")

@@ -24,6 +24,7 @@ from plinth.errors import PlinthError, RecipeError, not_installed
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import selected, stages
+from plinth_assets.framework import data_docs
 from plinth_assets.framework.stage import Stage
 from plinth_assets.framework.up_to_date import decide
 from plinth_jobs import policies, results, workspace_index
@@ -91,6 +92,8 @@ def run(
             say(elsewhere(len(others)))
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
         check_installed(recipe, making, {_group(chosen, asset) for asset in making})
+        if not compute.share and any(stage.suite for stage in chosen if stage.asset in making):
+            data_docs.begin()
         warned = _execute(ctx, recipe, making, compute) if making else ()
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
         with progress.meter("release and pages", 3) as meter:

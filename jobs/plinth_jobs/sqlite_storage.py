@@ -1,6 +1,7 @@
-"""Dagster's SQLite databases, with one engine of SQLAlchemy per database.
+"""Dagster's SQLite databases, with one engine of SQLAlchemy per database, and its migrations read once.
 
-Dagster makes an engine for every read and every event, and each engine compiles its statements anew.
+Dagster makes an engine for every read and every event, and each engine compiles its statements anew. Alembic reads all
+migrations (ninety files) at every look at the version of a database.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._core.storage.runs import SqliteRunStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
@@ -19,9 +22,52 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine
 
 
 @lru_cache(maxsize=32)
-def _engine(database: str) -> Engine:
+def _idle_engine(database: str) -> Engine:
     """The engine of a database. It keeps no connection, so that forks and deleted files do no harm."""
     return create_engine(database, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
+
+
+class _Kept:
+    """Engines that keep their connections, by database, while `kept_connections` lasts."""
+
+    engines: ClassVar[dict[str, Engine] | None] = None
+
+
+@contextmanager
+def kept_connections() -> Iterator[None]:
+    """Keep connections open while a run lasts: SQLite writes its log back and deletes it when the last one closes."""
+    if _Kept.engines is not None:  # by another thread
+        yield
+        return
+    engines = _Kept.engines = dict[str, Engine]()
+    try:
+        yield
+    finally:
+        _Kept.engines = None
+        for engine in engines.values():
+            engine.dispose()
+
+
+def _engine(database: str) -> Engine:
+    kept = _Kept.engines
+    if kept is None:
+        return _idle_engine(database)
+    if database not in kept:
+        kept[database] = create_engine(database, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
+    return kept[database]
+
+
+_read = ScriptDirectory.from_config
+_MIGRATIONS = dict[str | None, ScriptDirectory]()
+
+
+def _read_once(config: Config) -> ScriptDirectory:
+    """The migrations that a configuration names."""
+    place = config.get_main_option("script_location")
+    return _MIGRATIONS[place] if place in _MIGRATIONS else _MIGRATIONS.setdefault(place, _read(config))
+
+
+ScriptDirectory.from_config = _read_once  # type: ignore[method-assign]
 
 
 class SqliteEvents(SqliteEventLogStorage):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,7 +95,7 @@ def test_the_process_answers_what_differs_once() -> None:
         "from plinth_assets.framework import data_docs as d\n"
         "d.store = lambda suite, root: frozenset({('ExpectColumnValuesToBeBetween', d._arguments("
         "suite.expectations[0].arguments))})\n"
-        "d.write_pages = lambda root, suites: None\n"
+        "d._great_expectations = d.write_pages = lambda *_: None\n"
         "d.main()\n"
     )
     asked = json.dumps({"root": "/nowhere", "suite": asdict(suite)}) + "\n\n\n"
@@ -102,6 +103,21 @@ def test_the_process_answers_what_differs_once() -> None:
     first, second = map(json.loads, done.stdout.splitlines())
     assert [one.partition(" about ")[0] for one in first] == ["s: Great Expectations decides differently"]
     assert second == []
+
+
+def test_a_process_that_was_begun_in_vain_is_ended_at_once(
+    root: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    data_docs.begin()
+    data_docs.begin()
+    assert len(started) == 1
+    assert data_docs.finish() == []
+    data_docs.end()
+    assert started[0].returncode == -signal.SIGKILL
+    data_docs.begin()
+    data_docs.file(Workspace(root), Suite("first", ROWS, [rows_between(2, 2)]))
+    assert data_docs.finish() == []
+    assert len(started) == 2
 
 
 def test_a_verdict_that_differs_is_named() -> None:

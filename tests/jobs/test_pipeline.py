@@ -12,6 +12,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
+from plinth_assets.framework.up_to_date import Decision
+from plinth_jobs import pipeline
 from plinth_registry.server import stop_server
 from tests import tiny_corpus
 from tests.golden import commands
@@ -198,3 +200,16 @@ def test_dagster_has_recorded_checks_metadata_and_data_versions(released):
             materialization = event.dagster_event.step_materialization_data.materialization
             assert materialization.tags["dagster/data_version"] == digest
             assert materialization.metadata["data_version"].value == digest
+
+
+def test_great_expectations_is_imported_while_dagster_is(tmp_path, monkeypatch):
+    begun, at_start = list[str](), list[bool]()
+    monkeypatch.setattr(pipeline.data_docs, "begin", lambda: begun.append("begun"))
+    monkeypatch.setattr(pipeline, "_execute", lambda *_: at_start.append(bool(begun)) or ())
+    tiny_corpus.write(tmp_path / "input")
+    pipeline.run(tmp_path, conftest.RECIPE, ("web/sources",))
+    assert at_start == [True]
+    begun.clear()
+    monkeypatch.setattr(pipeline, "decide", lambda *_: Decision(stale=(), fresh=("web/sources",)))
+    pipeline.run(tmp_path, conftest.RECIPE, ("web/sources",))
+    assert (begun, at_start) == ([], [True])  # nothing is made

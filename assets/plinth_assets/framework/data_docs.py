@@ -1,13 +1,15 @@
 """Data Docs: Great Expectations evaluates the suites of a run again, keeps their results and writes their pages.
 
 GX takes seconds to import and a tenth of a second per suite, so one process does it for a run, while the run goes on:
-`file` sends it a suite that `evaluate` has decided on, `finish` waits for the pages and returns what GX decides
-differently. The process ends when its input does, so a run that is killed has the pages of the suites that it reached.
+`begin` has it import GX, `file` sends it a suite that `evaluate` has decided on, `finish` waits for the pages and
+returns what GX decides differently. The process ends when its input does, so a run that is killed has the pages of the
+suites that it reached.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -45,13 +47,18 @@ _NAMED = frozenset({"column", "column_A", "column_B", "min_value", "max_value"})
 
 
 class _Writer:
-    """The process that shows what this one decides, from the first suite on; it stays for the next run in this process.
-    Arms of an experiment file from several threads."""
+    """The process that shows what this one decides; it stays for the next run in this process. Arms of an experiment
+    file from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._filed = False
+
+    def begin(self) -> None:
+        """Start the process before there is a suite: it imports GX on another core while the run is prepared."""
+        with self._lock:
+            self._process = self._process or _started()
 
     def file(self, workspace: Workspace, suite: Suite) -> None:
         """Have a suite of the workspace evaluated and shown."""
@@ -85,6 +92,7 @@ class _Writer:
         """End the process, after the pages of what was filed."""
         self.finish()
         if self._process is not None:
+            self._process.kill()  # without a suite it may be importing still
             self._process.communicate()
             self._process = None
 
@@ -110,7 +118,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 _WRITER = _Writer()
-file, finish, end = _WRITER.file, _WRITER.finish, _WRITER.end
+begin, file, finish, end = _WRITER.begin, _WRITER.file, _WRITER.finish, _WRITER.end
 atexit.register(end)
 
 
@@ -121,6 +129,10 @@ def main() -> None:
     stored, differing = defaultdict[Path, list[str]](list), list[str]()
     with os.fdopen(os.dup(1), "w", buffering=1) as answers, open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)  # GX prints
+        gc.disable()  # a fifth of the time that the import takes is collections
+        _great_expectations()
+        gc.freeze()
+        gc.enable()
         for line in sys.stdin.buffer:
             if line.strip():
                 given = json.loads(line)
@@ -232,7 +244,6 @@ def _docs(root: Path) -> Any:
 
 def _context(root: Path, in_memory: Iterable[str]) -> Any:
     """A GX context whose stores are files of the workspace, except those named."""
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     gx = _great_expectations()
     from great_expectations.data_context.types.base import (
         DataContextConfig,
@@ -281,6 +292,7 @@ def put_off(names: Iterable[str]) -> Iterator[None]:
 
 def _great_expectations() -> Any:
     """GX, without its tests of distributions, their charts, and jsonschema's grammar of IRIs: 3/5 of its CPU time."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     with put_off(PUT_OFF):
         import great_expectations
     return great_expectations
