@@ -174,7 +174,12 @@ def has(command: click.Command, option: str) -> bool:
 
 def shapes(text: str, workspace: Path, out: Path, run: Callable[..., Any]) -> dict[str, Any]:
     """The shape of every answer, by command; of a call that fails, the last line of its error."""
+    from plinth.storage.workspace import Workspace
+    from plinth_registry.server import ensure_server
+
     given, known = _given(workspace, out), with_json()
+    if "down" in calls(text):
+        ensure_server(Workspace(workspace))  # which it lists
     found = dict[str, Any]()
     for name, words in calls(text).items():
         words = [word.format_map(given) for word in words]
