@@ -26,8 +26,8 @@ from plinth.training.initial.parameters import InitialWeights
 from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
-from plinth_registry import taint
-from plinth_registry.released import record_of, standing_of, verify_release
+from plinth_registry import releases, taint
+from plinth_registry.released import verify_release
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -115,7 +115,7 @@ def vocabulary(ctx: Context, params: InitialWeights) -> int:
 def _version(ctx: Context, target: str) -> tuple[str, str]:
     """Name and number of `NAME@PLACE` or `NAME/VERSION`."""
     name, at, which = target.rpartition("@") if "@" in target else target.rpartition("/")
-    version = standing_of(ctx, name).aliases.get(which) if at == "@" else which
+    version = releases.history(ctx, name).standing.aliases.get(which) if at == "@" else which
     if not name or not version:
         raise MissingError(
             f"no release {target!r}",
@@ -185,7 +185,8 @@ def _meant(params: InitialWeights, ctx: Context) -> str:
         files = sorted(path for path in _folder(ctx, params.folder).iterdir() if path.is_file())
         return fingerprint.digest([[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files])
     if params.release:
-        return record_of(ctx, *_version(ctx, params.release)).candidate["checkpoint"]
+        name, version = _version(ctx, params.release)
+        return releases.history(ctx, name).releasing(name, version).candidate["checkpoint"]
     if (mean := _mean(ctx, params.checkpoint or "")) is not None:
         return mean.digest
     run, step = _run(ctx, params.checkpoint or "")

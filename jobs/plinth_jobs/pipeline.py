@@ -148,14 +148,13 @@ def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
     """The champion, the last movement of the release, and the gates that block candidates."""
     from plinth_assets.candidate import waiting
     from plinth_registry import api
-    from plinth_registry.standing import standing
 
     history = api.history(ctx, recipe)
     held = waiting(ctx, recipe)
     shown = {"waiting": held} if held != "no candidate" else {}
     if not history:
         return shown
-    last, places = history[-1], standing(history)
+    last, places = history[-1], history.standing
     version = places.champion or places.canary
     return {
         "release": f"{last.model} version {version}" if version else f"{last.model}: no version",

@@ -41,8 +41,8 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     scores        what tasks and proxies measured, as metrics of the model with their data
     timeline      step events of a run -> metrics, each once
     releases      records of every movement, with person and reason, and their signed head
+    history       those records as a value: which version is champion, on trial or gone
     taint         marks and their lifting, signed; everything downstream of them
-    standing      which version is champion, on trial or gone: a pure function of those records
     approval      decisions of people: signed statements, or tags set in the MLflow UI behind its login
     page_links    links from MLflow to the pages of the workspace
     mirror        MLflow's aliases after them, repaired and reported

@@ -30,10 +30,10 @@ from plinth_registry.candidate import Candidate, CandidateRun, Facts
 from plinth_registry.decisions import history, promote, repair, return_canary, rollback
 from plinth_registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
 from plinth_registry.gates import GateResult, summary
+from plinth_registry.history import ReleaseRecord
 from plinth_registry.promotion import CANARY, CHAMPION, Stage
-from plinth_registry.releases import ReleaseRecord, prove_log
+from plinth_registry.releases import prove_log
 from plinth_registry.review import CandidateStatus, approve, find_candidate, pending, ready, status, waive
-from plinth_registry.standing import standing
 
 __all__ = [
     "Candidate",
@@ -196,6 +196,6 @@ def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> canar
     Raises:
         GateError, SignatureError: see `canary.tick`.
     """
-    if standing(history(ctx, recipe)).canary is None:
+    if history(ctx, recipe).standing.canary is None:
         return None
     return canary.tick(ctx, mlflow_client.connect(ctx.workspace), recipe, by)

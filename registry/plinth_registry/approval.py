@@ -27,10 +27,10 @@ from plinth.trust import dsse
 from plinth.trust.authority import APPROVER
 from plinth.trust.clock import now
 from plinth.trust.pin import Trust, owner_file
+from plinth_registry import releases
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates import Approval
 from plinth_registry.login import log
-from plinth_registry.standing import ended_by
 
 PREDICATE = "urn:plinth:approval:v1"
 Decision = Literal["approved", "rejected"]
@@ -50,7 +50,7 @@ def sign(
     by, reason = by.strip(), reason.strip()
     if not reason:
         raise SignatureError(f"the decision of {by or 'nobody'} needs a reason", expected="why, in a sentence")
-    path, after = statement_path(ctx, candidate, by), ended_by(ctx, candidate)
+    path, after = statement_path(ctx, candidate, by), releases.ended_by(ctx, candidate.release, candidate.subjects)
     wanted = (decision, reason, policy, after)
     key = Trust.of(ctx.workspace).signer(APPROVER, by)
     if path.exists():
@@ -145,7 +145,7 @@ def collect(
     decisions: list[Approval] = []
     faults: list[str] = []
     holding: set[str] = set()
-    after = ended_by(ctx, candidate)
+    after = releases.ended_by(ctx, candidate.release, candidate.subjects)
     for path in sorted((ctx.workspace.approvals / candidate.key[:12]).glob("*.json")):
         try:
             found = verify_statement(ctx, path, candidate)

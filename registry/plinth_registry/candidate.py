@@ -76,6 +76,11 @@ class Candidate(Frozen):
     directory: Path
 
     @property
+    def release(self) -> str:
+        """The release that it is a candidate of."""
+        return self.model.removesuffix(SUFFIX)
+
+    @property
     def title(self) -> str:
         """Model, version and key for people."""
         return f"{self.model} version {self.version} ({self.key[:12]})"

@@ -24,9 +24,7 @@ from plinth.trust.authority import COMPLIANCE, PROMOTER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.pin import Trust
 from plinth_registry import mlflow_client, releases
-from plinth_registry.releases import ReleaseRecord
 from plinth_registry.signed_log import CONSUMERS, FEED
-from plinth_registry.standing import standing
 
 #: Tags of a model in MLflow that was made of a release's checkpoint.
 PARENT, DIGEST = "parent", "digest"
@@ -158,7 +156,7 @@ def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
     is on trial, then the version of its place."""
     if consumer.model is None:
         return ()
-    places = standing(releases.history(ctx, consumer.model)).aliases
+    places = releases.history(ctx, consumer.model).standing.aliases
     trial = places["canary"] if consumer.canary else None
     own = None if consumer.place == "canary" else places[consumer.place]
     return tuple(dict.fromkeys(version for version in (trial, own) if version is not None))
@@ -176,7 +174,7 @@ def version_for(ctx: Context, release: str, name: str) -> str:
             served, place = versions_now(ctx, one), one.place
             break
     else:
-        champion, place = standing(releases.history(ctx, release)).champion, "champion"
+        champion, place = releases.history(ctx, release).standing.champion, "champion"
         served = () if champion is None else (champion,)
     if not served:
         raise MissingError(f"{release} has no {place} for {name}", remedy="`plinth consumer list` shows who uses what")
@@ -215,11 +213,11 @@ def _content(record: LogRecord) -> tuple[Literal["enrol", "leave"], Consumer]:
 
 def _service(ctx: Context, model: str) -> dict[str, Any]:
     name, _, place = model.partition("@")
-    known: tuple[ReleaseRecord, ...] = releases.history(ctx)
+    known = releases.history(ctx)
     models = {record.model for record in known}
     if name not in models:
         raise MissingError(f"no release {name}", remedy=nearest(name, models) or "`plinth status` lists releases")
-    places = standing([record for record in known if record.model == name]).aliases
+    places = known.of(name).standing.aliases
     if place and place not in places:
         raise MissingError(f"{name} has no place {place}", expected=" or ".join(places))
     return {"model": name, "place": place or "champion"}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth_registry import mirror, mlflow_client, promotion, registration, releases, review
+from plinth_registry.history import ReleaseHistory, ReleaseRecord
 from plinth_registry.promotion import CHAMPION, Stage
-from plinth_registry.releases import ReleaseRecord
 
 
 @mlflow_client.named("promote a candidate")
@@ -71,6 +71,6 @@ def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
     return mirror.missing(ctx, mlflow_client.connect(ctx.workspace), name) if releases.history(ctx, name) else ()
 
 
-def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:
+def history(ctx: Context, recipe: Recipe) -> ReleaseHistory:
     """Signed records of every promotion and rollback of a release, oldest first."""
     return releases.history(ctx, recipe.required_release().name)

@@ -39,7 +39,6 @@ from plinth_registry.gates.facts import (
 )
 from plinth_registry.gates.operation import ERROR_BUDGET
 from plinth_registry.recount.figures import differences
-from plinth_registry.standing import standing
 
 
 def gather(
@@ -135,7 +134,7 @@ def champion(ctx: Context, release: str, but: str) -> str:
     """
     history = releases.history(ctx, release)
     checkpoints = {record.version: record.candidate["checkpoint"] for record in history if record.version}
-    held = [checkpoints[version] for version in standing(history).champions]
+    held = [checkpoints[version] for version in history.standing.champions]
     return next((one for one in reversed(held) if one != but), "")
 
 

@@ -17,9 +17,8 @@ from plinth.report.impact_page import ConsumerRow, VersionRow
 from plinth_registry import audit_log, feed, impact, mlflow_client, policy, promotion, releases, taint, webhook
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.feed import FeedEntry
+from plinth_registry.history import ReleaseRecord
 from plinth_registry.registration import describe, locked
-from plinth_registry.releases import ReleaseRecord
-from plinth_registry.standing import standing
 
 #: Tag of a version in MLflow that a mark freezes; for people to read.
 TAG = "taint"
@@ -79,7 +78,7 @@ def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> Releas
         RegistryError: MLflow cannot be reached.
     """
     name = recipe.required_release().name
-    champion = standing(releases.history(ctx, name)).champion
+    champion = releases.history(ctx, name).standing.champion
     if entry.event != "tainted" or champion is None or f"{name}/{champion}" not in entry.versions:
         return None
     if policy.current(ctx, name).policy.tainted_champion == "stays":

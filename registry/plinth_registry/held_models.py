@@ -17,7 +17,6 @@ from plinth.records import Frozen
 from plinth_registry import releases
 from plinth_registry.exports.sealed import EXPORT_NOTES
 from plinth_registry.materialise import path_of
-from plinth_registry.standing import standing
 
 
 class HeldModel(Frozen):
@@ -79,7 +78,7 @@ def _releases(ctx: Context, digests: set[str]) -> Iterator[HeldModel]:
         if record.version is not None and record.candidate.get("checkpoint") in digests
     }
     for (model, version), digest in versions.items():
-        place = standing(record for record in history if record.model == model).place(version)
+        place = history.of(model).standing.place(version)
         yield HeldModel(kind="release", name=f"{model}/{version}", checkpoint=digest, now=place or "never released")
 
 

@@ -17,8 +17,7 @@ from plinth.operation import objectives
 from plinth.provenance.impact.descendants import descent
 from plinth.training.sinks.metric import MetricSample
 from plinth_registry import releases, service_levels, taint
-from plinth_registry.releases import ReleaseRecord
-from plinth_registry.standing import standing
+from plinth_registry.history import ReleaseHistory
 
 if TYPE_CHECKING:
     from plinth.recipe.recipe import Recipe
@@ -36,7 +35,7 @@ def release_samples(ctx: Context) -> Iterator[MetricSample]:
     yield MetricSample("plinth_taints", (), float(len(marks)))
     unfit = _unfit(ctx, marks)
     for model in sorted({record.model for record in history}):
-        yield from _release(model, [record for record in history if record.model == model], unfit)
+        yield from _release(model, history.of(model), unfit)
 
 
 def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterator[MetricSample]:
@@ -49,10 +48,8 @@ def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterato
         PlinthError: the recipe cannot be read.
         TrustError: the policy of the release, or its history, does not hold.
     """
-    by_model: dict[str, list[ReleaseRecord]] = {}
-    for record in releases.history(ctx):
-        by_model.setdefault(record.model, []).append(record)
-    if all(standing(records).canary is None for records in by_model.values()):
+    history = releases.history(ctx)
+    if all(history.of(model).standing.canary is None for model in {record.model for record in history}):
         return
     named = recipe()
     if named is None or named.release is None:
@@ -84,8 +81,8 @@ def level_samples(ctx: Context) -> Iterator[MetricSample]:
             yield MetricSample("plinth_error_budget_spent_ratio", (one.indicator,), one.spent)
 
 
-def _release(model: str, records: list[ReleaseRecord], unfit: frozenset[str]) -> Iterator[MetricSample]:
-    held = standing(records)
+def _release(model: str, records: ReleaseHistory, unfit: frozenset[str]) -> Iterator[MetricSample]:
+    held = records.standing
     for place, version in held.aliases.items():
         if version is not None:
             yield MetricSample("plinth_release_version", (model, place), float(version))

@@ -11,8 +11,7 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth_registry import mlflow_client, releases
-from plinth_registry.releases import ReleaseRecord
-from plinth_registry.standing import standing
+from plinth_registry.history import ReleaseRecord
 
 #: Tag of a version in a release's model that the promoter never released.
 FOREIGN = "unreleased"
@@ -31,7 +30,7 @@ def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
     shown = {which: str(version) for which, version in model.aliases.items()}
     there = {str(version.version): version for version in mlflow_client.versions(client, name)}
     differed = []
-    for which, wanted in standing(records).aliases.items():
+    for which, wanted in records.standing.aliases.items():
         if shown.get(which) == wanted:
             continue
         gone = ", which is not in MLflow" if wanted and wanted not in there else ""
@@ -54,7 +53,7 @@ def missing(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
     if mlflow_client.optional(lambda: client.get_registered_model(name)) is None:
         return (f"the registered model {name}",) if records else ()
     there = {str(version.version) for version in mlflow_client.versions(client, name)}
-    places = standing(records).aliases.items()
+    places = records.standing.aliases.items()
     return tuple(f"{name} version {wanted} ({which})" for which, wanted in places if wanted and wanted not in there)
 
 

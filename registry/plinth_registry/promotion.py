@@ -23,9 +23,8 @@ from plinth_registry import audit_log, incidents, judgement, mirror, mlflow_clie
 from plinth_registry import candidate as candidates
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
+from plinth_registry.history import ReleaseRecord
 from plinth_registry.registration import locked
-from plinth_registry.releases import ReleaseRecord
-from plinth_registry.standing import standing
 
 Stage = Literal["canary", "champion"]
 CANARY: Final = "canary"
@@ -87,12 +86,12 @@ def rollback(
     """
     name = recipe.required_release().name
     with _decided(ctx, AuditedAction("rollback", name, by, reason)) as asked:
-        now_held = released.standing_of(ctx, name)
-        champion = now_held.champion
+        history = releases.history(ctx, name)
+        champion = history.standing.champion
         if champion is None:
             mirror.repair(ctx, client, name)
             raise MissingError(f"{name} has no champion", remedy="promote a candidate first")
-        good = released.last_good(ctx, name, now_held)
+        good = released.last_good(ctx, name, history.standing)
         asked.subject = f"{name} version {champion} to {good or 'none'}"
         if good is None and not withdraw:
             raise GateError(
@@ -100,7 +99,7 @@ def rollback(
                 expected="an earlier champion that verifies and is not tainted",
                 remedy="roll back with withdraw to leave the release without one, or promote another candidate",
             )
-        about = released.record_of(ctx, name, good or champion).model_dump(include={"candidate", "candidate_version"})
+        about = history.releasing(name, good or champion).model_dump(include={"candidate", "candidate_version"})
         action = "rollback" if good else "withdrawn"
         moved = {"model": name, "version": good, "previous": champion, "by": by, "reason": reason, "at": now()}
         record = releases.append(ctx, action=action, goal=action, **moved, **about)
@@ -124,11 +123,11 @@ def return_canary(
     asked = AuditedAction("return", f"canary of {name}", by, reason)
     with _decided(ctx, asked):
         records = releases.history(ctx, name)
-        held = standing(records)
+        held = records.standing
         if version is not None and held.canary not in (version, None):
             raise MissingError(f"{name} version {version} is not on trial", found=f"version {held.canary} is")
         if held.canary is not None:
-            champion, about = held.champion, released.record_of(ctx, name, held.champion or held.canary)
+            champion, about = held.champion, records.releasing(name, held.champion or held.canary)
             moved = {"model": name, "version": champion, "previous": held.canary, "by": by, "reason": reason}
             candidate = about.model_dump(include={"candidate", "candidate_version"})
             record = releases.append(ctx, action="returned", goal="returned", at=now(), **moved, **candidate)
@@ -181,9 +180,10 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset
 def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
     """Record that a version takes a stage's place, unless it stands there or further already; MLflow follows."""
     name, version = facts["model"], facts["version"]
-    held = released.standing_of(ctx, name)
+    history = releases.history(ctx, name)
+    held = history.standing
     if version in (held.champion, held.canary if stage == CANARY else None):
-        last = released.record_of(ctx, name, version)
+        last = history.releasing(name, version)
     else:
         incidents.require_none(ctx)  # opened while the gates were judged, which takes minutes
         previous = held.champion

@@ -8,8 +8,7 @@ from plinth.provenance.statements import Chain
 from plinth_registry import approval, materialise, policy, releases, taint
 from plinth_registry import candidate as candidates
 from plinth_registry.candidate import Candidate
-from plinth_registry.releases import ReleaseRecord
-from plinth_registry.standing import PROMOTED, Place, Standing, standing
+from plinth_registry.history import Place, ReleaseRecord, Standing
 
 
 def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
@@ -20,8 +19,9 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
         SignatureError, LineageError: changed or incomplete.
         GateError: the promoter never released it, or it was rolled back, or it is tainted.
     """
-    record = record_of(ctx, name, version)
-    if standing_of(ctx, name).place(version) == "rolled back":
+    history = releases.history(ctx, name)
+    record = history.releasing(name, version)
+    if history.standing.place(version) == "rolled back":
         raise GateError(f"{name} version {version} was rolled back", remedy=f"use {name}@champion")
     found = _candidate_of(ctx, record)
     _require_decisions(ctx, record, found)
@@ -51,18 +51,6 @@ def _require_decisions(ctx: Context, record: ReleaseRecord, found: Candidate) ->
     releases.require_audited(ctx, record)
 
 
-def record_of(ctx: Context, name: str, version: str) -> ReleaseRecord:
-    """The newest record that released a version: a rollback to it, or the return of a canary, decides nothing about it.
-
-    Raises:
-        GateError: the promoter never released it.
-    """
-    for record in reversed(releases.history(ctx, name)):
-        if record.version == version and record.action in PROMOTED:
-            return record
-    raise never_released(name, version)
-
-
 def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | None] | None:
     """The newest record that released a candidate's checkpoint, with the place of that version now; None if there is
     none. A record of the candidate itself goes before one of another candidate with the same checkpoint.
@@ -70,20 +58,10 @@ def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | 
     Raises:
         SignatureError: the history does not hold.
     """
-    history = releases.history(ctx, found.model.removesuffix(candidates.SUFFIX))
+    history = releases.history(ctx, found.release)
     own = [one for one in history if one.version is not None and one.candidate.get("checkpoint") == found.checkpoint]
     last = max(own, key=lambda one: (one.candidate["candidate"] == found.key, one.number), default=None)
-    return None if last is None else (last, standing(history).place(str(last.version)))
-
-
-def never_released(name: str, version: str) -> GateError:
-    """The refusal of a version that no signed record names."""
-    return GateError(
-        f"{name} version {version} was never released",
-        found="no record signed by the promoter",
-        expected="a record in releases/",
-        remedy="do not use it; promote its candidate",
-    )
+    return None if last is None else (last, history.standing.place(str(last.version)))
 
 
 def settled(ctx: Context, name: str) -> frozenset[str]:
@@ -91,11 +69,6 @@ def settled(ctx: Context, name: str) -> frozenset[str]:
     records = releases.history(ctx, name)
     back = {record.previous for record in records if record.action == "returned"}
     return frozenset(r.candidate["candidate"] for r in records if r.action == r.goal or r.version in back)
-
-
-def standing_of(ctx: Context, name: str) -> Standing:
-    """What the signed history says now about the versions of a release."""
-    return standing(releases.history(ctx, name))
 
 
 def last_good(ctx: Context, name: str, held: Standing) -> str | None:

@@ -9,13 +9,12 @@ A head that nobody has signed again expires, and `refresh` signs it again (`plin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.records import Frozen
 from plinth.trust import log_head
 from plinth.trust.authority import PROMOTER
 from plinth.trust.log_head import LogHead
@@ -23,7 +22,7 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import SignedLog, anchor_of
 from plinth_registry import audit_log
 from plinth_registry.audit_log import AuditProof
-from plinth_registry.gates import Approval
+from plinth_registry.history import ReleaseHistory, ReleaseRecord, ended
 from plinth_registry.signed_log import AUDIT, RELEASES, beside_releases
 
 PREDICATE: Final = RELEASES.predicate
@@ -39,36 +38,6 @@ _HEAD: Final = LogHead(
     HEAD_DAYS,
     remedy="`plinth up` signs it every day; `plinth mirror` signs it once, where the key is",
 )
-Action = Literal["canary", "champion", "rollback", "withdrawn", "returned"]
-
-
-class ReleaseRecord(Frozen):
-    """One movement of an alias.
-
-    `goal` is where the movement ends: a `canary` on its way to `champion`, or one that stays for trial. `version` is
-    the release's version that holds the place afterwards (None when withdrawn), `previous` the one that was champion
-    before. A `returned` canary is `previous`, and the champion stays. `policy` is the digest of the gate policy under
-    which it was decided, `audit` number and SHA-256 of the newest entry of the log of decisions then.
-    """
-
-    number: int
-    prior: str | None
-    action: Action
-    goal: Action
-    model: str
-    version: str | None
-    previous: str | None
-    candidate: dict[str, str]
-    candidate_version: str | None
-    by: str
-    reason: str
-    approvals: tuple[Approval, ...] = ()
-    gates: Mapping[str, str] = {}
-    policy: str = ""
-    audit: Mapping[str, Any] = {}
-    at: str
-
-
 def append(ctx: Context, **fields: Any) -> ReleaseRecord:
     """Sign and write the next record; the caller holds the registry's lock.
 
@@ -118,7 +87,7 @@ def log_records(ctx: Context, log: SignedLog) -> tuple[LogRecord, ...]:
     return _HEAD.records_of(ctx, log)
 
 
-def history(ctx: Context, model: str | None = None, *, expired: bool = False) -> tuple[ReleaseRecord, ...]:
+def history(ctx: Context, model: str | None = None, *, expired: bool = False) -> ReleaseHistory:
     """Every record, oldest first, or those of one release.
 
     Args:
@@ -130,8 +99,17 @@ def history(ctx: Context, model: str | None = None, *, expired: bool = False) ->
     """
     found = RELEASES.records(ctx)
     _HEAD.require(ctx, found[-1] if found else None, expired=expired)
-    records = map(record_of, found)
-    return tuple(record for record in records if model in (None, record.model))
+    records = ReleaseHistory(map(record_of, found))
+    return records if model is None else records.of(model)
+
+
+def ended_by(ctx: Context, model: str, candidate: Mapping[str, str]) -> int:
+    """Number of the record that ended the last promotion of a candidate, by the history as it is, fresh or not.
+
+    Raises:
+        SignatureError: the history does not hold.
+    """
+    return ended(history(ctx, model, expired=True), candidate)
 
 
 def require_audited(ctx: Context, record: ReleaseRecord) -> None:

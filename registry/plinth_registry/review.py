@@ -30,7 +30,6 @@ from plinth_registry.gates.settings import ApprovalPolicy
 from plinth_registry.login import log
 from plinth_registry.login import settings as login
 from plinth_registry.promotion import CANARY, CHAMPION, Stage
-from plinth_registry.standing import standing
 from plinth_registry.version_text import ANSWER
 
 
@@ -185,7 +184,7 @@ def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
         governing = policy.current(ctx, name)
     except GateError:  # none is signed, and no gate passes
         return CHAMPION
-    held = standing(releases.history(ctx, name))
+    held = releases.history(ctx, name).standing
     if governing.policy.trial.promote == "at once" or held.champion is None:
         return CHAMPION
     return CANARY if held.canary is None else None

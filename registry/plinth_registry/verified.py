@@ -19,7 +19,7 @@ from plinth.training.checkpoint import mean_record
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from plinth_registry import candidate, consumers, mlflow_client, released, releases, signing, taint, trained
-from plinth_registry.standing import names_place, standing
+from plinth_registry.history import names_place, never_released
 
 
 class VerifiedModel(Frozen):
@@ -81,7 +81,7 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
 def _require_served(ctx: Context, release: str, consumer: str) -> None:
     """A consumer gets a version on trial only when it was enrolled for that, whatever it asks for by name."""
     name, _, version = release.rpartition("/")
-    if standing(releases.history(ctx, name)).place(version) == "canary":
+    if releases.history(ctx, name).standing.place(version) == "canary":
         consumers.require_canary(ctx, name, consumer)
 
 
@@ -97,7 +97,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
     target = target.removeprefix("models:/")
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     if separator == "@":
-        held = standing(releases.history(ctx, name))
+        held = releases.history(ctx, name).standing
         version = held.aliases.get(which)
         if version is None:
             raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their versions")
@@ -113,7 +113,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
 def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, str | None]:
     held = mlflow_client.connect(ctx.workspace).get_model_version(name, version)
     if held.source.startswith("models:/"):
-        raise released.never_released(name, version)
+        raise never_released(name, version)
     known = candidate.read(ctx, held)
     chain = candidate.verify_candidate(ctx, known)
     return _Found(known.directory, known.checkpoint, known.run.id, (known.evaluation,)), chain, None

@@ -11,7 +11,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError
-from plinth_registry import api, audit_log, candidate, decisions, feed, mirror, releases, verified
+from plinth_registry import api, audit_log, candidate, decisions, feed, mirror, verified
+from plinth_registry.history import ReleaseRecord
 from plinth_registry.registration import ensure_run
 from plinth_registry.version_text import version_text
 
@@ -23,7 +24,7 @@ def register(ctx: Context, line: Any, **facts: object) -> Any:
     return api.register_candidate(ctx, *given, materials=line.materials)[0]
 
 
-def release(ctx: Context, line: Any) -> releases.ReleaseRecord:
+def release(ctx: Context, line: Any) -> ReleaseRecord:
     found = register(ctx, line)
     api.approve(ctx, line.recipe, found.version, ADA, "good")
     return api.promote(ctx, line.recipe, found.version, "ops", "weekly")

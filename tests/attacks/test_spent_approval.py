@@ -11,8 +11,8 @@ from plinth.errors import GateError
 from plinth.trust.clock import now
 from plinth_registry import api, approval, gates, policy, releases
 from plinth_registry.candidate import Candidate
+from plinth_registry.history import Action
 from plinth_registry.login import log
-from plinth_registry.releases import Action
 from tests.attacks.test_mlflow_writer import ADA, BEN, register, release
 
 PROXY = "anna@example.org"

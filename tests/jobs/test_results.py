@@ -17,7 +17,7 @@ from plinth.storage.workspace import Workspace
 from plinth_jobs import pipeline, results
 from plinth_jobs.results import page, subject
 from plinth_registry import api
-from plinth_registry.releases import ReleaseRecord
+from plinth_registry.history import ReleaseRecord
 from tests.jobs.conftest import RECIPE
 
 

@@ -32,6 +32,7 @@ from plinth_registry import (
     verified,
 )
 from plinth_registry import materialise as directories
+from plinth_registry.history import ReleaseRecord
 from plinth_registry.mlflow_process import DATABASE
 from plinth_registry.papers import signed
 from plinth_registry.papers.facts import UNRELEASED
@@ -61,7 +62,7 @@ def register(ctx: Context, line: Any, **facts: object) -> tuple[Any, dict[str, A
     return found, {gate.name: gate for gate in gates}
 
 
-def release(ctx: Context, line: Any) -> releases.ReleaseRecord:
+def release(ctx: Context, line: Any) -> ReleaseRecord:
     """Register, approve and promote."""
     found, _ = register(ctx, line)
     api.approve(ctx, line.recipe, found.version, ADA, "good")
@@ -330,7 +331,7 @@ def test_a_promotion_interrupted_before_its_record_is_finished_by_the_next(
     api.approve(ctx, line.recipe, None, ADA, "good")
     append = releases.append
 
-    def crash(*args: Any, **fields: Any) -> releases.ReleaseRecord:
+    def crash(*args: Any, **fields: Any) -> ReleaseRecord:
         if fields["action"] == broken:
             raise KeyboardInterrupt
         return append(*args, **fields)

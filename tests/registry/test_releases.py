@@ -19,7 +19,7 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.pin import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import policy, releases
-from plinth_registry.releases import ReleaseRecord
+from plinth_registry.history import ReleaseRecord
 from tests.registry.conftest import small_policy
 
 

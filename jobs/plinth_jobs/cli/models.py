@@ -31,7 +31,7 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
         TrustError: a version or a signed folder does not verify.
     """
     from plinth.evaluation.engine.client import ModelEngine
-    from plinth_registry.standing import names_place
+    from plinth_registry.history import names_place
 
     folder = Path(target)
     if folder.is_dir() and not names_place(target):

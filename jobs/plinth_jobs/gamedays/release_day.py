@@ -22,11 +22,11 @@ from plinth.training.config import RunConfig
 from plinth.training.forensics.step_documents import StepDocuments
 from plinth_jobs.gamedays.scratch_models import BAD, GOOD, ModelMaker, SmallModel
 from plinth_jobs.gamedays.variables import variables
-from plinth_registry import api, canary, metrics, released
+from plinth_registry import api, canary, metrics, released, releases
 from plinth_registry.canary.measured_pairs import measured_pairs
 from plinth_registry.gates.settings import TrialPolicy
+from plinth_registry.history import ReleaseRecord
 from plinth_registry.impact import impact
-from plinth_registry.releases import ReleaseRecord
 from plinth_registry.server import ensure_server, stop_server
 
 #: The gate that the first policy leaves out, and that the bad release does not pass.
@@ -190,7 +190,7 @@ def _promoted(made: _Rehearsed) -> str:
 
 
 def _champion(made: _Rehearsed) -> str | None:
-    return released.standing_of(made.maker.ctx, made.first.model).champion
+    return releases.history(made.maker.ctx, made.first.model).standing.champion
 
 
 def _refused(made: _Rehearsed, record: ReleaseRecord) -> str:

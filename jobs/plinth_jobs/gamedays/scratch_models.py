@@ -39,7 +39,7 @@ from plinth.training.engine.parameters import Optimizer
 from plinth_registry import api, attestations, gates, policy
 from plinth_registry.candidate import CandidateRun, Facts
 from plinth_registry.gates.settings import GatePolicy, always, gate_policy, release_gates
-from plinth_registry.releases import ReleaseRecord
+from plinth_registry.history import ReleaseRecord
 
 #: Buckets of text that a model should learn, and of letters without order.
 GOOD, BAD = ("web", "code"), "dump"

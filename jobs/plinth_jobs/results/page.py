@@ -30,8 +30,7 @@ from plinth_jobs.results import subject as subjects
 from plinth_jobs.results.subject import Subject
 from plinth_registry import api
 from plinth_registry.gates import GateResult, summary
-from plinth_registry.releases import ReleaseRecord
-from plinth_registry.standing import standing
+from plinth_registry.history import ReleaseRecord
 
 #: The index of the workspace's pages, next to them.
 INDEX = "index.html"
@@ -128,7 +127,7 @@ def _release(ctx: Context, recipe: Recipe, about: Subject) -> report.ReleaseCard
     if recipe.release is None or about.version is None or about.checkpoint is None:
         return None
     history = api.history(ctx, recipe)
-    held = standing(history)
+    held = history.standing
     own = [one for one in history if _is_of(one, about)]
     champion = [one for one in history if one.version == held.champion]
     facts = _movement(own[-1]) if own else {}

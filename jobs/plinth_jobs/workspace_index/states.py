@@ -74,10 +74,9 @@ def _assets(ctx: Context, recipe: Recipe) -> StateTile:
 
 def _release(ctx: Context, recipe: Recipe) -> StateTile:
     from plinth_registry import api
-    from plinth_registry.standing import standing
 
     history = api.history(ctx, recipe)
-    now, name = standing(history), recipe.required_release().name
+    now, name = history.standing, recipe.required_release().name
     if now.champion is None:
         return StateTile(label="Release", value=f"{name}: none", standing="attention" if history else "none")
     last = [record for record in history if record.version == now.champion][-1]

@@ -16,8 +16,7 @@ from plinth_registry.canary.journal import Journal
 from plinth_registry.canary.judgement import PairedStream, Trial, judge
 from plinth_registry.canary.measured_pairs import MeasuredPairs, measured_pairs
 from plinth_registry.gates import TrialPolicy
-from plinth_registry.releases import Action, ReleaseRecord
-from plinth_registry.standing import standing
+from plinth_registry.history import Action, ReleaseRecord
 
 #: Movements after which a version is champion.
 CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
@@ -88,7 +87,7 @@ def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | N
     """
     name = recipe.required_release().name
     records = releases.history(ctx, name)
-    held = standing(records)
+    held = records.standing
     if held.canary is None:
         return None
     governing = policy.current(ctx, name)

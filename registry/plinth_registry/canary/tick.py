@@ -16,8 +16,8 @@ from plinth.storage.atomic import write_bytes
 from plinth_registry import promotion, timeline
 from plinth_registry.canary.observation import CanaryStatus, observe
 from plinth_registry.canary.presentation import shown
+from plinth_registry.history import ReleaseRecord
 from plinth_registry.registration import describe
-from plinth_registry.releases import ReleaseRecord
 
 #: Characters of a tag in MLflow.
 LONGEST_TAG = 4900

@@ -6,7 +6,6 @@ from plinth.errors import GateError, LineageError, MissingError, TrustError
 from plinth.operation.checklists.check import Check, CheckAnswer, failed, not_applicable, passed, undetermined, warned
 from plinth.operation.checklists.scope import CheckScope
 from plinth_registry import consumers, incidents, policy, released, releases, taint
-from plinth_registry.standing import standing
 
 #: The assets of a run, the last first: from which the walk to the sources begins.
 _LAST = ("candidate", "evaluation", "run", "mixture", "funnel")
@@ -64,7 +63,7 @@ def way_back(scope: CheckScope) -> CheckAnswer:
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
-    good = released.last_good(scope.ctx, name, released.standing_of(scope.ctx, name))
+    good = released.last_good(scope.ctx, name, releases.history(scope.ctx, name).standing)
     return passed(f"{name} version {good}") if good else warned(f"none before {name} version {champion}")
 
 
@@ -96,7 +95,7 @@ def _champion(scope: CheckScope) -> tuple[str, str | None]:
     if scope.recipe is None or scope.recipe.release is None:
         return "", None
     name = scope.recipe.release.name
-    return name, standing(releases.history(scope.ctx, name)).champion
+    return name, releases.history(scope.ctx, name).standing.champion
 
 
 CHECKS = (

@@ -23,13 +23,12 @@ from plinth_registry import candidate, policy, released, releases, signing, tain
 from plinth_registry.candidate import Candidate
 from plinth_registry.exports import forms
 from plinth_registry.exports.sealed import ExportClaim
+from plinth_registry.history import ReleaseHistory, ReleaseRecord
 from plinth_registry.login import log
 from plinth_registry.papers import provider, signed
 from plinth_registry.papers.signed import MadePapers
 from plinth_registry.papers.subject import role_of, statements_about, subject_of
-from plinth_registry.releases import ReleaseRecord
 from plinth_registry.signed_log import LOGINS, RELEASES
-from plinth_registry.standing import standing
 
 EVIDENCE = "evidence"
 
@@ -55,7 +54,7 @@ def find(ctx: Context, target: str) -> ReleasedModel:
     """
     name, version = _named(ctx, target)
     found, _ = released.verify_release(ctx, name, version)
-    return ReleasedModel(released.record_of(ctx, name, version), found)
+    return ReleasedModel(releases.history(ctx, name).releasing(name, version), found)
 
 
 def _named(ctx: Context, target: str) -> tuple[str, str]:
@@ -63,7 +62,7 @@ def _named(ctx: Context, target: str) -> tuple[str, str]:
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     if separator != "@":
         return name, which
-    version = standing(releases.history(ctx, name)).aliases.get(which)
+    version = releases.history(ctx, name).standing.aliases.get(which)
     if version is None:
         raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their versions")
     return name, version
@@ -80,8 +79,8 @@ def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
         SignatureError, LineageError: the history, the marks or the chain cannot be trusted.
     """
     name, _, version = str(proved["name"]).rpartition("/")
-    records = releases.history(ctx, name) if proved["status"] == "released" else ()
-    if standing(records).place(version) == "rolled back":
+    records = releases.history(ctx, name) if proved["status"] == "released" else ReleaseHistory()
+    if records.standing.place(version) == "rolled back":
         raise GateError(f"{name}/{version} was rolled back", remedy=f"export {name}@champion")
     if records and taint.records(ctx):
         own = str(proved["checkpoint"])
@@ -124,7 +123,7 @@ def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
     """The papers of a release; those of a version that was rolled back say so."""
     name, at = found.name, found.record.at
     subject = subject_of(ctx, found.candidate, name, released=_digest(ctx, found.record), at=at)
-    place = released.standing_of(ctx, found.record.model).place(str(found.record.version))
+    place = releases.history(ctx, found.record.model).standing.place(str(found.record.version))
     return signed.make(ctx, subject.model_copy(update={"rolled_back": place == "rolled back"}))
 
 

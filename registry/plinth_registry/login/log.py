@@ -16,10 +16,10 @@ from typing import Any, Final
 from plinth.compute.context import Context
 from plinth.trust.authority import APPROVER
 from plinth.trust.log_record import LogRecord
+from plinth_registry import releases
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates import Approval
 from plinth_registry.signed_log import LOGINS
-from plinth_registry.standing import ended_by
 
 #: A tag that decides, with the number of the person in it; its reason and name are tags beside it.
 TAG: Final = re.compile(r"approval(\.\d+)?")
@@ -38,7 +38,8 @@ def write(ctx: Context, candidate: Candidate, server: str, person: str, tag: str
         SignatureError: the log does not hold, or the key is not here.
     """
     body: dict[str, Any] = {"person": person, "candidate": candidate.key, "tag": tag, "value": value, "policy": policy}
-    body |= {"model": candidate.model, "version": candidate.version, "after": ended_by(ctx, candidate)}
+    after = releases.ended_by(ctx, candidate.release, candidate.subjects)
+    body |= {"model": candidate.model, "version": candidate.version, "after": after}
     LOGINS.append(ctx, body, candidate.subjects, APPROVER, server)
 
 

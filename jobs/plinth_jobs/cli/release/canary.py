@@ -12,7 +12,7 @@ from plinth_jobs.cli.release.release import person
 
 if TYPE_CHECKING:
     from plinth_registry.canary import CanaryStatus, StreamTrial
-    from plinth_registry.releases import ReleaseRecord
+    from plinth_registry.history import ReleaseRecord
 
 
 @click.command(
@@ -39,7 +39,6 @@ def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: 
     """
     from plinth_jobs.cli import output
     from plinth_registry import decisions
-    from plinth_registry.standing import standing
 
     if judge and back:
         raise click.UsageError("--judge decides by what was observed, --return without it: give one of them")
@@ -49,7 +48,7 @@ def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: 
     if back:
         made = decisions.return_canary(ctx, recipe, str(by), str(reason))
         return output.emit_json(made) if as_json else _moved(made)
-    if not judge and standing(decisions.history(ctx, recipe)).canary is None:
+    if not judge and decisions.history(ctx, recipe).standing.canary is None:
         return output.emit_json(None) if as_json else _show(None)
     from plinth_registry import api  # measures pairs of documents
 

@@ -53,7 +53,7 @@ def verify(
     """
     from plinth_jobs import targets
     from plinth_jobs.cli import output
-    from plinth_registry.standing import names_place
+    from plinth_registry.history import names_place
 
     if (sigstore is None) != (trusted_root is None):
         raise click.UsageError("--sigstore BUNDLE and --trusted-root FILE belong together")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plinth_registry.releases import Action, ReleaseRecord
-from plinth_registry.standing import Standing, ended, standing
+from plinth_registry.history import Action, ReleaseRecord, Standing, ended, standing_after
 
 
 def record(action: Action, version: str | None, previous: str | None = None) -> ReleaseRecord:
@@ -35,7 +34,7 @@ def record(action: Action, version: str | None, previous: str | None = None) -> 
     ],
 )
 def test_what_the_records_say(moves, champion, canary, previous, gone) -> None:
-    found = standing(record(*move) for move in moves)
+    found = standing_after(record(*move) for move in moves)
     assert (found.champion, found.canary, found.previous, found.gone) == (champion, canary, previous, gone)
 
 
@@ -67,6 +66,6 @@ def test_which_record_ended_the_promotion_of_a_candidate(moves, after) -> None:
 
 
 def test_a_version_has_one_place() -> None:
-    found = standing(record("champion", version) for version in "123")
+    found = standing_after(record("champion", version) for version in "123")
     assert [found.place(version) for version in "1234"] == ["superseded", "previous", "champion", None]
     assert Standing().place("1") is None

@@ -1,25 +1,55 @@
-"""Which version is champion, on trial, or gone: a pure function of the signed history of a release.
+"""The signed history of releases as a value: its records, and which version is champion, on trial, or gone.
 
-MLflow's aliases are a mirror of it (`mirror`); whoever sets one by hand changes nothing here.
+Read and proved once (`plinth_registry.releases.history`), then handed on. MLflow's aliases are a mirror of it
+(`mirror`); whoever sets one by hand changes nothing here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from functools import cached_property
+from typing import Any, Final, Literal
 
-from plinth.compute.context import Context
+from plinth.errors import GateError
 from plinth.records import Frozen
-from plinth_registry import releases
-from plinth_registry.candidate import SUFFIX, Candidate
-from plinth_registry.releases import ReleaseRecord
+from plinth_registry.gates.facts import Approval
 
 Place = Literal["champion", "previous", "canary", "superseded", "rolled back"]
 #: Movements that release a version; others give places back.
 PROMOTED: Final = ("canary", "champion")
 #: A place of a release, as people write it.
 _HELD = re.compile(r"(models:/)?[a-z][a-z0-9-]*@(champion|canary|previous)")
+
+
+Action = Literal["canary", "champion", "rollback", "withdrawn", "returned"]
+
+
+class ReleaseRecord(Frozen):
+    """One movement of an alias.
+
+    `goal` is where the movement ends: a `canary` on its way to `champion`, or one that stays for trial. `version` is
+    the release's version that holds the place afterwards (None when withdrawn), `previous` the one that was champion
+    before. A `returned` canary is `previous`, and the champion stays. `policy` is the digest of the gate policy under
+    which it was decided, `audit` number and SHA-256 of the newest entry of the log of decisions then.
+    """
+
+    number: int
+    prior: str | None
+    action: Action
+    goal: Action
+    model: str
+    version: str | None
+    previous: str | None
+    candidate: dict[str, str]
+    candidate_version: str | None
+    by: str
+    reason: str
+    approvals: tuple[Approval, ...] = ()
+    gates: Mapping[str, str] = {}
+    policy: str = ""
+    audit: Mapping[str, Any] = {}
+    at: str
 
 
 class Standing(Frozen):
@@ -62,7 +92,7 @@ def names_place(target: str) -> bool:
     return _HELD.fullmatch(target) is not None
 
 
-def standing(records: Iterable[ReleaseRecord]) -> Standing:
+def standing_after(records: Iterable[ReleaseRecord]) -> Standing:
     """What the history of one release, oldest record first, says about its versions."""
     found = Standing()
     for record in records:
@@ -92,15 +122,6 @@ def ended(records: Iterable[ReleaseRecord], candidate: Mapping[str, str]) -> int
     return found[-1]
 
 
-def ended_by(ctx: Context, candidate: Candidate) -> int:
-    """Number of the record that ended the last promotion of a candidate, by the history as it is, fresh or not.
-
-    Raises:
-        SignatureError: the history does not hold.
-    """
-    return ended(releases.history(ctx, candidate.model.removesuffix(SUFFIX), expired=True), candidate.subjects)
-
-
 def _after(now: Standing, record: ReleaseRecord) -> Standing:
     version, before = record.version, record.previous
     gone = tuple(each for each in now.gone if each != version)
@@ -121,3 +142,37 @@ def _after(now: Standing, record: ReleaseRecord) -> Standing:
         canary=None if now.canary in left else now.canary,
         gone=(*now.gone, *left),
     )
+
+
+def never_released(name: str, version: str) -> GateError:
+    """The refusal of a version that no signed record names."""
+    return GateError(
+        f"{name} version {version} was never released",
+        found="no record signed by the promoter",
+        expected="a record in releases/",
+        remedy="do not use it; promote its candidate",
+    )
+
+
+class ReleaseHistory(tuple[ReleaseRecord, ...]):
+    """The records of one release, or of all, oldest first."""
+
+    def of(self, model: str) -> ReleaseHistory:
+        """The records of one release."""
+        return ReleaseHistory(record for record in self if record.model == model)
+
+    @cached_property
+    def standing(self) -> Standing:
+        """What the records of one release say now about its versions."""
+        return standing_after(self)
+
+    def releasing(self, model: str, version: str) -> ReleaseRecord:
+        """The newest record that released a version: a rollback to it, or the return of a canary, decides nothing.
+
+        Raises:
+            GateError: the promoter never released it.
+        """
+        for record in reversed(self):
+            if (record.model, record.version) == (model, version) and record.action in PROMOTED:
+                return record
+        raise never_released(model, version)
