@@ -17,7 +17,7 @@ from plinth.storage.workspace import Workspace
 from plinth_jobs import pipeline, results
 from plinth_jobs.results import page, subject
 from plinth_registry import api
-from plinth_registry.history import ReleaseRecord
+from plinth_registry.history import ReleaseHistory, ReleaseRecord
 from tests.jobs.conftest import RECIPE
 
 
@@ -112,7 +112,7 @@ def test_the_release_on_a_page_is_what_became_of_its_candidate(ctx: Context, mon
         record(1, first, "champion", "1", None, "2026-01-01T10:00:00+00:00"),
         record(2, second, "champion", "2", "1", "2026-01-02T10:00:00+00:00"),
     ]
-    monkeypatch.setattr(api, "history", lambda *_: tuple(history))
+    monkeypatch.setattr(api, "history", lambda *_: ReleaseHistory(history))
 
     def shown() -> list[tuple[str, str, str]]:
         found = []
@@ -139,7 +139,7 @@ def test_the_summary_of_a_run_names_the_alias_and_not_the_last_action(
     recipe, made = load(RECIPE), line(ctx, 1)
     at = "2026-01-01T10:00:00+00:00"
     history = [record(1, made, "champion", "1", None, at), record(2, made, "champion", "2", "1", at)]
-    monkeypatch.setattr(api, "history", lambda *_: tuple(history))
+    monkeypatch.setattr(api, "history", lambda *_: ReleaseHistory(history))
     monkeypatch.setattr(api, "pending", lambda *_: ())
 
     def shown() -> tuple[str, str, str]:
@@ -194,7 +194,7 @@ def test_pages_are_renewed_when_a_release_record_moves_their_candidate(
     recipe, written = load(RECIPE), list[str]()
     first, second = line(ctx, 1), line(ctx, 2)
     history = [record(1, first, "champion", "1", None, "2026-01-01T10:00:00+00:00")]
-    monkeypatch.setattr(api, "history", lambda *_: tuple(history))
+    monkeypatch.setattr(api, "history", lambda *_: ReleaseHistory(history))
     monkeypatch.setattr(page, "write", lambda _, __, version: written.append(version))
     assert results.renew(ctx, recipe) == ()  # no page was written so far
     for version in "12":
