@@ -11,7 +11,7 @@ from plinth.operation.gamedays.table import find
 from plinth_jobs.gamedays import TABLE
 from plinth_jobs.gamedays.orchestrator_day import _Death
 from plinth_jobs.gamedays.scratch_models import ASKED, GOOD, _policy, _recipe
-from plinth_registry.gates.settings import ALWAYS
+from plinth_registry.gates.settings import always
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
@@ -33,5 +33,5 @@ def test_deaths_are_within_a_run_and_at_every_boundary() -> None:
 
 
 def test_the_first_policy_asks_only_what_none_leaves_out_and_the_proof_of_resume() -> None:
-    assert set(_policy("gameday-0").asked) == {*ALWAYS, *ASKED}
+    assert set(_policy("gameday-0").asked) == {*always(), *ASKED}
     assert set(_recipe("gameday-0").corpus.buckets) > set(GOOD)
