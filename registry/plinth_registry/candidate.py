@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError, SignatureError
-from plinth.evaluation.measurement import measurement_of
+from plinth.evaluation.measurement import is_measured
 from plinth.provenance.statements import Chain, chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
@@ -95,7 +95,7 @@ def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
     """Manifests of what was measured of a checkpoint: those known, those attested, and what is published about it."""
     measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
     for ref in ctx.refs.all():
-        if measurement_of(ref.asset) and ctx.refs.load(ref.digest).inputs.get("checkpoint") == checkpoint:
+        if is_measured(ref.asset) and ctx.refs.load(ref.digest).inputs.get("checkpoint") == checkpoint:
             measured.append(ref.digest)
     return tuple(dict.fromkeys(measured))
 

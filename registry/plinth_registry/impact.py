@@ -13,7 +13,7 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.errors import RegistryError
-from plinth.evaluation.measurement import measurement_of
+from plinth.evaluation.measurement import is_measured
 from plinth.provenance.impact.descendants import AssetLink, Descendant, descent
 from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.impact.runs import AffectedRun, affected_runs
@@ -67,7 +67,7 @@ def impact(ctx: Context, target: str) -> Impact:
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
     """Checkpoints that some of these manifests are measurements of: their gates read them."""
-    wanted = (each for each in manifests if measurement_of(each.asset) and each.state != "deleted")
+    wanted = (each for each in manifests if is_measured(each.asset) and each.state != "deleted")
     return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 
 

@@ -21,11 +21,11 @@ def of(ctx: Context, checkpoint: str, attested: Mapping[str, Attestation]) -> di
     """Measurements of a checkpoint by asset: manifests that the role which answers for them has signed."""
     found = {}
     for asset, one in attested.items():
-        if one.manifest is None or one.kind != attestations.kind_of(asset):
+        if one.manifest is None:
             continue
-        with suppress(PlinthError):  # a manifest that cannot be read is no evidence
+        with suppress(PlinthError):  # a manifest that cannot be read, or its measurement not used, is no evidence
             made = ctx.refs.load(one.manifest)
-            if made.asset == asset and checkpoint in made.inputs.values():
+            if one.kind == attestations.kind_of(asset) and made.asset == asset and checkpoint in made.inputs.values():
                 found[asset] = made
     return found
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
+from plinth.errors import ExtensionError
 from plinth.evaluation import measurement, statistics
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.differences import Difference
@@ -25,9 +26,9 @@ from plinth_assets.measurements.canaries import CanaryFacts
 from plinth_assets.measurements.extraction import ExtractionFacts
 from plinth_assets.measurements.fairness import BiasFacts
 from plinth_assets.measurements.pii import PiiShare, WrittenPii
-from plinth_registry import attestations, evidence, measured, releases
+from plinth_registry import attestations, candidate, evidence, measured, releases
 from plinth_registry.candidate import Candidate
-from plinth_registry.gates.facts import ComparisonFacts, ProbeFacts
+from plinth_registry.gates.facts import ComparisonFacts, ProbeFacts, TaskFacts
 from tests.catalogues import Including
 
 OURS = "a" * 64
@@ -229,6 +230,33 @@ def test_one_that_raises_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None
     )  # fmt: skip
     monkeypatch.setattr(measurement, "MEASUREMENTS", Including(measurement.MEASUREMENTS, own))
     assert facts_of("length", {}) is None
+
+
+def test_one_that_cannot_be_used_is_no_evidence_and_its_manifest_still_marked(
+    ctx: Context, line: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Including):
+        def _member(self, name: str) -> Any:
+            if name == "length":
+                raise ExtensionError("the measurement 'length' cannot be imported")
+            return super()._member(name)
+
+    own = Measurement(name="length", description="Words.", asset="length", stages=lambda recipe: ())
+    asked, other = made(ctx, "probes", {"probes": {}}), made(ctx, "length", {})
+    for one in (asked, other):
+        attestations.attest_measurement(ctx, line.recipe, OURS, one)
+    published = made(ctx, "length", {"words": 1})
+    ctx.refs.publish(published, "key")
+    monkeypatch.setattr(measurement, "MEASUREMENTS", Broken(measurement.MEASUREMENTS, own))
+    assert list(measured.of(ctx, OURS, attestations.about(ctx, OURS).valid)) == ["probes"]
+    assert set(candidate.evidence_of(ctx, OURS)) == {one.digest for one in (asked, other, published)}
+
+
+def test_no_package_takes_a_member_of_a_family_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Measurement(name="tasks_small", description="Words.", asset="tasks/small", stages=lambda recipe: ())
+    monkeypatch.setattr(measurement, "MEASUREMENTS", Including(measurement.MEASUREMENTS, own))
+    found = facts_of("tasks/small", {"tasks": {"copying": {"documents": 3, "damaged": 0}}})
+    assert isinstance(found, TaskFacts)
 
 
 # ---- the champion, by the signed history ---------------------------------------------------------

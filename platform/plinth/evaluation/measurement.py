@@ -128,11 +128,24 @@ def single(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], Judg
 
 
 def measurement_of(asset: str) -> Measurement | None:
-    """The measurement that makes an asset; None where it measures nothing of a model."""
-    for name in (asset.replace("/", "_"), asset.partition("/")[0]):
+    """The measurement that makes an asset, ours before one of another package; None where it measures no model.
+
+    Raises:
+        ExtensionError: the measurement of this name cannot be used.
+    """
+    names = (asset.replace("/", "_"), asset.partition("/")[0])
+    for name in sorted(names, key=lambda name: name not in MEASUREMENTS.built_in):
         if name in MEASUREMENTS and MEASUREMENTS[name].has(asset):
             return MEASUREMENTS[name]
     return None
+
+
+def is_measured(asset: str) -> bool:
+    """True if an asset is what a measurement makes, usable or not: what is marked does not depend on what is usable."""
+    try:
+        return measurement_of(asset) is not None
+    except PlinthError:
+        return True
 
 
 def measurements() -> Iterator[Measurement]:
