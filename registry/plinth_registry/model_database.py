@@ -189,10 +189,7 @@ class ModelDatabase:
         return {key: value or "" for key, value in self._rows(asked, name, version)}
 
     def _rows(self, asked: str, *given: Any) -> list[Any]:
-        if not self._database.exists():
-            return []
-        with closing(self._open("ro")) as database:
-            return database.execute(asked, given).fetchall()
+        return rows(self._database, asked, *given)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -203,7 +200,7 @@ class ModelDatabase:
         """
         if not self._database.exists():
             raise _Foreign
-        with closing(self._open("rw")) as database:
+        with closing(_opened(self._database, "rw")) as database:
             database.execute("PRAGMA foreign_keys = ON")
             database.execute("BEGIN IMMEDIATE")
             if not _is_known(database):
@@ -211,15 +208,35 @@ class ModelDatabase:
             yield database
             database.commit()
 
-    def _open(self, mode: str) -> sqlite3.Connection:
-        uri = f"{self._database.absolute().as_uri()}?mode={mode}"
-        return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
+
+def rows(database: Path, asked: str, *given: Any) -> list[Any]:
+    """What a query finds in a database, which it does not change; nothing in one that has no tables yet."""
+    if not database.exists() or not database.stat().st_size:
+        return []
+    try:
+        return _read(database, "ro", asked, *given)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise
+    _read(database, "rw", "SELECT 1 FROM sqlite_master")  # takes back what a process has written that was killed
+    return _read(database, "ro", asked, *given)
+
+
+def _read(database: Path, mode: str, asked: str, *given: Any) -> list[Any]:
+    with closing(_opened(database, mode)) as opened:
+        return opened.execute(asked, given).fetchall()
+
+
+def _opened(database: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{database.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
 
 
 def _is_known(database: sqlite3.Connection) -> bool:
     """True if the tables are those that are written here, and no webhook waits for changes."""
-    if database.execute("SELECT version_num FROM alembic_version").fetchall() != [(REVISION,)]:
-        return False
+    named = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchall()
+    if not named or database.execute("SELECT version_num FROM alembic_version").fetchall() != [(REVISION,)]:
+        return False  # or a server was killed before it had made the tables
     return not database.execute("SELECT 1 FROM webhooks WHERE deleted_timestamp IS NULL").fetchall()
 
 

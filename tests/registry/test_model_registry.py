@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from plinth.storage.workspace import Workspace
 from plinth_registry import mlflow_client
 from plinth_registry.mlflow_process import ARTIFACTS, DATABASE
 from plinth_registry.model_database import REVISION, ModelDatabase
+from plinth_registry.model_database import rows as rows_of
 from plinth_registry.model_registry import Server
 
 SHOWN = ("name", "version", "source", "run_id", "description", "tags", "creation_timestamp")
@@ -258,3 +260,27 @@ def test_the_database_is_opened_to_read(tmp_path: Path) -> None:
         database.execute("CREATE TABLE registered_models (name TEXT)")
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         ModelDatabase(tmp_path / "mlflow.db", None, no_server)._rows("INSERT INTO registered_models VALUES ('planted')")
+
+
+def test_what_a_killed_process_has_written_is_taken_back_before_it_is_read(tmp_path: Path) -> None:
+    """Only a connection that may write does so, and a command reads before it writes."""
+    path = make_database(tmp_path / "mlflow.db")
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("PRAGMA cache_size = 1")
+    writer.execute("BEGIN IMMEDIATE")
+    writer.executemany("INSERT INTO registered_models (name) VALUES (?)", [(f"{n}" * 200,) for n in range(1000)])
+    (tmp_path / "killed").mkdir()
+    for name in ("mlflow.db-journal", "mlflow.db"):
+        shutil.copy(tmp_path / name, tmp_path / "killed")
+    writer.close()
+    found = rows_of(tmp_path / "killed" / "mlflow.db", "SELECT name FROM registered_models ORDER BY name")
+    assert found == [("words",), ("words-candidate",)]
+
+
+def test_a_database_whose_server_was_killed_at_its_start_is_left_to_the_next(tmp_path: Path) -> None:
+    path, made = tmp_path / "mlflow.db", list[str]()
+    path.touch()
+    client = ModelDatabase(path, None, lambda: SimpleNamespace(create_registered_model=made.append))
+    assert client.search_registered_models() == []
+    client.create_registered_model("words")
+    assert made == ["words"]

@@ -30,11 +30,10 @@ def write(path: Path, person: str, password: str, resource: tuple[str, str], per
     """
     from werkzeug.security import generate_password_hash
 
-    if not path.exists() or not path.stat().st_size:
-        _make_tables(path)
+    path.touch(mode=0o600)
     with closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
-        if database.execute(f"SELECT version_num FROM {VERSIONS}").fetchall() != [(REVISION,)]:
+        if not _has_tables(database):
             return False
         if password:
             database.execute(
@@ -56,8 +55,19 @@ def write(path: Path, person: str, password: str, resource: tuple[str, str], per
         return True
 
 
-def _make_tables(path: Path) -> None:
-    """Make the tables by MLflow's own migrations, without its server, which those of its command would import."""
+def _has_tables(database: sqlite3.Connection) -> bool:
+    """True if the tables are those that are written here; they are made where there is none."""
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    for statement in () if tables else _new_tables():
+        database.execute(statement)
+    if tables and VERSIONS not in tables:
+        return False
+    return database.execute(f"SELECT version_num FROM {VERSIONS}").fetchall() == [(REVISION,)]
+
+
+def _new_tables() -> list[str]:
+    """Statements that make the tables: what MLflow's own migrations make, without its server, which those of its
+    command would import. They run in memory, for each of them counts at once."""
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
     from alembic.script import ScriptDirectory
@@ -67,14 +77,10 @@ def _make_tables(path: Path) -> None:
     assert package is not None
     assert package.origin is not None
     script = ScriptDirectory(str(Path(package.origin).parent / "server" / "auth" / "db" / "migrations"))
-    made = path.with_name(f"{path.name}.new")
-    made.unlink(missing_ok=True)
-    made.touch(mode=0o600)
-    engine = create_engine(f"sqlite:///{made}")
-    with engine.begin() as connection:
+    with create_engine("sqlite://").begin() as connection:
         given = {"version_table": VERSIONS, "fn": lambda revision, _: script._upgrade_revs("head", revision)}
         context = MigrationContext.configure(connection, opts=given)
         with Operations.context(context):
             context.run_migrations()
-    engine.dispose()
-    made.replace(path)
+        made: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]
+        return [one for one in made.iterdump() if one not in ("BEGIN TRANSACTION;", "COMMIT;")]

@@ -10,14 +10,13 @@ import base64
 import json
 import os
 import secrets
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 from plinth.errors import RegistryError
 from plinth.storage.workspace import Workspace
 from plinth_registry.login import account_database, settings
+from plinth_registry.model_database import rows
 from plinth_registry.model_registry import Refused, Server
 from plinth_registry.server import ensure_server, is_own, without_server
 
@@ -93,11 +92,7 @@ def remove(workspace: Workspace, person: str) -> None:
 
 def people(workspace: Workspace) -> tuple[str, ...]:
     """Everybody who may log in, in order of name; Plinth's own account is not among them."""
-    path = _database(workspace)
-    if not path.exists() or not path.stat().st_size:
-        return ()
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        names = database.execute("SELECT username FROM users ORDER BY username").fetchall()
+    names = rows(_database(workspace), "SELECT username FROM users ORDER BY username")
     return tuple(name for (name,) in names if name != settings.ACCOUNT)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,19 @@ def test_the_tables_of_another_mlflow_are_left_to_its_server(tmp_path: Path) -> 
     before = (tmp_path / "people.db").read_bytes()
     assert not account_database.write(tmp_path / "people.db", ADA, "secret", ("registered_model", "words"), "EDIT")
     assert (tmp_path / "people.db").read_bytes() == before
+
+
+def test_accounts_that_are_made_at_once_are_all_there(tmp_path: Path) -> None:
+    """By two workspaces with one trust folder: the first makes the tables, and nothing takes the place of its file."""
+    path, people = tmp_path / "people.db", [f"person-{number}" for number in range(3)]
+    path.touch(mode=0o600)
+    place = path.stat().st_ino
+    with ThreadPoolExecutor() as pool:
+        given = ("secret", ("registered_model", "words"), "EDIT")
+        assert all(pool.map(lambda person: account_database.write(path, person, *given), people))
+    with closing(sqlite3.connect(path)) as opened:
+        assert sorted(opened.execute("SELECT username FROM users")) == [(person,) for person in people]
+    assert path.stat().st_ino == place
 
 
 def test_no_account_is_sent_to_another_server(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
