@@ -43,8 +43,9 @@ LEVELS = {
     "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
 }
 NATIVE = "native"
-#: Variables that the compiler sees.
-ENVIRONMENT = ("HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
+#: Variables that the compiler sees, and those that list folders: relative ones would be of the working folder.
+ENVIRONMENT = ("HOME", "TMPDIR", "LANG", "LC_ALL")
+FOLDERS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 #: What no process has loaded for so long is deleted from the private folder.
 UNUSED_S = 14 * 86400.0
 
@@ -210,13 +211,14 @@ def _declare(package: str, made: Path) -> None:
 
 
 def _run(arguments: list[str], target: str, what: str) -> None:
-    path = os.pathsep.join(each for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(each))
+    path = _absolute(os.environ.get("PATH", os.defpath))
     compiler = shutil.which("gcc", path=path) or shutil.which("cc", path=path)
     if compiler is None:
         raise NoCompilerError("there is no C compiler", expected="gcc", remedy="install gcc (apt-get install gcc)")
     own = os.environ.get(FLAGS_VARIABLE, "").split()
     command = [compiler, *FLAGS, f"-march={target}", *own, *arguments]
     seen = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {"PATH": path}
+    seen |= {name: kept for name in FOLDERS if (kept := _absolute(os.environ.get(name, "")))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=seen)
     if done.returncode:
         found = done.stderr[-2000:]
@@ -224,6 +226,10 @@ def _run(arguments: list[str], target: str, what: str) -> None:
         raise CompilerError(f"{what} does not compile", found=found, remedy=remedy)
     if done.stderr:
         _say(done.stderr)
+
+
+def _absolute(folders: str) -> str:
+    return os.pathsep.join(each for each in folders.split(os.pathsep) if os.path.isabs(each))
 
 
 def _say(line: str) -> None:

@@ -74,10 +74,10 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
-def _run(package: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def _run(package: Path, script: str, *, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", f"from room.first import *\n{script}"],
-        env=_environment(package) | variables, capture_output=True, text=True, check=False,
+        env=_environment(package) | variables, cwd=cwd, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
@@ -148,6 +148,13 @@ def test_a_library_next_to_the_source_is_not_loaded(package: Path) -> None:
     folder.chmod(0o777)
     done = _run(package, "answer(1)")
     assert f"{folder} is not a private folder" in done.stderr
+
+
+def test_nothing_is_compiled_out_of_the_working_folder(package: Path, tmp_path: Path) -> None:
+    """An empty or relative folder in a variable means the working folder, where anybody's files may lie."""
+    (tmp_path / "stdint.h").write_text("#error planted")
+    done = _run(package, "print(answer(40))", cwd=tmp_path, CPATH=f":{tmp_path / 'include'}:.")
+    assert done.stdout == "41\n", done.stderr
 
 
 def test_without_a_compiler_or_with_a_file_that_does_not_compile(package: Path, tmp_path: Path) -> None:
