@@ -25,9 +25,10 @@ def differences(stated: Any, counted: Any) -> tuple[str, ...]:
 
 def _differences(stated: Any, counted: Any, where: str) -> Iterator[str]:
     if isinstance(stated, Mapping) and isinstance(counted, Mapping):
-        for name in sorted({*map(str, stated), *map(str, counted)}):
+        ours, theirs = ({str(name): one for name, one in side.items()} for side in (stated, counted))
+        for name in sorted({*ours, *theirs}):
             inside = f"{where}/{name}" if where else name
-            yield from _differences(stated.get(name, "absent"), counted.get(name, "absent"), inside)
+            yield from _differences(ours.get(name, "absent"), theirs.get(name, "absent"), inside)
     elif not _same(stated, counted):
         yield f"{where}: stated {_shown(stated)}, counted {_shown(counted)}"
 

@@ -241,6 +241,11 @@ def test_a_table_that_is_gone_is_looked_for_again(ctx: Context) -> None:
     assert measurements.faults(ctx, {"tasks/small": made}) == {}
 
 
+def test_figures_by_number_are_compared_too() -> None:
+    assert figures.differences({1: 2, 4: 2}, {1: 2, 4: 3}) == ("4: stated 2, counted 3",)
+    assert figures.differences({"1": 2}, {1: 2}) == ()
+
+
 def test_numbers_that_differ_in_their_last_bits_are_the_same() -> None:
     assert figures.differences({"a": 1.0, "b": [1]}, {"a": 1.0 + 1e-9, "b": [1]}) == ()
     assert figures.differences({"a": True}, {"a": 1.5}) == ("a: stated True, counted 1.5",)
