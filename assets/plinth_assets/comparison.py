@@ -64,7 +64,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def measuring(recipe: Recipe) -> list[Stage]:
     """Stages that measure a checkpoint and whose results can be paired."""
-    paired = (one for one in measurements() if one.pairs and one.beside)
+    paired = (one for one in measurements(recipe) if one.pairs and one.beside)
     return [stage for one in paired for stage in one.stages(recipe) if "checkpoint" in stage.deps]
 
 

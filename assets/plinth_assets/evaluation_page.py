@@ -59,7 +59,7 @@ def show(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
 
 def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]]]:
     """Assets that have a section, and how that is made."""
-    for one in measurements():
+    for one in measurements(recipe):
         if one.section:
             yield from ((stage.asset, one.section) for stage in one.stages(recipe) if one.has(stage.asset))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -257,6 +258,16 @@ def test_no_package_takes_a_member_of_a_family_of_ours(monkeypatch: pytest.Monke
     monkeypatch.setattr(measurement, "MEASUREMENTS", Including(measurement.MEASUREMENTS, own))
     found = facts_of("tasks/small", {"tasks": {"copying": {"documents": 3, "damaged": 0}}})
     assert isinstance(found, TaskFacts)
+
+
+def test_a_measurement_of_another_package_is_made_where_a_recipe_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not looked at where none does: no code of a package runs because the package is installed."""
+    own = Measurement(name="length", description="Words.", asset="length", stages=lambda recipe: ())
+    monkeypatch.setattr(measurement, "MEASUREMENTS", Including(measurement.MEASUREMENTS, own))
+    for asked, further in (({}, []), ({"length": {}}, [own])):
+        recipe = SimpleNamespace(evaluation=SimpleNamespace(extensions=asked))
+        found = list(measurement.measurements(recipe))
+        assert found[len(measurement.MEASUREMENTS.built_in) :] == further
 
 
 # ---- the champion, by the signed history ---------------------------------------------------------

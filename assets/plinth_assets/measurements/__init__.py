@@ -23,4 +23,4 @@ if TYPE_CHECKING:
 
 def stages(recipe: Recipe) -> list[Stage]:
     """Stages of every measurement that the recipe asks for."""
-    return [stage for one in measurements() for stage in one.stages(recipe)]
+    return [stage for one in measurements(recipe) for stage in one.stages(recipe)]

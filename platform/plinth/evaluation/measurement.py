@@ -148,11 +148,11 @@ def is_measured(asset: str) -> bool:
         return True
 
 
-def measurements() -> Iterator[Measurement]:
-    """Every measurement that can be used, in the order of the catalogue; `plinth doctor` says why another cannot."""
-    for name in MEASUREMENTS:
-        try:
-            yield MEASUREMENTS[name]
-        except PlinthError:
-            if name in MEASUREMENTS.built_in:
-                raise
+def measurements(recipe: Any) -> Iterator[Measurement]:
+    """Measurements of this repository, in the order of the catalogue, then those of other packages that a recipe names.
+
+    Raises:
+        RecipeError: there is none of a name, or it cannot be used.
+    """
+    named = sorted(set(recipe.evaluation.extensions) - set(MEASUREMENTS.built_in))
+    return (MEASUREMENTS.find(name) for name in (*MEASUREMENTS.built_in, *named))
