@@ -24,7 +24,7 @@ from plinth_registry.login import accounts
 from plinth_registry.mlflow_process import ARTIFACTS, ARTIFACTS_VARIABLE, DATABASE, DATABASE_VARIABLE
 from plinth_registry.model_database import ModelDatabase
 from plinth_registry.model_registry import Refused, Server
-from plinth_registry.server import ensure_server, find_server, is_own
+from plinth_registry.server import ensure_server, find_server, is_own, is_running
 
 SCHEME = "plinth://"
 ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
@@ -47,7 +47,7 @@ def connect(workspace: Workspace) -> Any:
         return _client(workspace, ensure_server(workspace))
     artifacts = None if os.environ.get(ARTIFACTS_VARIABLE) else workspace.mlflow / ARTIFACTS
     server = lru_cache(maxsize=1)(lambda: _client(workspace, ensure_server(workspace)))
-    return ModelDatabase(workspace.mlflow / DATABASE, artifacts, server)
+    return ModelDatabase(workspace.mlflow / DATABASE, artifacts, server, partial(is_running, workspace))
 
 
 def _client(workspace: Workspace, uri: str) -> Any:

@@ -1,8 +1,9 @@
 """The model registry in MLflow's SQLite database, where no server runs: starting one takes longer than a decision.
 
 Each change is one transaction with the rows that MLflow's own store would write, so a server that starts meanwhile, or
-another command, sees all of it or nothing. A database that this module does not know how to write is left to a server:
-one that does not exist yet, one with tables of another MLflow, or one with webhooks, which the server calls.
+another command, sees all of it or nothing. From then on the server writes, since it fails when another process commits
+between its read and its write. It also writes what is not known here: a database that does not exist yet, one with
+tables of another MLflow, or one with webhooks, which the server calls.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ R = TypeVar("R")
 
 
 class _Foreign(Exception):
-    """A database that a server must write."""
+    """A database that a server must write, or writes now."""
 
 
 def _here(
@@ -60,15 +61,23 @@ class ModelDatabase:
         database: file of the database.
         artifacts: folder of the server's artifacts; None: they are kept elsewhere, and written by the server.
         server: starts the server and returns its client, which does what is not here.
+        runs: returns whether a server runs now.
 
     Raises:
         sqlite3.Error: the tables are not those of an MLflow, or the file cannot be written.
     """
 
-    def __init__(self, database: Path, artifacts: Path | None, server: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        database: Path,
+        artifacts: Path | None,
+        server: Callable[[], Any],
+        runs: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._database = database
         self._artifacts = artifacts
         self._server = server
+        self._runs = runs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._server(), name)
@@ -198,7 +207,7 @@ class ModelDatabase:
         Raises:
             _Foreign: a server must write this database.
         """
-        if not self._database.exists():
+        if not self._database.exists() or self._runs():
             raise _Foreign
         with closing(_opened(self._database, "rw")) as database:
             database.execute("PRAGMA foreign_keys = ON")

@@ -108,8 +108,13 @@ def find_server(workspace: Workspace) -> ServerState | None:
 def without_server(workspace: Workspace) -> Iterator[bool]:
     """Keep the local server from starting while a block runs; False where it runs, or the environment names another."""
     with _locked(workspace):
-        state = _read(workspace)
-        yield not os.environ.get("MLFLOW_TRACKING_URI") and (state is None or state.find() is None)
+        yield not os.environ.get("MLFLOW_TRACKING_URI") and not is_running(workspace)
+
+
+def is_running(workspace: Workspace) -> bool:
+    """True if the process of the local server lives; it may not answer yet."""
+    state = _read(workspace)
+    return state is not None and state.find() is not None
 
 
 def stop_server(workspace: Workspace) -> bool:

@@ -199,6 +199,16 @@ def test_a_server_writes_what_is_not_known_here(spoil: str | None, tmp_path: Pat
     assert (path.read_bytes() if spoil else b"") == before
 
 
+def test_a_server_that_starts_meanwhile_writes_from_then_on(tmp_path: Path) -> None:
+    path, asked, runs = make_database(tmp_path / "mlflow.db"), list[str](), list[bool]()
+    server = SimpleNamespace(set_model_version_tag=lambda *given: asked.append(given[2]))
+    client = ModelDatabase(path, None, lambda: server, lambda: bool(runs))
+    client.set_model_version_tag("words-candidate", "1", "before", "")
+    runs.append(True)
+    client.set_model_version_tag("words-candidate", "1", "after", "")
+    assert (client.get_model_version("words-candidate", "1").tags.keys(), asked) == ({"candidate", "before"}, ["after"])
+
+
 def test_a_webhook_that_was_deleted_needs_no_server(tmp_path: Path) -> None:
     with closing(sqlite3.connect(make_database(tmp_path / "mlflow.db"))) as database:
         database.execute("INSERT INTO webhooks VALUES (1)")
