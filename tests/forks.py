@@ -1,7 +1,7 @@
 """Children that run the tests of a process of pytest-xdist: the memory of what tests import and hold ends with them.
 
-A test process collects, and forks a child that runs module after module. Once the child is larger than LIMIT_MIB, the
-next module starts in another child, which has only what was collected: a fork is cheaper than a second collection.
+A test process collects, and forks a child that runs module after module. Where the next module would take the child
+above MOST_MIB, it starts in another child, which has only what was collected: cheaper than a second collection.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ import pytest
 
 from tests import isolation
 
-#: Resident memory of a child after which no further module starts in it. A module adds up to 290 MiB.
-LIMIT_MIB = 650
+#: Resident memory that no child reaches.
+MOST_MIB = 1000
+#: What a module adds at most, with what it is the first to import; those that add more by name.
+ADDED_MIB = 150
+MORE_MIB = {
+    **dict.fromkeys(("golden", "listing_s3", "parity", "parquet", "value", "warc"), 310),
+    **dict.fromkeys(("attention", "pipeline", "remote_blobs", "repository", "upload"), 210),
+}
 
 
 class Forks:
@@ -47,11 +53,16 @@ class Forks:
         self.child = self.child or Child(self.xdist)
         items = self.xdist.session.items
         ends = not isinstance(after, int) or (  # no test is left
-            items[after].path != items[index].path and self.child.resident_mib() > LIMIT_MIB
+            items[after].path != items[index].path and self.child.resident_mib() + added_mib(items[after]) > MOST_MIB
         )
         self.child.run(index, None if ends else after)
         if ends:
             self.child = None
+
+
+def added_mib(item: pytest.Item) -> int:
+    """What the module of a test adds to a child at most."""
+    return MORE_MIB.get(item.path.stem.removeprefix("test_"), ADDED_MIB)
 
 
 class Child:

@@ -13,7 +13,7 @@ from plinth import processes
 CONFTEST = """
 import os, pytest
 from tests import forks
-forks.LIMIT_MIB = {limit}
+forks.MOST_MIB = {limit}
 
 def pytest_configure(config):
     if hasattr(config, "workerinput"):

@@ -234,12 +234,17 @@ _TYPES = {int: "number", float: "number", str: "string", bool: "boolean", type(N
 _NAME = re.compile(r"(?![0-9a-f]{12,}$)[A-Za-z_][A-Za-z0-9_]*")
 
 
+#: Tables by the cause of lost time, without causes that took none.
+_BY_CAUSE = ("rank_us", "percent")
+
+
 def shape(value: Any) -> Any:
     """Keys and types of parsed JSON."""
     if isinstance(value, dict):
         found = dict[str, Any]()
         for key, inner in value.items():
             name = key if _NAME.fullmatch(key) else "*"
+            inner = {f"of {cause}": spent for cause, spent in inner.items()} if key in _BY_CAUSE else inner
             found[name] = _merged(found[name], shape(inner)) if name in found else shape(inner)
         return found
     if isinstance(value, list):
