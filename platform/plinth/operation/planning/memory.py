@@ -158,8 +158,6 @@ def per_device(
     )
     if not private:
         return used
-    if not private:
-        return used
     largest, share = 4 * max(vocab_size, model.ffn_dim) * model.dim, -(-own // replicas) if stage else 0
     clipping = {"gradients": (4 + (width if stage else 4)) * own, "buffers": 2 * largest}
     moving = used.buffers - (largest if at_once else 0)  # what arrives takes the place of its part of the sum
