@@ -327,6 +327,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, type) and issubclass(value, inner[0])
     if origin is Callable:
         return callable(value)
+    if origin is typing.Literal:
+        return value in inner
     if origin is None:
         return isinstance(value, hint)
     if type(None) in inner:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -25,6 +25,7 @@ class Tool:
     params: type[Frozen] = NoParams
     note: str | None = None
     parts: tuple[str, ...] = ()
+    edge: Literal["plain", "toothed"] = "plain"
 
 
 class Params(Frozen):
@@ -130,6 +131,8 @@ def test_version_and_source_are_part_of_the_members_version(site: Site) -> None:
             "params is <class 'dict'>",
         ),
         (GOOD.replace("lambda: 2", "len, parts=['a']"), "saws:TOOL", "has the wrong interface", "parts is ['a']"),
+        (GOOD.replace("lambda: 2", "len, edge='toothed', note=3"), "saws:TOOL", "has the wrong interface", "note is 3"),
+        (GOOD.replace("lambda: 2", "len, edge='blunt'"), "saws:TOOL", "has the wrong interface", "edge is 'blunt'"),
         (GOOD.replace("lambda: 2", "len, note=3"), "saws:TOOL", "has the wrong interface", "note is 3"),
     ],
 )

@@ -224,6 +224,11 @@ def test_a_measurement_of_another_package_is_evidence_and_counted_again(
         assert gathered.miscounted == wrong
 
 
+def test_a_name_that_is_not_the_assets_is_refused() -> None:
+    with pytest.raises(ValueError, match="name it as the asset"):
+        Measurement(name="words", description="Words.", asset="text/words", stages=lambda recipe: ())
+
+
 def test_one_that_raises_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Measurement(
         name="length", description="Words.", asset="length", stages=lambda recipe: (), facts=Length,

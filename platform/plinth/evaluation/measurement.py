@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from plinth.errors import PlinthError
 from plinth.extensions import Catalogue, NoParams
@@ -79,11 +79,11 @@ class Measurement:
     beside: bool = True
     section: Callable[[str, Stats], Frozen] | None = None
     version: str = ""
-    statement: str = "measurement"
+    statement: Literal["measurement", "personal_data"] = "measurement"
 
-    def of(self, found: Mapping[str, Manifest]) -> dict[str, Manifest]:
-        """Its manifests among those of a checkpoint, by asset."""
-        return {asset: found[asset] for asset in sorted(found) if self.has(asset)}
+    def __post_init__(self) -> None:
+        if self.name != self.asset.replace("/", "_"):  # it would never be found by its asset
+            raise ValueError(f"the measurement {self.name!r} makes {self.asset}: name it as the asset, with _ for /")
 
     def has(self, asset: str) -> bool:
         """True if it makes the asset."""
