@@ -22,7 +22,7 @@ import pytest
 
 from tests import isolation
 
-#: Resident memory that no child reaches.
+#: Resident memory below which a child is kept.
 MOST_MIB = 1000
 #: What a module adds at most, with what it is the first to import; those that add more by name.
 ADDED_MIB = 150

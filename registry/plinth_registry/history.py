@@ -15,14 +15,12 @@ from plinth.errors import GateError
 from plinth.records import Frozen
 from plinth_registry.gates.facts import Approval
 
+Action = Literal["canary", "champion", "rollback", "withdrawn", "returned"]
 Place = Literal["champion", "previous", "canary", "superseded", "rolled back"]
 #: Movements that release a version; others give places back.
 PROMOTED: Final = ("canary", "champion")
 #: A place of a release, as people write it.
 _HELD = re.compile(r"(models:/)?[a-z][a-z0-9-]*@(champion|canary|previous)")
-
-
-Action = Literal["canary", "champion", "rollback", "withdrawn", "returned"]
 
 
 class ReleaseRecord(Frozen):

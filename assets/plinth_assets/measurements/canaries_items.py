@@ -13,12 +13,12 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
 from plinth.evaluation.comparison.columns import chosen, part_table
 from plinth.evaluation.comparison.pairs import Pairs, align, labelled
-from plinth.evaluation.measurement import Figures
+from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.memorisation import canaries, exposure
 from plinth.evaluation.memorisation.exposure import ALL_PLANTED, PLANTED_TIMES, p_value_of_group
 from plinth.records import Manifest
 from plinth.report.evaluation.data import Section
-from plinth.report.evaluation.sections import Stats, group, measure
+from plinth.report.evaluation.sections import group, measure
 from plinth.report.memorisation import UNSEEN
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.columns import chosen, groups, part_table
 from plinth.evaluation.comparison.pairs import Pairs, align, labelled
-from plinth.evaluation.measurement import Figures
+from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.parameters import PARENT_SLICES
 from plinth.evaluation.slices import tables, totals
 from plinth.evaluation.slices.tables import AXIS
 from plinth.evaluation.slices.totals import in_order
 from plinth.records import Manifest
 from plinth.report.evaluation.data import MeasureGroup, Section, TextTable
-from plinth.report.evaluation.sections import BITS, Stats, measure
+from plinth.report.evaluation.sections import BITS, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 

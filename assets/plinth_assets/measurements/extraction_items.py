@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.columns import part_table
 from plinth.evaluation.comparison.pairs import Pairs, align, labelled
-from plinth.evaluation.measurement import Figures
+from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.memorisation import extraction
 from plinth.records import Manifest
 from plinth.report.evaluation.data import Section, TextTable
-from plinth.report.evaluation.sections import Stats, group, measure
+from plinth.report.evaluation.sections import group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 

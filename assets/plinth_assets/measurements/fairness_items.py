@@ -15,10 +15,10 @@ from plinth.evaluation.comparison.pairs import Pairs, align, labelled
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.fairness import bias, job, toxicity
 from plinth.evaluation.fairness.pairs import Pair
-from plinth.evaluation.measurement import Figures
+from plinth.evaluation.measurement import Figures, Stats
 from plinth.records import Manifest
 from plinth.report.evaluation.data import Section
-from plinth.report.evaluation.sections import Stats, group, measure
+from plinth.report.evaluation.sections import group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 from plinth.text.plural import counted

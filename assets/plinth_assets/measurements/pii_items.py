@@ -13,11 +13,10 @@ from plinth.compute.context import Context
 from plinth.compute.stage import sum_stats
 from plinth.evaluation.comparison.columns import chosen, part_table
 from plinth.evaluation.comparison.pairs import Pairs, align
-from plinth.evaluation.measurement import Figures
+from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.pii import outputs, training
 from plinth.records import Manifest, Part
 from plinth.report.evaluation.data import Section, TextTable
-from plinth.report.evaluation.sections import Stats
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 

@@ -9,13 +9,13 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.columns import by_name, part_table
 from plinth.evaluation.comparison.pairs import Pairs
-from plinth.evaluation.measurement import Figures
+from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.probes import tables
 from plinth.evaluation.probes.noise import Worth
 from plinth.evaluation.probes.scoring import EXCLUDED
 from plinth.records import Manifest
 from plinth.report.evaluation.data import Measure, Section, TextTable
-from plinth.report.evaluation.sections import BITS, Stats, group, measure
+from plinth.report.evaluation.sections import BITS, group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 

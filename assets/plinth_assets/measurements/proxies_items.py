@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from plinth.evaluation.comparison.columns import by_name, part_table
 from plinth.evaluation.comparison.pairs import Pairs
+from plinth.evaluation.measurement import Stats
 from plinth.records import Manifest
 from plinth.report.evaluation.data import Section
-from plinth.report.evaluation.sections import BITS, Stats, group, measure
+from plinth.report.evaluation.sections import BITS, group, measure
 from plinth.storage.store import Store
 
 

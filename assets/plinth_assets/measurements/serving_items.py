@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from plinth.evaluation.measurement import Stats
 from plinth.report.evaluation.data import Section, TextTable
-from plinth.report.evaluation.sections import Stats
 from plinth.report.style import count
 
 

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.columns import chosen, groups
 from plinth.evaluation.comparison.pairs import Pairs, align
-from plinth.evaluation.measurement import Figures
+from plinth.evaluation.measurement import Figures, Stats
 from plinth.records import Manifest, Part
 from plinth.report.evaluation.data import MeasureGroup, Section
-from plinth.report.evaluation.sections import Stats, measure
+from plinth.report.evaluation.sections import measure
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 

@@ -66,7 +66,7 @@ class Gate:
         name: of the result, and key in `extensions`.
         description: one sentence.
         needs: measurements, or fields of `plinth_registry.gates.Evidence`, without which the gate fails unasked.
-        judge: `(parameters, evidence) -> verdict`. An exception fails the gate.
+        judge: `(parameters, evidence) -> verdict`. An exception fails a gate that is asked by name.
         params: frozen model of the parameters in the policy.
         of_exports: it judges forms of a release that are about to be exported, not candidates.
         section: key of the policy that has the parameters; gates may share one.
@@ -104,8 +104,8 @@ def release_gate(
     rests_on: tuple[str, ...] = (),
     **more: Any,
 ) -> Gate:
-    """A gate of every candidate, with the name of its function and the first line of its docstring."""
-    description = (judge.__doc__ or "").partition("\n")[0]
+    """A gate of every candidate, with the name of its function and the first paragraph of its docstring."""
+    description = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
     own: dict[str, Any] = {"params": params, "section": section, "rests_on": rests_on}
     return Gate(name=judge.__name__, description=description, judge=judge, **own, **more)
 

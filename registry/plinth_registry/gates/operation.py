@@ -36,4 +36,5 @@ def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
     known = {one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured}
     return decided(ERROR_BUDGET, not spent, f"{head}: {'; '.join(parts)}", **known)
 
+
 GATE = release_gate(error_budget, ErrorBudgetPolicy, "error_budget")

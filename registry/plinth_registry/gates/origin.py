@@ -157,6 +157,7 @@ def cost(asked: CostPolicy, evidence: Evidence) -> GateResult:
 def _finding(name: str, found: CheckResult | None) -> GateResult:
     return missing(name) if found is None else decided(name, found.holds, found.detail)
 
+
 SIGNATURE = release_gate(signature, always=True)
 LINEAGE = release_gate(lineage, LineagePolicy, "lineage", always=True)
 TAINT = release_gate(taint, always=True)

@@ -97,4 +97,5 @@ def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
         return f" through {approval.proxy}, which the policy does not name"
     return "" if approval.by in asked.approvers else ", who is not an approver of the policy"
 
+
 GATE = release_gate(approvals, ApprovalPolicy, "approvals", always=True)

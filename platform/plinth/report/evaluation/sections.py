@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from plinth.evaluation.measurement import Stats
 from plinth.report.evaluation.data import Measure, MeasureGroup
-
-Stats = Mapping[str, Any]
 
 BITS = "bits per byte"
 
@@ -22,4 +21,5 @@ def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measu
 def group(
     title: str, unit: str, better: Literal["lower", "higher"], reference: str, measures: Sequence[Measure]
 ) -> MeasureGroup:
+    """Measures that are drawn on one axis, in `unit`."""
     return MeasureGroup(title=title, unit=unit, better=better, reference_name=reference, measures=tuple(measures))
