@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDERS = {
-    "plinth": "platform/plinth",
+    **{name: f"platform/{name}" for name in ("plinth_text", "plinth")},
+    **{name: f"platform/{name}" for name in ("plinth_ops", "plinth_lab", "plinth_audit", "plinth_extras")},
     "plinth_registry": "registry/plinth_registry",
     "plinth_assets": "assets/plinth_assets",
     "plinth_jobs": "jobs/plinth_jobs",

@@ -17,14 +17,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTROL = ("plinth_registry", "plinth_assets", "plinth_jobs")
-PACKAGES = {name: ROOT / "platform" / name for name in ("plinth_text", "plinth")}
+RING = ("plinth_ops", "plinth_lab", "plinth_audit", "plinth_extras")
+PACKAGES = {name: ROOT / "platform" / name for name in ("plinth_text", "plinth", *RING)}
 PACKAGES |= {name: ROOT / name[len("plinth_") :] / name for name in CONTROL}
 TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".sh", ".html", ".sql", ".j2", ".cfg", ""}
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the five packages by its dotted name."""
+    """Every module of the packages by its dotted name."""
     found = {}
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):

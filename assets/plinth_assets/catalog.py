@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from plinth.errors import MissingError
+from plinth.extensions import Catalogue
 from plinth.recipe.recipe import Recipe
 from plinth_assets import (
     annotate,
@@ -42,7 +44,7 @@ from plinth_assets import (
     training,
 )
 from plinth_assets.framework.attested import attested
-from plinth_assets.framework.stage import Stage
+from plinth_assets.framework.stage import Stage, Stages
 
 STEMS = (
     sampled,
@@ -86,10 +88,35 @@ FOLLOWS_MIXTURE = (
 )
 
 
+#: Stages of the ring and of other packages; what they make may be read by those above.
+ADDED = Catalogue("plinth.stages", "stages", Stages, {})
+
+
 def stages(recipe: Recipe) -> tuple[Stage, ...]:
-    """All stages of the recipe, upstream first; a section that the recipe lacks has none."""
-    stems = STEMS if recipe.mixture is not None else [stem for stem in STEMS if stem not in FOLLOWS_MIXTURE]
-    return tuple(attested(recipe, stage) for stem in stems for stage in stem.stages(recipe))
+    """All stages of the recipe, upstream first; a section that the recipe lacks has none.
+
+    Raises:
+        ExtensionError: stages of another package cannot be used.
+    """
+    has = recipe.mixture is not None
+    stems = [stem.stages for stem in STEMS if has or stem not in FOLLOWS_MIXTURE]
+    stems += [added.stages for added in ADDED.values() if has or not added.with_mixture]
+    return _upstream_first([attested(recipe, stage) for make in stems for stage in make(recipe)])
+
+
+def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The stages in their order, each after those that it reads."""
+    waiting, done = {stage.asset: stage for stage in given}, list[Stage]()
+
+    def take(asset: str) -> None:
+        if stage := waiting.pop(asset, None):
+            for dep in stage.deps:
+                take(dep)
+            done.append(stage)
+
+    for stage in given:
+        take(stage.asset)
+    return tuple(done)
 
 
 def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Stage, ...]:

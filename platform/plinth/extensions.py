@@ -1,11 +1,12 @@
 """Members of a group (annotators, readers, gates, launchers, probes), built in or from an installed package.
 
-    built in         named in the table of its catalogue: `module:attribute`
+    core             named in the table of its catalogue: `module:attribute`
+    ring             named by an entry point of Plinth's own distribution; built in as the core's are
     other packages   named by an entry point of the catalogue's group (`[project.entry-points."plinth.annotators"]`)
 
-Both are imported when they are first used and checked alike. The table is code, so that a source checkout needs no
-metadata; entry points are read from what is installed. A member of another package has an `Origin`, which is part of
-the identity of whatever the member makes. See docs/extending.md.
+All are imported when they are first used and checked alike. A package of the ring may be absent: its members are too,
+and a name of theirs is refused with the package that it needs. A member of another distribution has an `Origin`, which
+is part of the identity of whatever the member makes. See docs/extending.md.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Frozen)
 
 PREFIX = "plinth."
+#: Plinth's own distribution: its entry points are the members of the ring.
+OWN = "plinth"
 #: Names that a repeated member may be used under.
 _REPEATED = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
@@ -65,7 +68,12 @@ class Entry(Frozen):
     @property
     def package(self) -> str:
         """The package for people: name and version."""
-        return f"{self.distribution} {self.version}"
+        return f"{self.distribution} {self.version}".strip()
+
+    @property
+    def top(self) -> str:
+        """The top-level package of its module."""
+        return self.value.partition(":")[0].partition(".")[0]
 
 
 class Catalogue(Mapping[str, T], Generic[T]):
@@ -78,7 +86,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         group: of the entry points, such as `plinth.annotators`.
         noun: for messages, such as `annotator`.
         kind: the dataclass that every member is an instance of; it has a `name`.
-        built_in: name -> `module:attribute`.
+        built_in: members of the core: name -> `module:attribute`.
         reserved: further names that no package may use.
         repeated: built-in members that can be used several times: `NAME_x` is the member `NAME` under that name.
     """
@@ -93,29 +101,34 @@ class Catalogue(Mapping[str, T], Generic[T]):
         repeated: tuple[str, ...] = (),
     ) -> None:
         self.group, self.noun = group, noun
-        self._kind, self._built_in, self._reserved, self._repeated = kind, built_in, reserved, repeated
+        self._kind, self._core, self._reserved, self._repeated = kind, built_in, reserved, repeated
         self._loaded: dict[Entry, tuple[T, Origin | None]] = {}
 
     def __getitem__(self, name: str) -> T:
         return self._member(name)[0]
 
     def __contains__(self, name: object) -> bool:
-        return self._own(str(name)) in self._built_in or any(entry.name == name for entry in self.installed())
+        own = self._own(str(name))
+        return own in self._core or any(entry.name == own for entry in self._entries())
 
     def __iter__(self) -> Iterator[str]:
-        others = {entry.name for entry in self.installed()} - set(self._built_in)
-        return iter((*self._built_in, *sorted(others)))
+        others = {entry.name for entry in self.installed()} - set(self.built_in)
+        return iter((*self.built_in, *sorted(others)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """Names of the members of this repository."""
-        return tuple(self._built_in)
+        """Names of the members of this repository, those of the core first."""
+        ring = [entry.name for entry in self._entries() if entry.distribution == OWN]
+        return (*self._core, *(name for name in ring if name not in self._core))
 
     def installed(self) -> tuple[Entry, ...]:
         """The entry points of other packages, by name and package."""
+        return tuple(entry for entry in self._entries() if entry.distribution != OWN)
+
+    def _entries(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in entries() if entry.group == self.group)
 
     def origin(self, name: str) -> Origin | None:
@@ -130,6 +143,8 @@ class Catalogue(Mapping[str, T], Generic[T]):
             ExtensionError: it cannot be used.
         """
         if name not in self:
+            if needed := absent(self.group, name):
+                raise not_here(f"the {self.noun} {name!r}", needed)
             remedy = nearest(name, self) or "install the package that has it; `plinth doctor` lists what is installed"
             raise RecipeError(f"no {self.noun} {name!r}", expected=", ".join(self), remedy=remedy)
         return self[name]
@@ -158,21 +173,21 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
     def _own(self, name: str) -> str:
         """The member's own name: that of a repeated one without what follows it."""
-        if not _REPEATED.fullmatch(name) or any(entry.name == name for entry in self.installed()):
+        if not _REPEATED.fullmatch(name) or any(entry.name == name for entry in self._entries()):
             return name
         return next((one for one in self._repeated if name.startswith(f"{one}_")), name)
 
     def _entry(self, name: str) -> Entry:
-        claims = [entry for entry in self.installed() if entry.name == name]
-        if name in self._built_in or (claims and name in self._reserved):
-            own = self._built_in.get(name, "")
-            claims.insert(0, Entry(group=self.group, name=name, value=own, distribution="plinth", version=""))
+        claims = sorted((one for one in self._entries() if one.name == name), key=lambda one: one.distribution != OWN)
+        if name in self._core or (claims and name in self._reserved):
+            own = self._core.get(name, "")
+            claims.insert(0, Entry(group=self.group, name=name, value=own, distribution=OWN, version=""))
         if not claims:
             raise KeyError(name)
         if len(claims) > 1:
             raise ExtensionError(
                 f"the {self.noun} {name!r} exists {len(claims)} times",
-                found=", ".join(f"{entry.package.strip()} ({entry.value or 'built in'})" for entry in claims),
+                found=", ".join(f"{entry.package} ({entry.value or 'built in'})" for entry in claims),
                 expected="one package for each name",
                 remedy=f"uninstall {claims[-1].distribution}, or rename its entry point in the group {self.group}",
             )
@@ -189,7 +204,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         faults = _faults(found, self._kind, entry.name)
         if faults:
             raise self._unusable(entry, "has the wrong interface", "; ".join(faults))
-        if entry.name in self._built_in:
+        if entry.distribution == OWN:
             return found, None
         origin = Origin(distribution=entry.distribution, version=entry.version, sha256=self._digest(entry, module))
         if hasattr(found, "version"):
@@ -204,7 +219,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
     def _unusable(self, entry: Entry, why: str, found: str) -> ExtensionError:
         return ExtensionError(
-            f"the {self.noun} {entry.name!r} of {entry.package.strip()} {why}",
+            f"the {self.noun} {entry.name!r} of {entry.package} {why}",
             found=found,
             expected=f"{entry.value} to be a {self._kind.__module__}.{self._kind.__name__}",
             remedy=f"repair or uninstall {entry.distribution}; see docs/extending.md",
@@ -212,8 +227,24 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
 
 def entries() -> tuple[Entry, ...]:
-    """Every entry point of the installed packages whose group begins with `plinth.`."""
-    return _entries(tuple(sys.path))
+    """Every entry point of the installed packages whose group begins with `plinth.`; none of a ring package that is not
+    there."""
+    return tuple(entry for entry in _entries(tuple(sys.path)) if not _is_absent(entry))
+
+
+def absent(group: str, name: str) -> str | None:
+    """The package of the ring that has a member of this name and is not there; None where there is no such package."""
+    gone = (one for one in _entries(tuple(sys.path)) if (one.group, one.name) == (group, name) and _is_absent(one))
+    return next((entry.top for entry in gone), None)
+
+
+def not_here(what: str, package: str) -> RecipeError:
+    """The refusal of what a package of the ring has which is not there."""
+    return RecipeError(
+        f"{what} needs the package {package}, which is not installed",
+        expected="an installation of Plinth with its ring",
+        remedy="install Plinth whole (its wheel has the package), or do without",
+    )
 
 
 def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.4) -> str | None:
@@ -303,6 +334,10 @@ def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
                         Entry(group=point.group, name=point.name, value=value, distribution=name, version=version)
                     )
     return tuple(sorted(found, key=lambda entry: (entry.group, entry.name, entry.distribution)))
+
+
+def _is_absent(entry: Entry) -> bool:
+    return entry.distribution == OWN and util.find_spec(entry.top) is None
 
 
 def _faults(found: Any, kind: type[Any], name: str) -> list[str]:

@@ -86,6 +86,20 @@ def test_built_in_members_come_first_and_have_no_origin(site: Site) -> None:
     assert tools["hammer"].version == "1"
 
 
+def test_members_of_the_ring_are_built_in_and_absent_ones_name_their_package(site: Site) -> None:
+    site.module("saws.py", GOOD)
+    site.install("plinth", "saw", "saws:TOOL\nplane = saws:TOOL\ndrill = plinth_shed.drills:TOOL")
+    site.install("acme-planes", "plane", "planes:TOOL")
+    tools = catalogue()
+    assert (list(tools), tools.built_in) == (["hammer", "plane", "saw"], ("hammer", "plane", "saw"))
+    assert (tools["saw"].version, tools.origin("saw")) == ("1", None)
+    assert "drill" not in tools
+    with pytest.raises(RecipeError, match="the tool 'drill' needs the package plinth_shed, which is not installed"):
+        tools.find("drill")
+    with pytest.raises(ExtensionError, match="'plane' exists 2 times"):
+        tools["plane"]
+
+
 def test_nothing_is_imported_before_it_is_used(site: Site) -> None:
     site.module("saws.py", GOOD)
     site.install("acme-saws", "saw", "saws:TOOL")

@@ -3,7 +3,7 @@ catalogue are made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,6 +31,21 @@ class Statement(Protocol):
 
 #: Called with lines worth reading while a stage works (a training run's steps, for one).
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Stages that a package of the ring, or anyone's, adds to the pipeline: a member of the group `plinth.stages`.
+
+    Args:
+        name: the entry point's.
+        stages: `(recipe)` -> stages; none where the recipe does not ask for them.
+        with_mixture: only for a recipe that has a mixture.
+    """
+
+    name: str
+    stages: Callable[[Any], Sequence[Stage]]
+    with_mixture: bool = False
 
 
 @dataclass(frozen=True)

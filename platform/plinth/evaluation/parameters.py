@@ -14,6 +14,7 @@ from plinth.evaluation.probes.parameters import Probes
 from plinth.evaluation.proxies.parameters import Proxies
 from plinth.evaluation.tasks.parameters import TaskSet
 from plinth.records import Frozen, Name
+from plinth.sections import extended
 
 #: Axes of every evaluation.
 BUILT_IN = ("bucket", "language", "domain", "length")
@@ -25,6 +26,7 @@ PARENT_SLICES = "parent slices"
 AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 
+@extended("evaluation")
 class Evaluation(Frozen):
     """Bits per byte on the held-out slices and on protected items, beside two baselines on the same bytes; probes."""
 

@@ -16,11 +16,13 @@ from plinth.corpus.protected.parameters import Protected
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.records import Frozen, Name, internal
+from plinth.sections import extended
 
 if TYPE_CHECKING:
     from plinth.corpus.policy.rights import Rights
 
 
+@extended("corpus")
 class Corpus(Frozen):
     """Everything up to curated text."""
 

@@ -26,6 +26,7 @@ from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
 from plinth.recipe.retired import MESSAGE, retired, settable
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, merge
 from plinth.records import OneValue, is_internal, is_spelling
+from plinth.sections import refusal
 from plinth.text.plural import counted
 
 #: pydantic's messages in the words of YAML.
@@ -211,7 +212,7 @@ def _is_mapping(lined: Lined, key: Key) -> bool:
 def _message(detail: ErrorDetails) -> str:
     plain = _PLAIN.get(detail["type"])
     if plain:
-        return plain
+        return (refusal(dotted(detail["loc"])) if detail["type"] == "extra_forbidden" else "") or plain
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
     if detail["type"] == "string_pattern_mismatch":

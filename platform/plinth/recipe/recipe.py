@@ -16,6 +16,7 @@ from plinth.evaluation.probes.parameters import Probes
 from plinth.recipe.corpus import Corpus
 from plinth.recipe.release import ReleaseParameters
 from plinth.records import Frozen
+from plinth.sections import usable
 from plinth.tokens.mixture import selectors
 from plinth.tokens.mixture.parameters import Mixture
 from plinth.tokens.order import parameters
@@ -75,6 +76,7 @@ class Recipe(Frozen):
         else:
             problems += [*_phases(self, self.mixture), *_rates(self, self.mixture), *_batches(self, self.mixture)]
             problems += [*_parallel(self, self.mixture), *_canaries(self, self.mixture), *_begins(self)]
+        problems += [problem for section in usable() for problem in section.problems(self)]
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, internal, spelling
+from plinth.sections import extended
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, lengths
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 
+@extended("training")
 class Training(Frozen):
     """One run."""
 
