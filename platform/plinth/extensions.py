@@ -143,7 +143,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
             ExtensionError: it cannot be used.
         """
         if name not in self:
-            if needed := absent(self.group, name):
+            if needed := absent(self.group).get(name):
                 raise not_here(f"the {self.noun} {name!r}", needed)
             remedy = nearest(name, self) or "install the package that has it; `plinth doctor` lists what is installed"
             raise RecipeError(f"no {self.noun} {name!r}", expected=", ".join(self), remedy=remedy)
@@ -232,10 +232,9 @@ def entries() -> tuple[Entry, ...]:
     return tuple(entry for entry in _entries(tuple(sys.path)) if not _is_absent(entry))
 
 
-def absent(group: str, name: str) -> str | None:
-    """The package of the ring that has a member of this name and is not there; None where there is no such package."""
-    gone = (one for one in _entries(tuple(sys.path)) if (one.group, one.name) == (group, name) and _is_absent(one))
-    return next((entry.top for entry in gone), None)
+def absent(group: str) -> dict[str, str]:
+    """Members of a group that packages of the ring have which are not there: name -> package."""
+    return {one.name: one.top for one in _entries(tuple(sys.path)) if one.group == group and _is_absent(one)}
 
 
 def not_here(what: str, package: str) -> RecipeError:

@@ -86,7 +86,7 @@ def of(section: Frozen, name: str, model: type[M]) -> M | None:
 
 def refusal(key: str) -> str:
     """Why a dotted key is unknown although a package has it; empty where none has."""
-    if needed := absent(SECTIONS.group, key):
+    if needed := absent(SECTIONS.group).get(key):
         return not_here(f"`{key}`", needed).brief
     try:
         if key in SECTIONS:

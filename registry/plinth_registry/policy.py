@@ -27,7 +27,7 @@ from plinth.trust.signed_log import SignedLog
 from plinth_registry import audit_log, releases, signed_file
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.gates.all_gates import by_name
-from plinth_registry.gates.settings import GatePolicy, gate_policy, policy_model, release_gates
+from plinth_registry.gates.settings import GatePolicy, absent_gates, gate_policy, policy_model, release_gates
 from plinth_registry.signed_log import POLICY_PREDICATE, policies
 
 PREDICATE: Final = POLICY_PREDICATE
@@ -131,17 +131,19 @@ def governing(ctx: Context, release: str) -> str:
 
 def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
     """Gates that must fail because the recipe measures nothing for them, each with the key that is absent."""
-    gates = {name: release_gates()[name] for name in policy.asked}
+    gates = {name: gate for name, gate in release_gates().items() if name not in policy.without}
     made = {name: MEASUREMENTS[name] for gate in gates.values() for name in gate.counted if name in MEASUREMENTS}
-    absent = {name: one.key for name, one in made.items() if one.key and not one.stages(recipe)}
-    return tuple(
+    lacking = {name: one.key for name, one in made.items() if one.key and not one.stages(recipe)}
+    keys = (
         f"{name}: needs {key}"
         for name, gate in gates.items()
         for key in (
-            *(absent[one] for one in gate.counted if one in absent),
+            *(lacking[one] for one in gate.counted if one in lacking),
             *(key for key in gate.keys if not _is_set(recipe, key)),
         )
     )
+    gone = absent_gates().items()
+    return (*keys, *(f"{name}: needs the package {package}" for name, package in gone if name not in policy.without))
 
 
 def _is_set(recipe: Recipe, key: str) -> bool:
@@ -161,7 +163,8 @@ def _signed(log: SignedLog, record: LogRecord, release: str) -> SignedPolicy:
     if (policy.release, policy.version) != (release, record.number):
         found = f"{policy.release} version {policy.version}"
         raise log.broken(where, found, f"{release} version {record.number}")
-    one = SignedPolicy(policy=policy, digest=digest(policy), at=record.at, signers=record.owners)
+    stated = fingerprint.digest(record.body["policy"])  # with the defaults of the installation that signed it
+    one = SignedPolicy(policy=policy, digest=stated, at=record.at, signers=record.owners)
     if record.subjects != {policy.release: one.digest}:
         raise SignatureError(f"{where} speaks of another policy", found=record.subjects, expected=one.digest)
     return one

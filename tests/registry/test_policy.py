@@ -21,8 +21,9 @@ from plinth_jobs import policies
 from plinth_jobs.recipes import load as load_recipe
 from plinth_registry import policy
 from plinth_registry.canary import PairedStream, judge
-from plinth_registry.gates import GatePolicy
+from plinth_registry.gates import GatePolicy, all_gates, evaluate, settings
 from tests.registry.gate_evidence import policy as strict
+from tests.registry.gate_evidence import proof
 
 WITHOUT = {"stability": "the run is too short to restart"}
 
@@ -244,3 +245,23 @@ def test_settings_of_a_trial_that_came_later_change_no_digest_of_policies_signed
     asked = strict(trial={"margin": 0.01})
     assert set(asked.model_dump(mode="json")["trial"]) == {"margin", "level", "least", "higher_is_better"}
     assert "trial" not in strict().model_dump(mode="json")
+
+
+def test_a_gate_whose_package_is_not_here_fails_unless_it_is_left_out(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "absent_gates", lambda: {"scale_weight": "plinth_shed"})
+    monkeypatch.setattr(all_gates, "absent_gates", settings.absent_gates)
+    settings._signed_model.cache_clear()
+    given = strict().model_dump(mode="json")
+    try:
+        asked = settings.gate_policy(given | {"scale": {"limit": 1}})  # signed where the package is
+        assert asked.model_dump(mode="json") == given | {"scale": {"limit": 1}}
+        result = next(one for one in evaluate(asked, proof()) if one.name == "scale_weight")
+        assert (result.state, "needs the package plinth_shed" in result.reason) == ("failed", True)
+        out = settings.gate_policy(given | {"without": {"scale_weight": "nobody weighs models"}})
+        assert "scale_weight" not in {one.name for one in evaluate(out, proof())}
+        with pytest.raises(ValueError, match="aprovals: no gate has this key"):
+            settings.gate_policy(given | {"aprovals": {"people": 0}})
+    finally:
+        settings._signed_model.cache_clear()

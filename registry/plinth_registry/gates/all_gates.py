@@ -10,11 +10,12 @@ from typing import Any
 from plinth import fingerprint
 from plinth.errors import RecipeError
 from plinth.evaluation.gate import GATES, Gate, GateVerdict
+from plinth.extensions import not_here
 from plinth.records import Frozen
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.people import APPROVALS
 from plinth_registry.gates.result import MISCOUNTED, GateResult, missing
-from plinth_registry.gates.settings import GatePolicy, always, release_gates
+from plinth_registry.gates.settings import GatePolicy, absent_gates, always, release_gates
 
 
 def evaluate(
@@ -40,6 +41,8 @@ def _required(policy: GatePolicy, evidence: Evidence) -> Iterator[GateResult]:
 
 
 def _of_candidates(policy: GatePolicy, name: str, evidence: Evidence) -> GateResult:
+    if name in absent_gates():
+        return GateResult(name=name, state="failed", reason=not_here("the gate", absent_gates()[name]).brief)
     gate = release_gates()[name]
     return _recomputed(gate, _named(name, gate.judge(policy.parameters(gate), evidence)), evidence)
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from plinth.evaluation.gate import GATES, Gate
+from plinth.extensions import absent
 from plinth.operation.indicators import INDICATORS, Objectives
 from plinth.records import Frozen
 from plinth.training.forensics.proof import ToleranceClass
@@ -25,6 +26,11 @@ SHORTEST_REASON: Final = 10
 def release_gates() -> Mapping[str, Gate]:
     """Gates that every candidate is asked, unless the policy leaves them out, in their order."""
     return {name: GATES[name] for name in GATES.built_in if not GATES[name].by_name}
+
+
+def absent_gates() -> Mapping[str, str]:
+    """Gates whose package of the ring is not here, with the package: one that a policy does not leave out fails."""
+    return absent(GATES.group)
 
 
 @lru_cache(maxsize=1)
@@ -260,7 +266,7 @@ class GatePolicy(Frozen):
     @property
     def asked(self) -> tuple[str, ...]:
         """Gates of every candidate that are asked, in their order."""
-        return tuple(name for name in release_gates() if name not in self.without)
+        return tuple(name for name in (*release_gates(), *absent_gates()) if name not in self.without)
 
     def parameters(self, gate: Gate) -> Frozen:
         """What the policy asks of a gate that it does not name under `extensions`."""
@@ -271,7 +277,7 @@ class GatePolicy(Frozen):
     @classmethod
     def _left_out_with_a_reason(cls, given: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
         for name, reason in given.items():
-            if name not in release_gates():
+            if name not in release_gates() and name not in absent_gates():
                 raise ValueError(f"there is no gate {name!r}; there are {', '.join(release_gates())}")
             if name in always():
                 raise ValueError(f"the gate {name} cannot be left out")
@@ -297,10 +303,29 @@ def policy_model() -> type[GatePolicy]:
     return made
 
 
+@lru_cache(maxsize=1)
+def _signed_model() -> type[GatePolicy]:
+    """The policy that keeps keys of gates whose package is not here: `pii` is that of `pii_data`."""
+    if not absent_gates():
+        return policy_model()
+
+    class Signed(policy_model()):  # type: ignore[misc]
+        model_config = ConfigDict(extra="allow")
+
+        @model_validator(mode="after")
+        def _known(self) -> Signed:
+            for key in self.model_extra or {}:
+                if not any(name == key or name.startswith(f"{key}_") for name in absent_gates()):
+                    raise ValueError(f"{key}: no gate has this key")
+            return self
+
+    return Signed
+
+
 def gate_policy(given: Mapping[str, Any]) -> GatePolicy:
-    """A policy from plain data.
+    """A signed policy from plain data.
 
     Raises:
         ValidationError: a key that no gate has, or a value that is not allowed.
     """
-    return policy_model().model_validate(given)
+    return _signed_model().model_validate(given)
