@@ -29,10 +29,9 @@ from plinth.errors import (
     WorkerError,
 )
 from plinth.experiment import record
-from plinth.experiment.arms import Arm
-from plinth.experiment.parameters import Experiment
+from plinth.experiment.arms import Arm, Experiment
 from plinth.experiment.record import Spent
-from plinth.experiment.value.changes import MEASURED
+from plinth.experiment.value.verdict import MEASURED
 from plinth.records import Manifest
 from plinth_assets.catalog import selected, stages
 from plinth_assets.framework.build import bring, publish

@@ -16,8 +16,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.experiment import answer, measure
-from plinth.experiment.arms import PREFIX, Arm
-from plinth.experiment.parameters import Experiment
+from plinth.experiment.arms import PREFIX, Arm, Experiment
 from plinth.experiment.value.question import BUCKET, PRICE, WITH
 from plinth.recipe.load import fingerprint as recipe_fingerprint
 from plinth.records import Manifest

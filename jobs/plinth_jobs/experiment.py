@@ -21,8 +21,7 @@ from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.errors import MissingError, PlinthError
 from plinth.experiment import record
-from plinth.experiment.arms import Arm
-from plinth.experiment.parameters import Experiment
+from plinth.experiment.arms import Arm, Experiment
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.pin import Trust

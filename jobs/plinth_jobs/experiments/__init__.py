@@ -14,8 +14,7 @@ from pathlib import Path
 
 from plinth.errors import MissingError, PlinthError, RequestError
 from plinth.experiment import arms
-from plinth.experiment.arms import Arm
-from plinth.experiment.parameters import Experiment
+from plinth.experiment.arms import Arm, Experiment
 from plinth.recipe.extends import files, named
 from plinth.recipe.yaml_lines import read
 from plinth_assets import experiment as wiring

@@ -11,23 +11,17 @@ from plinth.compute.context import Context
 from plinth.errors import RequestError
 from plinth.experiment import page as pages
 from plinth.experiment import record
-from plinth.experiment.arms import PREFIX, Arm
-from plinth.experiment.effects import Effect, effects
-from plinth.experiment.measure import common_scores, configuration
-from plinth.experiment.mixture import overlay
-from plinth.experiment.mixture.confirm import PROPOSED, ConfirmationOutcome, ConfirmationQuestion, confirmed
-from plinth.experiment.mixture.propose import MixtureProposal, propose
-from plinth.experiment.mixture.swarm import Swarm
-from plinth.experiment.noise_scale import NoiseScale
-from plinth.experiment.parameters import Experiment
-from plinth.experiment.scaling.forecast import LadderForecast, LadderOutcome, forecast, outcomes
-from plinth.experiment.scores import FINISHED, ArmScores
-from plinth.experiment.stopping import stopping
+from plinth.experiment.arms import PREFIX, Arm, Experiment
+from plinth.experiment.effects import FINISHED, ArmScores, Effect, effects, stopping
+from plinth.experiment.measure import NoiseScale, common_scores, configuration
+from plinth.experiment.mixture import proposals
+from plinth.experiment.mixture.proposals import MixtureProposal, propose
+from plinth.experiment.mixture.swarm import PROPOSED, ConfirmationOutcome, ConfirmationQuestion, Swarm, confirmed
+from plinth.experiment.scaling.ladder import LadderForecast, LadderOutcome, forecast, outcomes
 from plinth.experiment.sweep import SweepOptimum, optima
-from plinth.experiment.value import screen
-from plinth.experiment.value.changes import MeasuredPair, changes
+from plinth.experiment.value import question
 from plinth.experiment.value.question import BUCKET, PRICE, WITH, WITHOUT
-from plinth.experiment.value.verdict import SourceVerdict, verdict
+from plinth.experiment.value.verdict import MeasuredPair, SourceVerdict, changes, verdict
 from plinth.records import Manifest, Step
 from plinth.training import manifests
 
@@ -64,11 +58,11 @@ def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, A
         mixture = one.recipe.required_mixture()
         epochs = mixture.epoch_caps.get(BUCKET, mixture.max_epochs)
         least_rate = max(least_rate, one.recipe.tokenizer.min_bytes_per_token)
-        needs[one.size] = screen.needed(experiment.source.share_of(one.size), one.tokens, epochs)
-    screen.require_meaning(found, needs)
+        needs[one.size] = question.needed(experiment.source.share_of(one.size), one.tokens, epochs)
+    question.require_meaning(found, needs)
     asked = experiment.source.model_dump(mode="json", exclude=PRICE)  # another price makes no other sample
     step = Step(name="experiment/sample", version=SAMPLE_VERSION, params=asked)
-    stats = {**found, "needs": needs, "refusal": screen.refusal(found, needs, least_rate)}
+    stats = {**found, "needs": needs, "refusal": question.refusal(found, needs, least_rate)}
     return stage.manifest(f"{PREFIX}/{experiment.name}/sample", step, {}, [], stats)
 
 
@@ -182,8 +176,8 @@ def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> Con
     proposal = MixtureProposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None
     if proposal is None or proposal.refusal:
         return None
-    found = ctx.refs.published(f"{PREFIX}/{overlay.name_of(experiment.name)}/effects")
-    asked = overlay.question(experiment, proposal, made.digest)
+    found = ctx.refs.published(f"{PREFIX}/{proposals.name_of(experiment.name)}/effects")
+    asked = proposals.question(experiment, proposal, made.digest)
     if found is None or found.params.get("confirms") != asked.model_dump(mode="json"):
         return None
     return ConfirmationOutcome.model_validate(found.stats["confirmation"])

@@ -1,24 +1,108 @@
-"""Effects of the arms of an experiment: each arm against the base at each size, paired by seed and document.
+"""Effects of the arms of an experiment from the scores of its runs, and arms that cannot win any more.
 
-Every difference is arm minus base. Whether an effect was found follows from the interval over seeds and documents and
-from p, corrected by Holm over the arms of a size: over wholes, and over all slices. With one seed nothing is found:
-training the same recipe again could change more than what is seen. No run is left out in silence.
+D  documents of the test text
+
+*Effects*: each arm against the base at each size, paired by seed and document; every difference is arm minus base.
+Whether an effect was found follows from the interval over seeds and documents and from p, corrected by Holm over the
+arms of a size: over wholes, and over all slices. With one seed nothing is found: training the same recipe again could
+change more than what is seen. No run is left out in silence.
+
+*Stopping*: an arm is compared with every other on the same test text, one difference per seed. It stops where the
+mixture SPRT (`statistics.Sequential`) rules out that it is at least as good as one of them, at 5% over the rivals
+(Bonferroni): the truly best arm is stopped in at most 5% of experiments, at any number of interim analyses. With A arms
+that is a level of 5% / (A - 1) for each pair. Arms differ by many standard deviations of training noise or not at all,
+hence `SHARPEST`.
+
+Seeds are what varies: the decision is about this test text. Two seeds never suffice, because the largest likelihood
+ratio that two can give is (1 + 2 SHARPEST^2)^(1/2), 7. Three suffice for up to four arms, four for up to 51.
+
+Of 200 simulated experiments of five arms and eight seeds, analyzed after every seed, the best arm was stopped in none
+where the others are worse by 1 to 20 standard deviations of training noise, and in one (0.5%) where all are alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, RequestError
 from plinth.evaluation import statistics
-from plinth.evaluation.statistics import DOCUMENTS_ONLY, Estimate
-from plinth.experiment.scores import ArmScores
+from plinth.evaluation.statistics import DOCUMENTS_ONLY, Estimate, Sequential
 from plinth.records import Frozen
 
-__all__ = ["ARM", "BASE", "NONE", "WHOLE", "ArmScores", "Effect", "by_run", "effects"]
+Floats = NDArray[np.float64]
+Status = Literal["finished", "failed", "diverged", "stopped"]
+
+FINISHED: Status = "finished"
+
+
+@dataclass(frozen=True)
+class ArmScores:
+    """One run: an arm at a size with a seed.
+
+    Args:
+        arm, size, seed: of which run.
+        status: `finished`, or how it ended otherwise; `reason` says why.
+        documents: identifiers of the test documents, 32 hexadecimal digits each, [D].
+        slices: the slice of each document, [D].
+        bytes: of each document, [D]; 1 where a score is averaged instead of divided by length.
+        bits: of each document under the model, [D]; empty where the run did not finish.
+        tokens, flops, seconds: what it cost; seconds are rank-seconds.
+        curve: optimizer step, tokens so far, bits per byte.
+
+    Raises:
+        IntegrityError: columns of different lengths, a document twice, or a size that is not above 0.
+    """
+
+    arm: str
+    size: str
+    seed: int
+    status: Status
+    reason: str = ""
+    documents: NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.str_))
+    slices: NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.str_))
+    bytes: Floats = field(default_factory=lambda: np.empty(0))
+    bits: Floats = field(default_factory=lambda: np.empty(0))
+    tokens: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+    curve: Sequence[tuple[int, int, float]] = ()
+
+    def __post_init__(self) -> None:
+        columns = {"documents": self.documents, "slices": self.slices, "bytes": self.bytes}
+        if self.status == FINISHED or len(self.bits):
+            columns["bits"] = self.bits
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise IntegrityError(
+                f"the scores of {self.name} are not of one set of documents",
+                found=", ".join(f"{count} {name}" for name, count in lengths.items()),
+                expected="columns of one length",
+            )
+        if len(np.unique(self.documents)) < len(self.documents):
+            raise IntegrityError(f"the scores of {self.name} name a document twice")
+        if len(self.bytes) and not (np.isfinite(self.bytes) & (self.bytes > 0)).all():
+            raise IntegrityError(f"the scores of {self.name} hold a document without bytes", expected="at least 1 each")
+
+    @property
+    def name(self) -> str:
+        """The run in words."""
+        return f"arm {self.arm}, size {self.size}, seed {self.seed}"
+
+    @property
+    def trouble(self) -> str:
+        """Why no score of this run can be used, or nothing; a score that is no number is such a reason."""
+        if self.status != FINISHED:
+            return f"{self.status}: {self.reason}" if self.reason else self.status
+        if not len(self.bits):
+            return "failed: no document was scored"
+        bad = int((~np.isfinite(self.bits)).sum())
+        return f"diverged: the loss of {bad} of {len(self.bits)} documents is no number" if bad else ""
+
 
 WHOLE = "all"
 ARM, BASE, NONE = "arm", "base", ""
@@ -220,3 +304,89 @@ def _interval(gap: Estimate, size: bool = False) -> str:
     """The interval; of the size of the effect, a decrease by 0.02 is `95%: 0.01 to 0.03`."""
     low, high = (-gap.high, -gap.low) if size and gap.value < 0 else (gap.low, gap.high)
     return f"{gap.level:.0%}: {low:.3g} to {high:.3g}"
+
+
+ALPHA = 0.05
+FEWEST_SEEDS = 2
+#: Effects, in standard deviations of the difference of two runs, that the test is sharpest for.
+SHARPEST = 5.0
+
+
+class StopDecision(Frozen):
+    """Whether an arm stops at a size. `rival` is the arm by which it is beaten, or comes closest to it.
+
+    `difference` is arm minus rival over `seeds` pairs, with an interval that holds at all looks; `p` is of "the arm is
+    at least as good as every rival", at all looks, corrected for the rivals. `saved_runs` are planned and need not
+    start.
+    """
+
+    size: str
+    arm: str
+    stop: bool
+    rival: str = ""
+    seeds: int = 0
+    difference: Estimate | None = None
+    p: float | None = None
+    saved_runs: int = 0
+    reason: str
+
+
+def stopping(
+    scores: Sequence[ArmScores], base: str, seeds: Sequence[int], *, fewer_is_better: bool = True
+) -> list[StopDecision]:
+    """A decision for every arm but the base, which all others are read against, at every size.
+
+    Args:
+        scores: of the runs so far, those that failed too.
+        base: the arm that never stops.
+        seeds: planned for every arm and size.
+        fewer_is_better: as of bits.
+
+    Raises:
+        IntegrityError: two runs are one, or were scored on different text.
+    """
+    require_same_text(scores)
+    found = []
+    for size, arms in by_run(scores).items():
+        means = {arm: _means(runs) for arm, runs in arms.items()}
+        for arm, runs in arms.items():
+            if arm != base:
+                found.append(_decision(size, arm, means, len(set(seeds) - set(runs)), 1 if fewer_is_better else -1))
+    return found
+
+
+def _means(runs: Mapping[int, ArmScores]) -> dict[int, float]:
+    """Bits over bytes of every run that can be used, by seed."""
+    usable = {seed: one for seed, one in runs.items() if not one.trouble}
+    return {seed: float(one.bits.sum() / one.bytes.sum()) for seed, one in usable.items()}
+
+
+def _decision(size: str, arm: str, means: Mapping[str, Mapping[int, float]], left: int, sign: int) -> StopDecision:
+    rivals = [other for other in means if other != arm]
+    level = 1 - ALPHA / max(1, len(rivals))
+    tests = {rival: _test(means[arm], means[rival], level, sign) for rival in rivals}
+    tests = {rival: test for rival, test in tests.items() if test.n >= FEWEST_SEEDS}
+    if not tests:
+        most = len(means[arm])
+        reason = f"seeds too few: training noise is not known from fewer than {FEWEST_SEEDS} pairs of runs"
+        return StopDecision(size=size, arm=arm, stop=False, seeds=most, reason=reason)
+    rival = min(tests, key=lambda name: (tests[name].above, -tests[name].mean))
+    test = tests[rival]
+    p = min(1.0, test.above * len(rivals))
+    worse = f"{abs(test.mean):.3g} {'worse' if test.mean > 0 else 'better'} than {rival} over {test.n} seeds"
+    reason = f"{worse}; p = {p:.3g} at all looks, " + (f"below {ALPHA:g}" if test.exceeded else f"not below {ALPHA:g}")
+    gap = test.estimate if sign > 0 else _turned(test.estimate)
+    return StopDecision(
+        size=size, arm=arm, stop=test.exceeded, rival=rival, seeds=test.n, difference=gap, p=p,
+        saved_runs=left if test.exceeded else 0, reason=reason,
+    )  # fmt: skip
+
+
+def _test(ours: Mapping[int, float], theirs: Mapping[int, float], level: float, sign: int) -> Sequential:
+    """Looks after every seed that both have, in their order; above 0 is worse."""
+    gaps = [sign * (ours[seed] - theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
+    return Sequential(effect=SHARPEST, level=level).add(gaps)
+
+
+def _turned(gap: Estimate) -> Estimate:
+    return gap.model_copy(update={"value": -gap.value, "low": -gap.high, "high": -gap.low})

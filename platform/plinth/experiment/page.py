@@ -8,19 +8,15 @@ from typing import Any
 import yaml
 
 from plinth.evaluation.statistics import DEGENERATE
-from plinth.experiment.effects import ARM, BASE, WHOLE, Effect
-from plinth.experiment.mixture.confirm import HOLDS, REFUTED, ConfirmationOutcome
-from plinth.experiment.mixture.propose import MixtureProposal
-from plinth.experiment.noise_scale import NoiseScale
-from plinth.experiment.scaling.forecast import AT, LadderForecast, LadderOutcome
-from plinth.experiment.scores import ArmScores
-from plinth.experiment.stopping import StopDecision
+from plinth.experiment.effects import ARM, BASE, WHOLE, ArmScores, Effect, StopDecision
+from plinth.experiment.measure import NoiseScale
+from plinth.experiment.mixture.proposals import MixtureProposal
+from plinth.experiment.mixture.swarm import HOLDS, REFUTED, ConfirmationOutcome
+from plinth.experiment.scaling.ladder import AT, LadderForecast, LadderOutcome
 from plinth.experiment.sweep import SweepOptimum
-from plinth.experiment.value.price import amount, priced
-from plinth.experiment.value.verdict import BUY, DO_NOT_BUY, SourceGain, SourceVerdict
-from plinth.report.experiment import figures, ladder_figures
-from plinth.report.experiment.figures import EffectRow, GainRow, RunCurve
-from plinth.report.experiment.ladder_figures import LadderPoint, LawCurve
+from plinth.experiment.value.verdict import BUY, DO_NOT_BUY, SourceGain, SourceVerdict, amount, priced
+from plinth.report.experiment import figures
+from plinth.report.experiment.figures import EffectRow, GainRow, LadderPoint, LawCurve, RunCurve
 from plinth.report.page import template
 from plinth.report.render import svg
 from plinth.report.style import count
@@ -159,8 +155,8 @@ def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: 
     if law is not None and points:
         curve = LawCurve(**law.model_dump())
         drawn = {
-            "isoflop": svg(ladder_figures.isoflop, points, curve, measure, title=f"{measure} at equal compute"),
-            "surface": svg(ladder_figures.surface, points, curve, measure, title=f"{measure} under the law"),
+            "isoflop": svg(figures.isoflop, points, curve, measure, title=f"{measure} at equal compute"),
+            "surface": svg(figures.surface, points, curve, measure, title=f"{measure} under the law"),
         }
     return {"forecast": foretold, "rows": rows, **drawn}
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from plinth.evaluation.statistics import Estimate, mean
-from plinth.experiment.scores import ArmScores
+from plinth.experiment.effects import ArmScores
 from plinth.records import Frozen
 
 #: Neighbours of the best value, on either side, that the parabola is fitted to.

@@ -15,11 +15,10 @@ from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.errors import RecipeError, StageError
 from plinth.experiment import answer, arms, measure
-from plinth.experiment.arms import Arm
-from plinth.experiment.mixture import overlay
-from plinth.experiment.mixture.confirm import HOLDS, NOT_CONFIRMED, PROPOSED, REFUTED, ConfirmationOutcome
-from plinth.experiment.mixture.propose import MixtureProposal
-from plinth.experiment.parameters import Experiment
+from plinth.experiment.arms import Arm, Experiment
+from plinth.experiment.mixture import proposals
+from plinth.experiment.mixture.proposals import MixtureProposal
+from plinth.experiment.mixture.swarm import HOLDS, NOT_CONFIRMED, PROPOSED, REFUTED, ConfirmationOutcome
 from plinth.records import Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
@@ -88,7 +87,7 @@ def swarm(ctx: Context) -> Swarm:
     experiment, runs = arms.load(path, FOLDER)
     made = answer.of(ctx, experiment, runs, [run(ctx, one, planted) for one in runs])
     ctx.refs.publish(made, "swarm")
-    proposal = overlay.required("planted", MixtureProposal.model_validate(made.stats["proposal"]))
+    proposal = proposals.required("planted", MixtureProposal.model_validate(made.stats["proposal"]))
     assert max(proposal.shares, key=proposal.shares.__getitem__) == "prose"
     return path, experiment, runs, made, proposal
 
@@ -96,7 +95,7 @@ def swarm(ctx: Context) -> Swarm:
 def asked(swarm: Swarm, **changed: object) -> tuple[Experiment, tuple[Arm, ...]]:
     """The confirmation as it is written, and as somebody may change its file."""
     path, experiment, _, made, proposal = swarm
-    data = yaml.safe_load(overlay.confirmation(experiment, path, proposal, made.digest))
+    data = yaml.safe_load(proposals.confirmation(experiment, path, proposal, made.digest))
     file = path.parent / "confirm.yaml"
     file.write_text(yaml.safe_dump({**data, **changed}))
     return arms.load(file, FOLDER)
@@ -126,7 +125,7 @@ def test_a_planted_gain_holds_and_both_pages_say_so(ctx: Context, swarm: Swarm) 
     page = answer.page(ctx, *own, ctx.refs.current("experiment/planted-confirm/effects"))
     assert 'Proposal: <span class="better">holds</span>' in page
     assert 'New runs: <span class="better">holds</span>' in answer.page(ctx, experiment, runs, made)
-    assert "# Proposed by experiment planted: confirmed by new runs: +" in overlay.recipe(
+    assert "# Proposed by experiment planted: confirmed by new runs: +" in proposals.recipe(
         experiment, path, proposal, answer.confirmation_of(ctx, experiment, made)
     )
 
@@ -141,7 +140,7 @@ def test_a_gain_that_new_runs_do_not_show_is_marked_and_not_written(ctx: Context
     assert 'New runs: <span class="">not confirmed</span>' in page
     outcome = answer.confirmation_of(ctx, experiment, made)
     with pytest.raises(StageError, match="the proposal of planted is not confirmed"):
-        overlay.recipe(experiment, path, proposal, outcome)
+        proposals.recipe(experiment, path, proposal, outcome)
 
 
 def test_a_proposal_that_is_worse_is_refuted(ctx: Context, swarm: Swarm) -> None:
@@ -188,7 +187,7 @@ def test_a_file_that_would_confirm_by_itself_is_refused(swarm: Swarm, changed: d
 )
 def test_runs_of_another_question_confirm_nothing(ctx: Context, swarm: Swarm, key: str, given: object) -> None:
     path, experiment, runs, made, proposal = swarm
-    data = yaml.safe_load(overlay.confirmation(experiment, path, proposal, made.digest))
+    data = yaml.safe_load(proposals.confirmation(experiment, path, proposal, made.digest))
     other = asked(swarm, confirms=data["confirms"] | {key: given}, seeds=[2, 3, 4])
     assert confirmed(ctx, other, planted).status == HOLDS
     assert answer.confirmation_of(ctx, experiment, made) is None
@@ -198,9 +197,9 @@ def test_runs_of_another_question_confirm_nothing(ctx: Context, swarm: Swarm, ke
 
 def test_the_name_of_a_confirmation_is_never_that_of_its_swarm() -> None:
     for name in ("words", "a" * 24, "mixtures-of-one-day-2026"):
-        assert overlay.name_of(name) != name
-        assert len(overlay.name_of(name)) <= 24
-        assert overlay.name_of(name).endswith("-confirm")
+        assert proposals.name_of(name) != name
+        assert len(proposals.name_of(name)) <= 24
+        assert proposals.name_of(name).endswith("-confirm")
 
 
 def test_noise_alone_is_confirmed_in_few_experiments(ctx: Context, swarm: Swarm) -> None:

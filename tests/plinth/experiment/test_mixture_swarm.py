@@ -5,9 +5,16 @@ import pytest
 from pydantic import ValidationError
 
 from plinth.errors import RequestError
-from plinth.experiment.mixture.kernel import Kernel, _fit, _left_out
-from plinth.experiment.mixture.propose import best_shares, propose
-from plinth.experiment.mixture.surrogate import LogLinear, _by_leverage, _log_linear, fit
+from plinth.experiment.mixture.proposals import best_shares, propose
+from plinth.experiment.mixture.surrogate import (
+    Kernel,
+    LogLinear,
+    _by_leverage,
+    _fit_kernel,
+    _kernel_left_out,
+    _log_linear,
+    fit,
+)
 from plinth.experiment.mixture.swarm import Swarm, draws
 
 SWARM = Swarm(prior={"a": 1, "b": 1, "c": 2, "d": 1})
@@ -17,7 +24,7 @@ NAMES = tuple(SWARM.prior)
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plinth.experiment.mixture.propose.DRAWS", 40)
+    monkeypatch.setattr("plinth.experiment.mixture.proposals.DRAWS", 40)
 
 
 def of(shares) -> np.ndarray:
@@ -90,10 +97,10 @@ def test_where_shares_make_no_difference_nothing_is_proposed(seed: int) -> None:
 def test_left_out_runs_are_those_of_fits_without_them() -> None:
     of_both = runs(both, 0.005, swarm=SWARM.model_copy(update={"count": 80}))
     shares, losses = np.array([of(one) for one, _ in of_both]), np.array([loss for _, loss in of_both])
-    for features, width, ridge, held in list(_left_out(shares, losses))[::40]:
+    for features, width, ridge, held in list(_kernel_left_out(shares, losses))[::40]:
         keep = np.arange(len(losses)) != 7
         # a mean of its own moves a little where a run is left out
-        without = _fit(features, width, ridge, shares[keep], losses[keep])(shares[7])
+        without = _fit_kernel(features, width, ridge, shares[keep], losses[keep])(shares[7])
         assert held[7] == pytest.approx(float(without), abs=5e-3)
     law = _log_linear(shares, losses)
     swift = _by_leverage(law, shares, losses)

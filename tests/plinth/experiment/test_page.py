@@ -5,10 +5,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from plinth.experiment.effects import effects
+from plinth.experiment.effects import ArmScores, effects, stopping
 from plinth.experiment.page import page
-from plinth.experiment.scores import ArmScores
-from plinth.experiment.stopping import stopping
 from plinth.report.experiment.figures import EffectRow, RunCurve, curves, forest
 
 HOSTILE = "<script>alert(1)</script>$x"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plinth.errors import IntegrityError
-from plinth.experiment.scores import ArmScores
+from plinth.experiment.effects import ArmScores
 
 GIVEN: dict[str, Any] = {
     "arm": "web",

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from plinth.experiment.scores import ArmScores
-from plinth.experiment.stopping import StopDecision, stopping
+from plinth.experiment.effects import ArmScores, StopDecision, stopping
 
 DOCUMENTS, SLICES, BYTES = np.array(["a" * 32]), np.array(["web"]), np.array([1000.0])
 

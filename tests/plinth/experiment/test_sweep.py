@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from plinth.errors import RecipeError
-from plinth.experiment.noise_scale import NoiseScale, of_steps, pair
+from plinth.experiment.effects import ArmScores
+from plinth.experiment.measure import NoiseScale, of_steps, pair
 from plinth.experiment.page import page
-from plinth.experiment.scores import ArmScores
 from plinth.experiment.sweep import Sweep, SweepOptimum, name_of, optima
 from tests.plinth.experiment.test_arms import FILE, load
 

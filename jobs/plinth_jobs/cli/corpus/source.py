@@ -136,7 +136,7 @@ def _assess(ctx: Context, recipe: Recipe, new: str, bucket: Bucket, sample_bytes
 
 
 def _show_sample(new: str, found: dict[str, Any], price: float | None, currency: str, as_json: bool) -> None:
-    from plinth.experiment.value.price import of_tokens, priced
+    from plinth.experiment.value.verdict import of_tokens, priced
     from plinth_jobs.cli import output
 
     tokens = None if price is None else of_tokens(price, found)

@@ -145,8 +145,8 @@ def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | 
     exit code is then 6.
     """
     from plinth.experiment.answer import confirmation_of
-    from plinth.experiment.mixture import overlay
-    from plinth.experiment.mixture.propose import MixtureProposal
+    from plinth.experiment.mixture import proposals
+    from plinth.experiment.mixture.proposals import MixtureProposal
     from plinth.storage.atomic import write_bytes
     from plinth_jobs import experiments
     from plinth_jobs.cli import output
@@ -155,11 +155,11 @@ def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | 
     ctx, (loaded, arms) = settings.context(), experiments.load(file)
     made = answer_of(ctx, loaded, arms)
     found, outcome = made.stats.get("proposal"), confirmation_of(ctx, loaded, made)
-    proposal = overlay.required(loaded.name, MixtureProposal.model_validate(found) if found else None)
+    proposal = proposals.required(loaded.name, MixtureProposal.model_validate(found) if found else None)
     if confirm is not None:
-        write_bytes(confirm, overlay.confirmation(loaded, file, proposal, made.digest).encode())
+        write_bytes(confirm, proposals.confirmation(loaded, file, proposal, made.digest).encode())
     if write is not None:
-        write_bytes(write, overlay.recipe(loaded, file, proposal, outcome).encode())
+        write_bytes(write, proposals.recipe(loaded, file, proposal, outcome).encode())
     if as_json:
         told = outcome.model_dump(mode="json") if outcome else None
         return output.emit_json({**proposal.model_dump(mode="json"), "confirmation": told})

@@ -61,7 +61,7 @@ def fit(
     """
     from plinth.experiment.scaling.fit import FAR
     from plinth.experiment.scaling.law import DataReuse
-    from plinth.experiment.scaling.optima import optimum
+    from plinth.experiment.scaling.predict import optimum
     from plinth_jobs.cli import output
 
     fitted = fitted_to(table, draws)

@@ -33,8 +33,7 @@ def show_verdict(settings: Settings, file: Path, as_json: bool) -> None:
 
 def say_verdict(found: Mapping[str, Any]) -> None:
     """The verdict with its reason, its gains, what got worse, and the prices."""
-    from plinth.experiment.value.price import priced
-    from plinth.experiment.value.verdict import SourceVerdict
+    from plinth.experiment.value.verdict import SourceVerdict, priced
     from plinth_jobs.cli import output
 
     verdict = SourceVerdict.model_validate(found)

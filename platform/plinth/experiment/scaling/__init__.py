@@ -3,10 +3,8 @@
     law       L(N, D) = E + A / N^alpha + B / D^beta: optimum of a budget, with inference and repeated text in its price
     fit       the law from runs: variable projection, then the published objective; statuses, bootstrap intervals
     descent   Newton's method on that objective, for thousands of bootstrap weightings at once
-    optima    intervals of the best parameters and tokens for a budget
-    predict   loss and probes of a larger run, stored and compared with the truth
-    forecast  a ladder as an experiment: what its smaller sizes foretell of the one that is held out
-    ladder    sizes by horizons with hyperparameters by rule, as overlays of a recipe; their FLOPs
+    predict   loss and probes of a larger run, stored and compared with the truth; intervals of an optimum
+    ladder    sizes by horizons with hyperparameters by rule, their FLOPs; a ladder as an experiment
     purchase  the best model that money buys on a fleet
     table     runs as CSV; a synthetic example
 """

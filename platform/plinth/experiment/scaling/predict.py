@@ -1,7 +1,8 @@
-"""A larger run foretold: its loss, and its probes in two steps (loss to probe by a sigmoid, Bhagia et al. 2412.04403).
+"""Prediction of a larger run: its loss, and its probes, from loss to probe by a sigmoid (Bhagia et al. 2412.04403).
 
 A prediction is made and stored before the run, and compared with the truth when the run has ended. Its interval is for
-one new run: the bootstrap of the law, and the residuals of the runs that it was fitted to.
+one new run: the bootstrap of the law, and the residuals of the runs that it was fitted to. Intervals of the best
+parameters and tokens for a budget come from the optimum of every bootstrap draw.
 
     R  runs
     K  draws
@@ -16,9 +17,10 @@ import numpy as np
 
 from plinth import fingerprint
 from plinth.errors import RequestError
-from plinth.evaluation.statistics import Estimate, prediction
+from plinth.evaluation.statistics import Estimate, from_replicates, prediction
 from plinth.experiment.scaling.descent import Floats
 from plinth.experiment.scaling.fit import FAR, FEWEST_RUNS, Fitted, ScalingFit, weights_of
+from plinth.experiment.scaling.law import DataReuse, ScalingLaw
 from plinth.records import Frozen
 
 LEVEL = 0.8
@@ -178,3 +180,58 @@ def sigmoid(losses: Floats, scores: Floats, weights: Floats, wanted: Floats) -> 
 def _logistic(losses: Floats, middle: Floats, steep: Floats) -> Floats:
     """1 / (1 + exp(k (loss - middle))), without overflow."""
     return np.asarray(0.5 - 0.5 * np.tanh(0.5 * steep * (losses - middle)))
+
+
+class Optimum(Frozen):
+    """Parameters and tokens that a budget is best spent on; `draws` of the bootstrap had such an optimum."""
+
+    flops: float
+    params: Estimate
+    tokens: Estimate
+    draws: int
+
+
+def optimum(
+    fitted: Fitted, flops: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None, level: float = 0.95
+) -> Optimum:
+    """N* and D* with intervals. Draws whose A or B is 0 have no optimum; they are left out and not counted.
+
+    Raises:
+        RequestError: the runs determine no law, or neither it nor any draw has an optimum.
+    """
+    best = fitted.law.optimum(flops, inference_tokens=inference_tokens, reuse=reuse)
+    if inference_tokens == 0 and reuse is None:
+        found = _closed(fitted.drawn, flops)
+    else:
+        found = _searched(fitted, flops, inference_tokens, reuse)
+    if not len(found):
+        raise RequestError("no draw of the bootstrap has an optimum", remedy="add runs of other sizes")
+
+    def interval(value: float, drawn: Floats) -> Estimate:
+        own = value * (drawn / value) ** fitted.spread
+        made = from_replicates(value, own, n=fitted.fit.runs, seed=fitted.fit.seed, level=level)
+        return made.model_copy(update={"method": "percentile bootstrap, fractional weights"})
+
+    params, tokens = found.T
+    return Optimum(
+        flops=flops, params=interval(best.params, params), tokens=interval(best.tokens, tokens), draws=len(found)
+    )
+
+
+def _closed(drawn: Floats, flops: float) -> Floats:
+    """N* and D* of draws, [K, 2]: G (C / 6)^a and (C / 6)^(1 - a) / G (Hoffmann et al. 2203.15556, equation 4)."""
+    _, A, B, alpha, beta = drawn[(drawn[:, 1:3] > 0).all(axis=1)].T
+    params = (alpha * A / (beta * B)) ** (1 / (alpha + beta)) * (flops / 6) ** (beta / (alpha + beta))
+    return np.stack([params, flops / (6 * params)], axis=1)
+
+
+def _searched(fitted: Fitted, flops: float, inference_tokens: float, reuse: DataReuse | None) -> Floats:
+    found = []
+    for E, A, B, alpha, beta in fitted.drawn.tolist():
+        law = ScalingLaw(E=E, A=A, B=B, alpha=alpha, beta=beta)
+        try:
+            own = law.optimum(flops, inference_tokens=inference_tokens, reuse=reuse)
+        except RequestError:
+            continue
+        found.append((own.params, own.tokens))
+    return np.array(found).reshape(-1, 2)

@@ -29,8 +29,18 @@ from plinth.corpus.sources.record import EXCLUSIONS, damage
 from plinth.errors import MissingError
 from plinth.evaluation import statistics
 from plinth.experiment.value import proxy
-from plinth.experiment.value.overlap import against, batches_of, inside, known_ngrams, new_ngrams, signed
-from plinth.experiment.value.sample import Annotators, SourceSample, scratch, take
+from plinth.experiment.value.sample import (
+    Annotators,
+    SourceSample,
+    against,
+    batches_of,
+    inside,
+    known_ngrams,
+    new_ngrams,
+    scratch,
+    signed,
+    take,
+)
 from plinth.recipe.corpus import Corpus
 from plinth.records import Manifest
 from plinth.storage.parts import read_table

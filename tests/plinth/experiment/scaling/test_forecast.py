@@ -8,14 +8,12 @@ import pytest
 
 from plinth.errors import RecipeError
 from plinth.experiment import answer, measure
-from plinth.experiment.arms import Arm
+from plinth.experiment.arms import Arm, Experiment
 from plinth.experiment.page import page
-from plinth.experiment.parameters import Experiment
 from plinth.experiment.scaling.fit import ScalingRun, fit, weights_of
-from plinth.experiment.scaling.forecast import LadderForecast, backtest, forecast, horizons, outcomes, size
+from plinth.experiment.scaling.ladder import LadderForecast, backtest, forecast, horizons, outcomes, size
 from plinth.experiment.scaling.law import CORRECTED, ScalingLaw
-from plinth.experiment.scaling.optima import optimum
-from plinth.experiment.scaling.predict import predict
+from plinth.experiment.scaling.predict import optimum, predict
 from plinth.experiment.scaling.table import read_table
 from plinth.records import Manifest
 from plinth_assets import experiment as wiring

@@ -9,7 +9,7 @@ import pytest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.pairs import Pairs, align
 from plinth.evaluation.comparison.readers import reader
-from plinth.experiment.value.changes import MEASURED, SourceChange, corrected, table
+from plinth.experiment.value.verdict import MEASURED, SourceChange, corrected, table
 
 
 def side(values: dict[str, float], weight: float = 1.0, cluster: str | None = None) -> pa.Table:

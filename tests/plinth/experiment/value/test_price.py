@@ -3,7 +3,7 @@
 import pytest
 
 from plinth.evaluation import statistics
-from plinth.experiment.value.price import PriceRange, of_gain, of_tokens, priced, ranged
+from plinth.experiment.value.verdict import PriceRange, of_gain, of_tokens, priced, ranged
 
 
 def test_ends_change_places() -> None:

@@ -12,8 +12,7 @@ from plinth.compute.context import Context
 from plinth.corpus.sources.parameters import Bucket
 from plinth.errors import MissingError, RequestError
 from plinth.experiment import answer, arms, measure
-from plinth.experiment.arms import Arm
-from plinth.experiment.parameters import Experiment
+from plinth.experiment.arms import Arm, Experiment
 from plinth.experiment.value.question import WITH
 from plinth.experiment.value.verdict import BUY, DO_NOT_BUY, SourceVerdict
 from plinth.records import Manifest

@@ -19,8 +19,8 @@ from plinth.corpus.illegal.parameters import Illegal
 from plinth.corpus.lists import lists
 from plinth.corpus.sources.parameters import Bucket
 from plinth.errors import MissingError, SourceError
-from plinth.experiment.value import overlap, proxy, value
-from plinth.experiment.value.byte_model import ORDER, ByteModel
+from plinth.experiment.value import proxy, sample, value
+from plinth.experiment.value.proxy import ORDER, ByteModel
 from plinth.recipe.corpus import Corpus
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
@@ -96,7 +96,7 @@ def test_what_protected_sets_dropped_is_not_new_and_what_a_policy_dropped_is(ctx
     have = value.known(ctx)
     (rows, *_) = (read_table(ctx.store, part) for part in have.verdicts["web"].parts)
     documents = read_table(ctx.store, have.documents["web"].named("part-")[0], ["text"]).column("text")
-    marks = overlap.signed([documents.combine_chunks().slice(0, 3)], MinHash())
+    marks = sample.signed([documents.combine_chunks().slice(0, 3)], MinHash())
     verdicts = {"drop": ["downweighted", "leaked", "too_few_words"], "train": [None] * 3}
     found = {}
     for decision, reasons in verdicts.items():
@@ -105,7 +105,7 @@ def test_what_protected_sets_dropped_is_not_new_and_what_a_policy_dropped_is(ctx
         part = write_table(ctx.store, have.verdicts["web"].parts[0].name, pa.table(own, schema=rows.schema))
         judged = have.verdicts["web"].model_copy(update={"parts": (part, *have.verdicts["web"].parts[1:])})
         sides = [{"web": one["web"]} for one in (have.documents, have.signatures)]
-        found[decision] = overlap.against(ctx, marks, MinHash(), *sides, {"web": judged}).tolist()
+        found[decision] = sample.against(ctx, marks, MinHash(), *sides, {"web": judged}).tolist()
     assert found["train"] == [1.0, 1.0, 1.0]
     assert found["drop"][:2] == [1.0, 1.0]
     assert found["drop"][2] < 0.5
@@ -187,15 +187,15 @@ def test_everything_is_refused(ctx: Context, corpus: Corpus, tmp_path: Path) -> 
 def test_near_duplicates_within_a_sample_are_all_but_the_first() -> None:
     base = " ".join(f"w{i}" for i in range(200))
     column = pa.array([base, "", base.upper(), f"{base} end", "other words entirely here", ""], pa.large_string())
-    marks = overlap.signed([column.slice(0, 2), column.slice(2)], MinHash())
-    assert overlap.inside(marks, 0.8).tolist() == [False, False, True, True, False, False]
+    marks = sample.signed([column.slice(0, 2), column.slice(2)], MinHash())
+    assert sample.inside(marks, 0.8).tolist() == [False, False, True, True, False, False]
 
 
 def test_ngrams_that_the_corpus_never_had() -> None:
-    known = overlap.known_ngrams([pa.array(["a b c d e f"], pa.large_string())])
-    total, new = overlap.new_ngrams([pa.array(["a b c d e g", "", "a b c d e f"], pa.large_string())], known)
+    known = sample.known_ngrams([pa.array(["a b c d e f"], pa.large_string())])
+    total, new = sample.new_ngrams([pa.array(["a b c d e g", "", "a b c d e f"], pa.large_string())], known)
     assert (total.tolist(), new.tolist()) == ([2.0, 0.0, 2.0], [1.0, 0.0, 0.0])
-    assert overlap.new_ngrams([pa.array(["a b c d e"], pa.large_string())], known[:0])[1].tolist() == [1.0]
+    assert sample.new_ngrams([pa.array(["a b c d e"], pa.large_string())], known[:0])[1].tolist() == [1.0]
 
 
 # ---- the proxy ----------------------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import pytest
 
 from plinth.errors import IntegrityError
 from plinth.evaluation import statistics
-from plinth.experiment.scores import ArmScores
-from plinth.experiment.value.changes import SourceChange
+from plinth.experiment.effects import ArmScores
 from plinth.experiment.value.question import WITH, WITHOUT, SourceQuestion
-from plinth.experiment.value.verdict import BUY, DO_NOT_BUY, NOT_DECIDED, SourceVerdict, verdict
+from plinth.experiment.value.verdict import BUY, DO_NOT_BUY, NOT_DECIDED, SourceChange, SourceVerdict, verdict
 
 DOCUMENTS = 40
 USES = ("proxy", "anneal")

@@ -1,6 +1,6 @@
 #include "plinth_text/words/word_hashes.h"
 
-/* As in byte_model.py. */
+/* As in proxy.py. */
 enum { ORDER = 5, TABLE_BITS = 22 };
 enum { AHEAD = 16 }; /* bytes whose places are found and fetched together */
 
