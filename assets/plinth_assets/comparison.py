@@ -23,8 +23,8 @@ from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, bucket_of
 from plinth.storage.atomic import write_bytes
-from plinth.storage.checkout import resolve
 from plinth.storage.off_limits import place
+from plinth.storage.state import resolve
 from plinth.training.initial import source
 from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import markdown, page_value, picture, table

@@ -15,8 +15,8 @@ from plinth.model.hugging_face import CONFIG
 from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.storage.checkout import resolve
 from plinth.storage.off_limits import place
+from plinth.storage.state import resolve
 from plinth.training import config, manifests
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig

@@ -28,7 +28,7 @@ from plinth.storage.locks import locked
 from plinth.storage.seal import SECRET_FILE
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.text.plural import counted
-from plinth.trust.pin import ROOT_FILE
+from plinth.trust.root import ROOT_FILE
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import mlflow_process
 from plinth_registry.signed_log import RELEASES, beside_releases

@@ -24,7 +24,7 @@ from plinth.experiment import record
 from plinth.experiment.arms import Arm, Experiment
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_assets import arm_pipeline
 from plinth_assets import experiment as wiring
 from plinth_assets.framework.build import REQUESTED_BY, asset

@@ -21,7 +21,7 @@ from plinth import processes
 from plinth.compute.context import Context
 from plinth.compute.progress import Progress, for_command
 from plinth.errors import PlinthError, RegistryError, TrustError
-from plinth.storage import addresses, started
+from plinth.storage import running
 from plinth.storage.atomic import append_to
 from plinth.storage.workspace import Workspace
 from plinth_jobs import page_server, policies, supervised, workspace_index
@@ -73,7 +73,7 @@ def up(
     recipe_path = remember(space.root, recipe_path)
     _require_free(dagster_port, "Dagster pages", "--dagster-port")
     _require_free(pages_port, "pages of the workspace", "--pages-port")
-    addresses.note(space, f"http://{HOST}:{dagster_port}/", f"http://{HOST}:{pages_port}/")
+    running.note(space, f"http://{HOST}:{dagster_port}/", f"http://{HOST}:{pages_port}/")
     metrics_port = _free_from(METRICS_PORT)
     with suppress(TrustError):  # without a root of trust the pages can be looked at
         policies.ensure(Context(space), load(recipe_path))
@@ -81,7 +81,7 @@ def up(
     with progress.meter("starting MLflow", 0):
         mlflow_uri = ensure_server(space)
     pages = f"http://{HOST}:{pages_port}/"
-    own, log = environment(space, recipe_path, mlflow_uri, pages), started.folder(space) / "up.log"
+    own, log = environment(space, recipe_path, mlflow_uri, pages), running.folder(space) / "up.log"
     log.write_bytes(b"")
     with progress.meter("writing pages", 0):
         server = _serve_pages(space, recipe_path, pages_port, pages)

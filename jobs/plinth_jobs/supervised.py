@@ -23,9 +23,9 @@ import psutil
 from plinth.compute.progress import Meter
 from plinth.errors import PlinthError
 from plinth.records import Frozen
-from plinth.storage import started
+from plinth.storage import running
 from plinth.storage.atomic import write_bytes
-from plinth.storage.started import RunningProcess
+from plinth.storage.running import RunningProcess
 from plinth.storage.workspace import Workspace
 
 FIRST_S, LONGEST_S, STEADY_S = 1.0, 60.0, 300.0
@@ -199,7 +199,7 @@ class SharedProcess:
 
 def record_path(workspace: Workspace) -> Path:
     """The record of the workspace's `plinth up`."""
-    return started.folder(workspace) / "up.json"
+    return running.folder(workspace) / "up.json"
 
 
 def read(workspace: Workspace) -> UpRecord | None:

@@ -12,7 +12,7 @@ from plinth.errors import MissingError, PlinthError
 from plinth.evaluation.comparison.folder import weights
 from plinth.extensions import nearest
 from plinth.records import Manifest
-from plinth.storage.checkout import resolve
+from plinth.storage.state import resolve
 from plinth_jobs.runs import configurations, find_run
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER
 from plinth.trust.clock import now
-from plinth.trust.pin import Trust, owner_file
+from plinth.trust.root import Trust, owner_file
 from plinth_registry import releases
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates import Approval

@@ -27,7 +27,7 @@ from plinth.training.attempts.code import code_version
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE, EVALUATOR, TRAINER
 from plinth.trust.clock import now
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 #: Who may state what; measured assets are the evaluator's, facts of a run and its data have kinds of their own.
 KINDS: Final[Mapping[str, str]] = {

@@ -26,7 +26,7 @@ from plinth.errors import SignatureError, TrustError
 from plinth.records import Frozen
 from plinth.trust.authority import APPROVER, COMPLIANCE, POLICY, PROMOTER, ROLES, ROOT, TRAINER
 from plinth.trust.log_record import LogRecord
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 from plinth_registry.signed_log import AUDIT
 

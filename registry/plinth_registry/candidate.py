@@ -27,7 +27,7 @@ from plinth.training.checkpoint import mean_record
 from plinth.training.forensics.proof import examined
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import attestations, trained
 from plinth_registry.gates.facts import GrantedUses, ResumeFacts, ToleranceFacts
 from plinth_registry.mlflow_client import source_directory

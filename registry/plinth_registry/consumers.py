@@ -22,7 +22,7 @@ from plinth.extensions import nearest
 from plinth.records import Frozen, Name
 from plinth.trust.authority import COMPLIANCE, PROMOTER
 from plinth.trust.log_record import LogRecord
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import mlflow_client, releases
 from plinth_registry.signed_log import CONSUMERS, FEED
 

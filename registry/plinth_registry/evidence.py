@@ -24,7 +24,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text.plural import counted
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import approval, attestations, measured, policy, releases, service_levels, signing, taint, trained
 from plinth_registry.attestations import Attestation
 from plinth_registry.candidate import Candidate, evidence_of, resume_facts, signed_chain

@@ -19,7 +19,7 @@ from plinth.provenance.impact.descendants import Descendant, descent
 from plinth.records import Frozen
 from plinth.storage.locks import locked
 from plinth.trust.log_record import LogRecord
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import consumers, impact, releases, taint
 from plinth_registry.history import ReleaseRecord
 from plinth_registry.signed_log import FEED

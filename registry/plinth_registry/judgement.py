@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, PlinthError, SignatureError, TrustError
 from plinth.recipe.recipe import Recipe
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import attestations, evidence, gates, policy, signing, verdict, waivers
 from plinth_registry import candidate as candidates
 from plinth_registry.candidate import Candidate

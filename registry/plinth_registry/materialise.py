@@ -20,10 +20,10 @@ from plinth.model.hugging_face import required_files
 from plinth.records import Manifest
 from plinth.storage import locks
 from plinth.storage.atomic import named_failures, replacing, sync_directory
-from plinth.storage.checkout import checkout
+from plinth.storage.state import checkout
 from plinth.storage.store import Store
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import signing
 
 

@@ -19,7 +19,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from plinth.storage.started import wait_until_unused
+from plinth.storage.running import wait_until_unused
 from plinth_registry.artifact_places import confine
 
 #: Seconds that a server waits for its next user.

@@ -1,7 +1,7 @@
 """The local MLflow server: started when needed, found again, stopped on request.
 
 SQLite and artifacts are in the workspace's `mlflow/`, unless the environment names others (`mlflow_process`). A record
-in a private folder has the process and its port (`plinth.storage.started`), so that the address stays the same over
+in a private folder has the process and its port (`plinth.storage.running`), so that the address stays the same over
 restarts and nobody who writes the workspace names a process to end. The server ends soon after the last process that
 uses it; one with other stores, or that asks for another login than the workspace's settings say (`login.settings`), is
 replaced. `MLFLOW_TRACKING_URI` names another server, which then takes precedence.
@@ -27,10 +27,10 @@ import psutil
 from plinth import processes
 from plinth.errors import RegistryError, StorageError
 from plinth.launch.files import tail
-from plinth.storage import started
+from plinth.storage import running
 from plinth.storage.atomic import append_to, write_bytes
 from plinth.storage.locks import locked
-from plinth.storage.started import RunningProcess
+from plinth.storage.running import RunningProcess
 from plinth.storage.workspace import Workspace
 from plinth_registry.login import settings
 from plinth_registry.mlflow_process import HOST, stores
@@ -95,7 +95,7 @@ def ensure_server(workspace: Workspace) -> str:
 
 def use(workspace: Workspace) -> None:
     """Keep the local server alive until this process ends."""
-    started.use(_users(workspace))
+    running.use(_users(workspace))
 
 
 def find_server(workspace: Workspace) -> ServerState | None:
@@ -260,16 +260,16 @@ def _read(workspace: Workspace) -> ServerState | None:
 
 
 def _path(workspace: Workspace) -> Path:
-    return started.folder(workspace) / "mlflow.json"
+    return running.folder(workspace) / "mlflow.json"
 
 
 def _users(workspace: Workspace) -> Path:
-    return started.folder(workspace) / "mlflow.users"
+    return running.folder(workspace) / "mlflow.users"
 
 
 def _locked(workspace: Workspace) -> AbstractContextManager[None]:
     """Two callers at once must not start two servers."""
-    return locked(started.folder(workspace) / "mlflow.lock")
+    return locked(running.folder(workspace) / "mlflow.lock")
 
 
 def free_port() -> int:

@@ -30,7 +30,7 @@ from plinth.training.checkpoint.file_digests import MANIFEST
 from plinth.training.directory import RunDirectory
 from plinth.training.validation.kept_looks import LOOKS
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry.gates.facts import CodeFacts
 
 #: Files of a registered directory that were committed, beside the weights.

@@ -24,7 +24,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates.result import GateResult, is_open
 from plinth_registry.policy import SignedPolicy

@@ -17,7 +17,7 @@ from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.training.checkpoint import mean_record
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import candidate, consumers, mlflow_client, released, releases, signing, taint, trained
 from plinth_registry.history import names_place, never_released
 

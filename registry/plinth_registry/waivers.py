@@ -22,7 +22,7 @@ from plinth.records import Frozen
 from plinth.trust import dsse
 from plinth.trust.authority import POLICY, time_of
 from plinth.trust.clock import now
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry.gates.settings import SHORTEST_REASON, always
 from plinth_registry.policy import SignedPolicy
 

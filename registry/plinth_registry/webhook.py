@@ -28,7 +28,7 @@ from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.trust import dsse
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry.consumers import Consumer, enrolled
 from plinth_registry.feed import FeedEntry, entries
 from plinth_registry.signed_log import FEED

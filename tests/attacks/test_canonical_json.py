@@ -19,7 +19,7 @@ from plinth.errors import SignatureError
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, standalone_verify
 from plinth.trust.authority import PROMOTER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT, RefusedExport
 from plinth_registry.exports.sealed import verify
 from plinth_registry.signed_log import RELEASES

@@ -11,7 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.trust.pin import SEEN
+from plinth.trust.root import SEEN
 from plinth_registry import verified
 from tests.attacks.test_mlflow_writer import name_of, release
 

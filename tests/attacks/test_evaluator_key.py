@@ -9,7 +9,7 @@ import pytest
 
 from plinth.trust import dsse, enrolment, standalone_verify
 from plinth.trust.authority import EVALUATOR
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT
 from plinth_registry.exports.sealed import seal
 from tests.attacks.test_promoter_key import APPROVAL, FORM, POLICY, SLSA, VERDICT, require_refused

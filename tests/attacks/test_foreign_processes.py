@@ -19,7 +19,8 @@ from plinth.launch.base import Handle
 from plinth.launch.local import LocalLauncher
 from plinth.launch.parameters import Launch
 from plinth.launch.slurm import SlurmLauncher
-from plinth.storage import locks, started
+from plinth.storage import locks
+from plinth.storage import running as started
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.directory import RunDirectory

@@ -11,9 +11,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.trust import dsse, enrolment, pin, root
+from plinth.trust import dsse, enrolment, root
 from plinth.trust.authority import APPROVER, EVALUATOR, POLICY, PROMOTER, ROOT, TRAINER, RootKey
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import approval, attestations, policy
 from plinth_registry.candidate import Candidate
 from tests.attacks.judging import ANNA, BEN, closed, decide
@@ -95,7 +95,7 @@ def test_stolen_keys_of_every_role_but_root_make_no_root(own_trust: Path, ctx: C
     keys = {**trust.root.keys, mine.key_id: RootKey(owner="eve", public=mine.public)}
     roles = {name: role.model_copy(update={"keys": (mine.key_id,)}) for name, role in trust.root.roles.items()}
     forged = trust.root.model_copy(update={"version": 2, "keys": keys, "roles": roles})
-    path = pin.version_path(ctx.workspace, 2)
+    path = root.version_path(ctx.workspace, 2)
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(root.sign(forged, stolen)))
     with pytest.raises(SignatureError, match="0 valid signatures"):
@@ -107,11 +107,11 @@ def test_stolen_keys_of_every_role_but_root_make_no_root(own_trust: Path, ctx: C
 def test_a_root_put_back_to_before_the_revocation(own_trust: Path, ctx: Context, tmp_path: Path) -> None:
     """With the workspace's newer versions gone, whoever has pinned the newer one keeps it, also against `keys pin`."""
     trust = Trust.of(ctx.workspace)
-    stolen, earlier = trust.signer(TRAINER), (trust.folder / pin.ROOT_FILE).read_bytes()
+    stolen, earlier = trust.signer(TRAINER), (trust.folder / root.ROOT_FILE).read_bytes()
     enrolment.revoke(ctx.workspace, stolen.key_id, datetime(2026, 1, 1, tzinfo=UTC))
     said = dsse.seal(dsse.statement("urn:test:v1", {"a": "0" * 64}, {"at": "2026-11-01T00:00:00+00:00"}), stolen)
-    pin.version_path(ctx.workspace, 2).unlink()
-    pin.version_path(ctx.workspace, 1).write_bytes(earlier)
+    root.version_path(ctx.workspace, 2).unlink()
+    root.version_path(ctx.workspace, 1).write_bytes(earlier)
     now = Trust.of(ctx.workspace)
     assert now.root.version == 2
     with pytest.raises(SignatureError, match="was revoked"):
@@ -120,6 +120,6 @@ def test_a_root_put_back_to_before_the_revocation(own_trust: Path, ctx: Context,
     with pytest.raises(SignatureError, match="another root is pinned"):
         enrolment.pin_root(ctx.workspace, older)
     assert Trust.of(ctx.workspace).root.version == 2
-    (now.folder / pin.ROOT_FILE).write_bytes(earlier)  # out of a backup of this machine
+    (now.folder / root.ROOT_FILE).write_bytes(earlier)  # out of a backup of this machine
     with pytest.raises(SignatureError, match="an older version of root tests was put back"):
         Trust.of(ctx.workspace)

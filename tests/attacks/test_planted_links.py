@@ -16,7 +16,7 @@ from plinth.launch.files import tail
 from plinth.launch.local import LocalLauncher
 from plinth.operation.backup.snapshot import BackupArchive
 from plinth.operation.backup.taking import take
-from plinth.storage import atomic, leases, locks, plain_file
+from plinth.storage import atomic, blob_cache, locks, safe_path
 from plinth.storage.objects import Folder
 from plinth.storage.state import State
 from plinth.storage.store import Store
@@ -62,7 +62,7 @@ def test_no_log_that_is_a_planted_link_is_quoted(plant: Callable[[Path, Path], N
     secret.write_text("-----BEGIN PRIVATE KEY-----\nMC4CAQAw\n")
     plant(secret, log)
     with pytest.raises(WorkspaceError, match="cannot read"):
-        plain_file.opened(log, one_name=True)
+        safe_path.opened(log, one_name=True)
     assert tail(log, 5).startswith(f"cannot read {log}: ")
     assert "MC4CAQAw" not in tail(log, 5)
     log.unlink()
@@ -129,7 +129,7 @@ DELETERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "run": ("runs/r", lambda root: checkpoint.clean(RunDirectory(root / "runs/r"))),
     "writers": ("runs/r/writers", lambda root: checkpoint.clean(RunDirectory(root / "runs/r"))),
     "a checkpoint": ("runs/r/checkpoints", lambda root: checkpoint.delete(RunDirectory(root / "runs/r"), 2)),
-    "leases": ("store/leases", lambda root: leases.leases(root / "store/leases")),
+    "leases": ("store/leases", lambda root: blob_cache.leases(root / "store/leases")),
     "records": ("records", lambda root: list(Folder(root / "records").facts())),
     "blobs": ("store/files/md5", lambda root: list(Store(root / "store").facts())),
 }

@@ -12,7 +12,7 @@ import pytest
 
 from plinth.trust import dsse, standalone_verify
 from plinth.trust.authority import APPROVER, EVALUATOR, PROMOTER, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT, RELEASE
 from plinth_jobs.cli.root import call
 from plinth_registry.exports.sealed import MODEL_SIGNATURE, seal

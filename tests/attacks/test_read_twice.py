@@ -17,9 +17,9 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.trust import dsse, enrolment, pin, root
+from plinth.trust import dsse, enrolment, root
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import candidate, materialise, signing
 from plinth_registry.signed_log import AUDIT
 
@@ -47,13 +47,13 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Workspace, b
     enrolment.renew(theirs)
     monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
     workspace = Workspace(tmp_path / "own").ensure()
-    pinned = enrolment.initialise(workspace, "acme", ["ada@example.org"]).folder / pin.ROOT_FILE
+    pinned = enrolment.initialise(workspace, "acme", ["ada@example.org"]).folder / root.ROOT_FILE
     first = pinned.read_bytes()
     enrolment.renew(workspace)
-    genuine = pin.version_path(workspace, 2).read_bytes()
+    genuine = root.version_path(workspace, 2).read_bytes()
     pinned.write_bytes(first)
-    (pinned.parent / pin.SEEN).unlink(missing_ok=True)
-    return workspace, genuine, pin.version_path(theirs, 2).read_bytes()
+    (pinned.parent / root.SEEN).unlink(missing_ok=True)
+    return workspace, genuine, root.version_path(theirs, 2).read_bytes()
 
 
 def test_a_root_that_is_exchanged_after_it_was_verified_is_not_pinned(
@@ -64,17 +64,17 @@ def test_a_root_that_is_exchanged_after_it_was_verified_is_not_pinned(
 
     def exchanged(*given: Any) -> root.Root:
         found = following(*given)
-        pin.version_path(workspace, 2).write_bytes(evil)
+        root.version_path(workspace, 2).write_bytes(evil)
         return found
 
     monkeypatch.setattr(root, "following", exchanged)
     found = Trust.newest(workspace)
-    assert (found.folder / pin.ROOT_FILE).read_bytes() == genuine
+    assert (found.folder / root.ROOT_FILE).read_bytes() == genuine
 
 
 def test_a_pipe_that_gives_each_reader_another_root_pins_none(roots: tuple[Workspace, bytes, bytes]) -> None:
     workspace, *contents = roots
-    place, pinned = pin.version_path(workspace, 2), workspace.trust_folder / pin.ROOT_FILE
+    place, pinned = root.version_path(workspace, 2), workspace.trust_folder / root.ROOT_FILE
     place.unlink()
     os.mkfifo(place)
 
@@ -96,8 +96,8 @@ def test_a_pipe_that_gives_each_reader_another_root_pins_none(roots: tuple[Works
 
 def test_a_pinned_root_may_be_a_link_of_the_user(roots: tuple[Workspace, bytes, bytes]) -> None:
     workspace, *_ = roots
-    pinned = workspace.trust_folder / pin.ROOT_FILE
-    pin.version_path(workspace, 2).unlink()
+    pinned = workspace.trust_folder / root.ROOT_FILE
+    root.version_path(workspace, 2).unlink()
     pinned.rename(pinned.with_name("mounted"))
     pinned.symlink_to("mounted")
     assert Trust.newest(workspace).root.version == 1

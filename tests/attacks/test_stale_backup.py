@@ -15,7 +15,7 @@ from plinth.errors import SignatureError
 from plinth.launch import manifest, ray_jobs
 from plinth.operation.spending.parameters import workspace_name
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.trust.pin import SEEN
+from plinth.trust.root import SEEN
 from plinth_registry import approval, attestations, policy, releases
 from plinth_registry.candidate import Candidate
 from tests.attacks.judging import BEN, closed, decide

@@ -11,7 +11,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.trust import dsse, signers
 from plinth.trust.authority import EVALUATOR, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import signing
 from tests.attacks.test_promoter_key import FORM, require_refused, seal_anew
 from tests.peers import Peer

@@ -15,7 +15,7 @@ from plinth.records import Manifest
 from plinth.storage.workspace import TRUST_VARIABLE
 from plinth.trust import dsse, enrolment
 from plinth.trust.authority import EVALUATOR
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import approval, attestations, candidate, policy, releases, taint, verdict
 from plinth_registry.candidate import Candidate
 from tests.attacks.judging import ANNA, BEN, closed, decide

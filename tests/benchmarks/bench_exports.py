@@ -25,7 +25,7 @@ from plinth.compute.context import Context
 from plinth.provenance.statements import PROVENANCE_SCHEMA
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment, standalone_verify
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import signing
 from plinth_registry.exports.sealed import MODEL_SIGNATURE, ExportClaim, seal
 

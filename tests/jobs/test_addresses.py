@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.storage import addresses, started
+from plinth.storage import running
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.present import money, page_value
 from plinth_jobs import workspace_index
@@ -20,20 +20,20 @@ def ctx(tmp_path: Path) -> Context:
 
 def test_pages_are_linked_while_the_server_lives(ctx: Context, tmp_path: Path) -> None:
     page = ctx.workspace.reports / "demo-candidate-1.html"
-    assert addresses.known(ctx.workspace) is None
+    assert running.known(ctx.workspace) is None
     assert page_value(ctx, page).value == str(page)
     assert "<code>plinth up</code> serves" in workspace_index.write(ctx, None).read_text()
-    addresses.note(ctx.workspace, "http://127.0.0.1:3000/", "http://127.0.0.1:3001/")
+    running.note(ctx.workspace, "http://127.0.0.1:3000/", "http://127.0.0.1:3001/")
     assert page_value(ctx, page).value == "http://127.0.0.1:3001/reports/demo-candidate-1.html"
     assert page_value(ctx, tmp_path / "elsewhere.html").value == str(tmp_path / "elsewhere.html")
     assert '<a href="http://127.0.0.1:3000/">Dagster</a>' in workspace_index.write(ctx, None).read_text()
-    path = started.folder(ctx.workspace) / addresses.FILE
-    ended = addresses.Addresses.model_validate_json(path.read_bytes())
+    path = running.folder(ctx.workspace) / running.FILE
+    ended = running.Addresses.model_validate_json(path.read_bytes())
     gone = ended.process.model_copy(update={"started_at_s": 1.0})
     path.write_text(ended.model_copy(update={"process": gone}).model_dump_json())
     assert page_value(ctx, page).value == str(page)
     path.write_text("{")
-    assert addresses.known(ctx.workspace) is None
+    assert running.known(ctx.workspace) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth_registry.server import stop_server
 from plinth_registry.verdict import GATES

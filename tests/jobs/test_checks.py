@@ -47,7 +47,7 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.supervise.result import JobResult
-from plinth.trust.pin import SEEN
+from plinth.trust.root import SEEN
 from plinth_registry import api, feed, incidents, policy
 from plinth_registry.checks import server_checks
 from plinth_registry.signed_log import AUDIT, FEED

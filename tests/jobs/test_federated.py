@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plinth.records import Manifest
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth_registry.server import stop_server
 from tests.jobs.conftest import ROOT, answer, digests, plinth, variant

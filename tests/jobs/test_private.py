@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.training.privacy import secret
 from plinth.training.privacy.accounting import epsilon

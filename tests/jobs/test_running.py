@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from plinth.storage.started import RunningProcess
+from plinth.storage.running import RunningProcess
 from plinth.storage.workspace import Workspace
 from plinth_jobs import running, supervised
 from plinth_jobs.supervised import UpRecord

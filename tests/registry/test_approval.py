@@ -13,7 +13,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import approval
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates import Approval

@@ -12,7 +12,7 @@ from plinth.errors import SignatureError
 from plinth.records import Manifest
 from plinth.trust import dsse
 from plinth.trust.authority import EVALUATOR, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import attestations
 
 

@@ -14,7 +14,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import enrolment
 from plinth.trust.authority import EVALUATOR, PROMOTER, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import api, audit_log, policy, releases
 from plinth_registry.audit_log import AuditedAction, audited
 from plinth_registry.signed_log import AUDIT

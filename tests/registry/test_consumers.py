@@ -24,7 +24,7 @@ from plinth.errors import GateError, MissingError, SignatureError
 from plinth.report.impact_page import VersionRow
 from plinth.trust import dsse
 from plinth.trust.clock import now
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_jobs.cli.root import call
 from plinth_registry import consumers, feed, impact, releases, taint, verified, webhook
 from plinth_registry.signed_log import CONSUMERS, FEED

@@ -11,7 +11,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, SignatureError
 from plinth.records import Manifest
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.training.initial.parameters import InitialWeights
 from plinth.trust.clock import now
 from plinth_assets import initial

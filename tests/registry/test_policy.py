@@ -16,7 +16,7 @@ from plinth.evaluation.pii.prompts import PROMPTS
 from plinth.evaluation.statistics import upper_share
 from plinth.trust import dsse
 from plinth.trust.authority import POLICY, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_jobs import policies
 from plinth_jobs.recipes import load as load_recipe
 from plinth_registry import policy

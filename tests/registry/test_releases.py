@@ -16,7 +16,7 @@ from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
 from plinth.trust.log_head import LogHead
 from plinth.trust.log_record import LogRecord
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import policy, releases
 from plinth_registry.history import ReleaseRecord

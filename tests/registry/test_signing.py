@@ -14,7 +14,7 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER, TRAINER, Authority
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import materialise, signing
 
 

@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.clock import now
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import candidate, freeze, releases, taint
 from plinth_registry.signed_log import MARKS
 from tests.training_host import HOST

@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import policy, verdict
 from plinth_registry.candidate import Candidate, evidence_path
 from plinth_registry.gates import Evidence, evaluate

@@ -11,7 +11,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import policy, waivers
 from plinth_registry.gates import blocking, evaluate
 from plinth_registry.gates.settings import always

@@ -90,9 +90,9 @@ def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
     """A page of the workspace: a link where it is served, else its path, which no browser follows from Dagster."""
     import dagster as dg
 
-    from plinth.storage import addresses
+    from plinth.storage import running
 
-    url = addresses.page_url(ctx.workspace, path)
+    url = running.page_url(ctx.workspace, path)
     return dg.MetadataValue.url(url) if url else dg.MetadataValue.path(path)
 
 

@@ -60,7 +60,7 @@ def _published(ctx: Context) -> Manifest | None:
 
 def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
     """SHA-256 of the files of a signed folder, which are verified; None of one that nobody signed."""
-    from plinth.trust.pin import ROOT_FILE
+    from plinth.trust.root import ROOT_FILE
     from plinth_registry.exports import released, sealed
 
     if sealed.is_export(folder):
@@ -69,7 +69,7 @@ def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
         released.require_standing(ctx, proved)
         return dict(proved["digests"])
     from plinth.trust.authority import TRAINER
-    from plinth.trust.pin import Trust
+    from plinth.trust.root import Trust
     from plinth_registry import signing
 
     if not signing.is_signed(folder):
@@ -80,7 +80,7 @@ def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
 
 def _checkpoint(ctx: Context, target: str) -> Manifest | None:
     """The checkpoint's manifest, where a digest begins so."""
-    from plinth.storage.checkout import resolve
+    from plinth.storage.state import resolve
 
     if set(target) - set(string.hexdigits):
         return None

@@ -57,7 +57,7 @@ def encrypted(uri: str) -> str:
     from botocore.exceptions import BotoCoreError, ClientError
 
     from plinth.errors import StorageError
-    from plinth.storage.s3_objects import client
+    from plinth.storage.objects import client
 
     bucket = uri.removeprefix("s3://").partition("/")[0]
     try:

@@ -38,7 +38,7 @@ def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
     Raises:
         SignatureError: no root of trust is pinned, or a signed version was changed or removed.
     """
-    from plinth.trust.pin import Trust
+    from plinth.trust.root import Trust
     from plinth_registry import policy
 
     if recipe.release is None:

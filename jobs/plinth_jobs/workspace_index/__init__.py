@@ -20,7 +20,7 @@ from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.recipe.recipe import Recipe
 from plinth.report.workspace_index import IndexData, ServerLink, page
-from plinth.storage import addresses
+from plinth.storage import running
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.training.run_watch import RunWatch
@@ -77,7 +77,7 @@ def _title(recipe: Recipe | None) -> str:
 
 def _servers(ctx: Context) -> Iterator[ServerLink]:
     """Dagster and MLflow, while `plinth up` serves them."""
-    served, mlflow = addresses.known(ctx.workspace), find_server(ctx.workspace)
+    served, mlflow = running.known(ctx.workspace), find_server(ctx.workspace)
     if served is not None:
         yield ServerLink(name="Dagster", url=served.dagster)
         if mlflow is not None:

@@ -17,7 +17,7 @@ from plinth.compute.context import Context
 from plinth.compute.costs import StepCost, measured
 from plinth.errors import PlinthError
 from plinth.records import Manifest, Part, Step
-from plinth.storage.steps import StepCache
+from plinth.storage.state import StepCache
 from plinth.storage.store import Store
 
 TaskFn = Callable[[Store, Any], tuple[Part, ...]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from plinth import fingerprint
 from plinth.errors import LaunchError, WorkspaceError
 from plinth.launch.base import Handle, JobStatus
-from plinth.storage import locks, plain_file
+from plinth.storage import locks, safe_path
 from plinth.storage.atomic import write_bytes
 
 HANDLE = "handle.json"
@@ -89,7 +89,7 @@ def submit_once(
 def tail(log: Path, lines: int) -> str:
     """The last lines of `log`; empty when there is none. Of a link or the like, that it is not read."""
     try:
-        with plain_file.opened(log, one_name=True, remedy=plain_file.DELETE) as stream:
+        with safe_path.opened(log, one_name=True, remedy=safe_path.DELETE) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL_BYTES))
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:

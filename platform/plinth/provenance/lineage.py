@@ -17,8 +17,8 @@ from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError
 from plinth.provenance.statements import PROVENANCE_SCHEMA, Chain, Link, chain
 from plinth.records import Frozen, Manifest, Part
-from plinth.storage.checkout import resolve
 from plinth.storage.safe_path import join
+from plinth.storage.state import resolve
 
 PROVENANCE_NAME = "provenance.json"
 HASHING_THREADS = 4  # hashing leaves the interpreter lock, reading waits for the disk

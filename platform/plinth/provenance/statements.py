@@ -18,7 +18,7 @@ from plinth.errors import LineageError, PlinthError
 from plinth.evaluation.comparison import folder
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.training.attempts.code import together
 from plinth.training.attempts.statement import AttemptRecord, stated
 from plinth.training.checkpoint import mean_record

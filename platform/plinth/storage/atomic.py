@@ -13,7 +13,7 @@ from typing import IO
 
 from plinth import private
 from plinth.errors import DiskFullError, StorageError, WorkspaceError
-from plinth.storage.plain_file import refused
+from plinth.storage.safe_path import refused
 
 
 @contextmanager

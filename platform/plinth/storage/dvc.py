@@ -19,9 +19,8 @@ from plinth import fingerprint
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
-from plinth.storage.checkout import checkout, resolve
 from plinth.storage.safe_path import relative
-from plinth.storage.state import State
+from plinth.storage.state import State, checkout, resolve
 
 if TYPE_CHECKING:
     from dvc_data.hashfile.db import HashFileDB

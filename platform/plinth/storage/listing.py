@@ -26,8 +26,18 @@ from typing import Any, NamedTuple
 
 from plinth.errors import SourceError
 from plinth.storage import hub, off_limits
-from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDigests, digests, range_digest
-from plinth.storage.files import PRIVATE_FILE, SPECIAL_FILE, SYMLINK, SourceFile
+from plinth.storage.files import (
+    PRIVATE_FILE,
+    SPECIAL_FILE,
+    SYMLINK,
+    Cutter,
+    DigestMemory,
+    DigestSession,
+    FileDigests,
+    SourceFile,
+    digests,
+    range_digest,
+)
 from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable, source_filesystem
 
 #: Maps a module-level function over small tasks and yields the results in order (`compute.engine`).

@@ -10,15 +10,19 @@ just counted on (`plinth.operation.retention`).
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from plinth.storage import plain_file
+from plinth.errors import MissingError, StorageError, WorkspaceError
+from plinth.records import Blob
+from plinth.storage import safe_path
 from plinth.storage.atomic import named_failures, require_no_link, write_bytes
 from plinth.storage.locks import locked
 
@@ -100,7 +104,7 @@ class Folder:
 
     def get(self, name: str) -> ObjectVersion | None:
         try:
-            with plain_file.opened(self.root / name) as stream:
+            with safe_path.opened(self.root / name) as stream:
                 data, modified = stream.read(), os.fstat(stream.fileno()).st_mtime
         except FileNotFoundError:
             return None
@@ -187,3 +191,231 @@ def at_once(objects: Objects, ask: Callable[[T], R], about: Iterable[T]) -> Iter
 
     with ThreadPoolExecutor(objects.threads) as pool:
         yield from pool.map(ask, about)
+
+
+# Objects and blobs below an `s3://` prefix, through boto3: conditional writes, checked uploads, bounded retries.
+#
+# Endpoint and credentials come from the environment, as boto3 reads it. Failures that pass are tried again here, not by
+# boto3, so that an answer cut off in its middle counts too.
+
+CHUNK_BYTES = 8 * 2**20
+ATTEMPTS = 6
+BACKOFF_S = 0.2
+#: Above it a file goes up in parts, each with a checksum of its own, several at once.
+ONE_REQUEST_BYTES = 64 * 2**20
+#: What S3 answers where there is no such object, where a condition does not hold, and where a request may not be made.
+ABSENT, CHANGED, REFUSED = {"404", "NoSuchKey"}, {"412", "PreconditionFailed"}, {"401", "403", "AccessDenied"}
+#: Answers of the caller's making: asking again does not help.
+FINAL = {"400", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
+
+
+class Absent(Exception):
+    """There is no such object."""
+
+
+class Changed(Exception):
+    """The condition of a write does not hold."""
+
+
+@dataclass(frozen=True)
+class S3Objects:
+    """What lies below `uri`, which has no slash at its end."""
+
+    uri: str
+    threads = 16
+
+    def where(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def get(self, name: str) -> ObjectVersion | None:
+        try:
+            return self._ask("read", name, lambda s3, at: _found(s3.get_object(**at)))
+        except Absent:
+            return None
+
+    def put(self, name: str, data: bytes, replaces: str | None) -> bool:
+        condition = {"IfNoneMatch": "*"} if replaces is None else {"IfMatch": replaces}
+        try:
+            self._ask("write", name, lambda s3, at: s3.put_object(**at, **condition, Body=data))
+        except (Absent, Changed):
+            # A write whose answer was lost finds its own object when it is tried again.
+            found = self.get(name)
+            if found is None or found.data != data:
+                return False
+            return self.put(name, data, found.tag) if is_old(found.modified) else True
+        return True
+
+    def names(self, prefix: str = "") -> Iterator[str]:
+        return iter(sorted(one.name for one in self.every(prefix) if one.name.endswith(".json")))
+
+    def facts(self) -> Iterator[ObjectFacts]:
+        return (one for one in self.every() if one.name.endswith(".json"))
+
+    def every(self, prefix: str = "") -> list[ObjectFacts]:
+        """Every object whose name begins so, whatever its suffix."""
+        bucket, top = self._place("")
+
+        def listed(s3: Any, _: Any) -> list[ObjectFacts]:
+            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=top + prefix)
+            return [
+                ObjectFacts(one["Key"][len(top) :], int(one["Size"]), one["LastModified"].timestamp())
+                for page in pages
+                for one in page.get("Contents", ())
+            ]
+
+        return self._ask("list", prefix, listed)
+
+    def look_up(self, name: str) -> ObjectFacts | None:
+        """An object that is not read, or None where there is none."""
+
+        def headed(s3: Any, at: dict[str, str]) -> ObjectFacts:
+            answer = s3.head_object(**at)
+            return ObjectFacts(name, int(answer["ContentLength"]), answer["LastModified"].timestamp())
+
+        try:
+            return self._ask("look up", name, headed)
+        except Absent:
+            return None
+
+    def size(self, name: str) -> int | None:
+        """Bytes of an object, or None where there is none."""
+        found = self.look_up(name)
+        return found.bytes if found else None
+
+    def remove_old(self, name: str, before: float) -> bool:
+        # S3 has no removal on condition of a time: between the look and the removal lie some milliseconds.
+        found = self.look_up(name)
+        if found and found.modified >= before:
+            return False
+        self.remove(name)
+        return True
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop` of an object.
+
+        Raises:
+            MissingError, StorageError: there is none; no complete answer within the attempts.
+        """
+
+        def span(s3: Any, at: dict[str, str]) -> bytes:
+            data: bytes = s3.get_object(**at, Range=f"bytes={start}-{stop - 1}")["Body"].read()
+            if len(data) != stop - start:
+                raise OSError(f"{len(data)} bytes received, expected {stop - start}")
+            return data
+
+        try:
+            return self._ask("read", name, span) if stop > start else b""
+        except Absent as error:
+            raise MissingError(
+                f"there is no {self.where(name)}", remedy="run the same command again: what is gone is made again"
+            ) from error
+
+    def read_into(self, name: str, size: int, write: Callable[[bytes], object]) -> None:
+        """Read an object of a known size, chunk by chunk."""
+        for start in range(0, size, CHUNK_BYTES):
+            write(self.read(name, start, min(start + CHUNK_BYTES, size)))
+
+    def upload(self, name: str, path: Path, blob: Blob) -> None:
+        """Write a file; S3 compares its checksum, and nothing shows before the last byte has arrived."""
+        if blob.bytes <= ONE_REQUEST_BYTES:
+            checksum = base64.b64encode(bytes.fromhex(blob.md5)).decode()
+
+            def one(s3: Any, at: dict[str, str]) -> None:
+                with path.open("rb") as stream:
+                    s3.put_object(**at, Body=stream, ContentMD5=checksum)
+
+            self._ask("write", name, one)
+        else:
+            extra = {"ChecksumAlgorithm": "SHA256"}
+            self._ask("write", name, lambda s3, at: s3.upload_file(str(path), at["Bucket"], at["Key"], ExtraArgs=extra))
+
+    def remove(self, name: str) -> None:
+        """Remove an object; none is fine."""
+        self._ask("remove", name, lambda s3, at: s3.delete_object(**at))
+
+    def _place(self, name: str) -> tuple[str, str]:
+        bucket, _, top = self.uri.removeprefix("s3://").partition("/")
+        return bucket, f"{top}/{name}" if top else name
+
+    def _ask(self, doing: str, name: str, request: Callable[[Any, dict[str, str]], T]) -> T:
+        """Make a request until it is answered, a bounded number of times.
+
+        Raises:
+            Absent, Changed: as S3 answers.
+            StorageError: no credentials, no permission, or no answer.
+        """
+        from boto3.exceptions import S3UploadFailedError
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            ConnectionError,
+            HTTPClientError,
+            IncompleteReadError,
+        )
+        from urllib3.exceptions import HTTPError
+
+        passing = (ConnectionError, HTTPClientError, HTTPError, IncompleteReadError, S3UploadFailedError, OSError)
+        bucket, key = self._place(name)
+        failure: Exception | None = None
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(BACKOFF_S * 2 ** (attempt - 1))
+            try:
+                return request(client(), {"Bucket": bucket, "Key": key})
+            except ClientError as error:
+                failure = error
+                self._final(doing, name, error)
+            except passing as error:
+                failure = error
+            except BotoCoreError as error:  # no credentials, or no part of the settings
+                raise self._denied(doing, name, error) from error
+        raise StorageError(
+            f"cannot {doing} {self.where(name)}",
+            found=f"{type(failure).__name__}: {failure}",
+            expected=f"an answer within {ATTEMPTS} attempts",
+            remedy="check the network and AWS_ENDPOINT_URL, then run the same command again: finished parts are kept",
+        ) from failure
+
+    def _final(self, doing: str, name: str, error: Any) -> None:
+        """Raise what asking again does not change."""
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        if code == "NoSuchBucket":
+            raise WorkspaceError(
+                f"cannot {doing} {self.where(name)}", found="no such bucket", remedy="make the bucket first"
+            ) from error
+        if code in ABSENT:
+            raise Absent(name) from error
+        if code in CHANGED:
+            raise Changed(name) from error
+        if code in REFUSED | FINAL:
+            raise self._denied(doing, name, error) from error
+
+    def _denied(self, doing: str, name: str, error: Exception) -> WorkspaceError:
+        return WorkspaceError(
+            f"cannot {doing} {self.where(name)}",
+            found=f"{type(error).__name__}: {error}",
+            expected="credentials that may list, read and write below the prefix",
+            remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, on every machine of the run",
+        )
+
+
+def _found(answer: Any) -> ObjectVersion:
+    return ObjectVersion(answer["Body"].read(), answer["ETag"], answer["LastModified"].timestamp())
+
+
+def client() -> Any:
+    """The client of this process, by what its environment says now; for requests about buckets."""
+    named = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_CONFIG_FILE")
+    return _client_of(os.getpid(), *(os.environ.get(name) for name in named))
+
+
+@lru_cache(maxsize=4)
+def _client_of(process: int, *environment: str | None) -> Any:
+    """One for a process and what its environment says: making one takes a tenth of a second."""
+    from boto3.session import Session
+    from botocore.config import Config
+
+    once = {"total_max_attempts": 1}
+    return Session().client(
+        "s3", config=Config(connect_timeout=10, read_timeout=60, retries=once, max_pool_connections=32)
+    )

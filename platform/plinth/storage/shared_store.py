@@ -15,10 +15,8 @@ from typing import Any
 from plinth.errors import StorageError, WorkspaceError
 from plinth.records import Blob
 from plinth.storage.atomic import named_failures
-from plinth.storage.blob_cache import CachedStore
-from plinth.storage.objects import ObjectFacts, at_once
-from plinth.storage.remote_blobs import RemoteBlobs
-from plinth.storage.s3_objects import S3Objects
+from plinth.storage.blob_cache import CachedStore, RemoteBlobs
+from plinth.storage.objects import ObjectFacts, S3Objects, at_once
 from plinth.storage.store import Store, hash_stream
 from plinth.storage.verified import require_unchanged
 from plinth.storage.workspace import Workspace, folder_of

@@ -1,17 +1,376 @@
-"""A workspace with what is kept in it: the content store, the step cache, the published manifests."""
+"""What a workspace keeps: the step cache, manifests by digest, and the published manifest of each asset."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from plinth import fingerprint
-from plinth.records import Part
-from plinth.storage.refs import Refs
-from plinth.storage.seal import load
+from plinth.errors import ConflictError, IntegrityError, MissingError, SealError, StorageError
+from plinth.extensions import nearest
+from plinth.records import Frozen, Manifest, Part
+from plinth.storage.atomic import replacing, write_bytes
+from plinth.storage.objects import Folder, ObjectFacts, Objects, ObjectVersion, at_once, is_old, write_once
+from plinth.storage.safe_path import join, relative
+from plinth.storage.seal import Seal, load
 from plinth.storage.shared_store import open_store
-from plinth.storage.steps import StepCache
+from plinth.storage.store import Store
+from plinth.storage.verified import require_unchanged
 from plinth.storage.workspace import Workspace
+
+# The step cache: what was done once for the same inputs is never done twice.
+#
+# A record is written last, after every blob it names is in the store; a missing record means
+# unfinished work. A record that is damaged (it carries its own digest) or whose blobs have gone no
+# longer counts, and one that no worker of this workspace sealed does not either: the work is done again. Where two
+# processes did the same work, the first record stays. A record that is used is young again: the last use is its age.
+
+#: Kind of fact that a record's seal is over.
+STEP = "step"
+
+
+class Record(Frozen):
+    """What finished work left, the digest of that list, and the seal of the worker that did it."""
+
+    parts: tuple[Part, ...]
+    sha256: str
+    seal: str | None = None
+
+
+@dataclass(frozen=True)
+class StepCache:
+    """Records by step key, of blobs in `store`."""
+
+    records: Objects
+    store: Store
+    seal: Seal = field(default=Seal(None), repr=False)
+
+    def get(self, key: str) -> tuple[Part, ...] | None:
+        """The parts recorded under a key, or None when the work is unfinished or its blobs have gone."""
+        found = self.records.get(_name(key))
+        parts = self._sound(key, found.data) if found else None
+        if found is None or parts is None or not is_old(found.modified):
+            return parts
+        with suppress(StorageError):  # whoever may only read makes nothing of it
+            return parts if self.records.put(_name(key), found.data, found.tag) else None
+        return parts
+
+    def get_many(self, keys: Sequence[str]) -> list[tuple[Part, ...] | None]:
+        """As `get`, of each."""
+        return list(at_once(self.records, self.get, keys))
+
+    def put(self, key: str, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """Record finished work; returns what is recorded, which is what another process recorded first if one did."""
+        digest = fingerprint.digest(list(parts))
+        record = Record(parts=tuple(parts), sha256=digest, seal=self.seal.of(STEP, key, digest))
+        data = fingerprint.canonical(record)
+        there = write_once(self.records, _name(key), data, lambda found: self._sound(key, found) is not None)
+        return record.parts if there == data else Record.model_validate_json(there).parts
+
+    def adopt(self) -> int:
+        """Seal every record that has no seal, on the word of whoever calls this. Returns how many."""
+        count = 0
+        for name in list(self.records.names()):
+            found = self.records.get(name)
+            try:
+                record = Record.model_validate_json(found.data) if found else None
+            except ValueError:
+                continue
+            if found and record and record.seal is None:
+                key = name.rpartition("/")[2].removesuffix(".json")
+                sealed = record.model_copy(update={"seal": self.seal.of(STEP, key, record.sha256)})
+                count += self.records.put(name, fingerprint.canonical(sealed), found.tag)
+        return count
+
+    def _sound(self, key: str, data: bytes) -> tuple[Part, ...] | None:
+        try:
+            record = Record.model_validate_json(data)
+        except ValueError:
+            return None
+        if record.sha256 != fingerprint.digest(record.parts):
+            return None
+        if not self.seal.holds(record.seal, STEP, key, record.sha256):
+            return None
+        return record.parts if self.store.has_all(part.blob for part in record.parts) else None
+
+
+def _name(key: str) -> str:
+    return f"{key[:2]}/{key}.json"
+
+
+# Manifests by digest, and for each asset the manifest that is published now.
+#
+# A manifest is saved first and becomes anybody's input only when its checks have passed and its
+# reference has moved: what failed a blocking check stays unpublished.
+
+#: Likeness from which a published asset may be what was meant: `web/shard`, but not `code/shards` for `web/shards`.
+MISTYPED = 0.85
+
+#: Kind of fact that a reference's seal is over.
+REF = "ref"
+
+
+class Ref(Frozen):
+    """The published state of an asset. `key` is the identity of the work that made it, `seal` that of who did it."""
+
+    asset: str
+    digest: str
+    key: str
+    seal: str | None = None
+
+    def sealed_with(self, seal: Seal) -> Ref:
+        """The same with its seal."""
+        return self.model_copy(update={"seal": seal.of(REF, self.asset, f"{self.digest} {self.key}")})
+
+
+class Refs:
+    """Manifests and references of one workspace; of a shared one, `manifests` has copies of those that were read."""
+
+    def __init__(self, workspace: Workspace, seal: Seal | None = None) -> None:
+        self.manifests = workspace.manifests
+        self._seal = Seal(None) if seal is None else seal
+        self._saved, self._published = workspace.objects("manifests"), workspace.objects("refs")
+        self._seen: dict[str, ObjectVersion | None] = {}  # references as they were read last
+
+    def save(self, manifest: Manifest) -> str:
+        """Write the manifest under its digest; nothing reads it yet. Returns the digest."""
+        data = fingerprint.canonical(manifest)
+        write_once(self._saved, f"{manifest.digest}.json", data, lambda _: False)  # a damaged one is replaced
+        return manifest.digest
+
+    def saved(self, prefix: str = "") -> list[Path]:
+        """The files of all saved manifests whose digest begins so, by digest."""
+        return list(at_once(self._saved, self._file, self._saved.names(prefix)))
+
+    def digests(self, prefix: str = "") -> list[str]:
+        """The digests of all saved manifests that begin so, sorted; reads none of them."""
+        return [name.removesuffix(".json") for name in self._saved.names(prefix)]
+
+    def facts(self) -> Iterator[ObjectFacts]:
+        """Every saved manifest, by digest, in no order; none is read."""
+        return (one._replace(name=one.name.removesuffix(".json")) for one in self._saved.facts())
+
+    def remove_old(self, digest: str, before: float) -> bool:
+        """Remove a manifest that was saved last before a time; False where it is younger. None is fine."""
+        removed = self._saved.remove_old(f"{digest}.json", before)
+        if removed and not isinstance(self._saved, Folder):
+            (self.manifests / f"{digest}.json").unlink(missing_ok=True)
+        return removed
+
+    def raw(self, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Saved manifests as canonical JSON, each with its digest, verified but not parsed.
+
+        Raises:
+            MissingError, IntegrityError: absent, or its bytes are not what the digest says.
+        """
+        names = list(digests)
+        for digest, path in zip(
+            names, at_once(self._saved, self._file, [f"{one}.json" for one in names]), strict=True
+        ):
+            data = _read_manifest(path, digest)
+            found = hashlib.sha256(data).hexdigest()
+            if found != digest:
+                raise _changed(path, found, digest)
+            yield digest, data
+
+    def load(self, digest: str) -> Manifest:
+        """A manifest by digest, verified.
+
+        Raises:
+            MissingError, IntegrityError: absent, or its bytes are not what the digest says.
+        """
+        path = self._file(f"{digest}.json")
+        data = _read_manifest(path, digest)
+        try:
+            manifest = Manifest.parse(data)  # `save` writes the canonical form
+        except ValueError as error:
+            raise IntegrityError(
+                f"{path} is not a manifest",
+                found=error,
+                expected=f"digest {digest}",
+                remedy="delete the file and run the same command again",
+            ) from error
+        if manifest.digest != digest:
+            raise _changed(path, manifest.digest, digest)
+        return manifest
+
+    def publish(self, manifest: Manifest, key: str) -> None:
+        """Make a manifest the current one of its asset.
+
+        Raises:
+            ConflictError: since this object read the reference, another process published something else.
+        """
+        self.save(manifest)
+        asset, digest = manifest.asset, manifest.digest
+        ref = Ref(asset=asset, digest=digest, key=key).sealed_with(self._seal)
+        seen = self._seen[asset] if asset in self._seen else self._read(asset)
+        if not self._published.put(_name_refs(asset), fingerprint.canonical(ref), seen.tag if seen else None):
+            now = self.seen(asset)
+            raise ConflictError(
+                f"another process published {asset} meanwhile",
+                found=f"digest {now.digest}" if now else "no reference",
+                expected=f"to publish digest {ref.digest}",
+                remedy="if that was the same recipe with other sources, run the same command again",
+            )
+        self._read(asset)
+
+    def ref(self, asset: str) -> Ref | None:
+        """The published state of an asset, or None.
+
+        Raises:
+            IntegrityError: when the reference is not one.
+            SealError: when no worker of this workspace published it.
+        """
+        found = self.seen(asset)
+        if found is None or self.own(found):
+            return found
+        again = "run the same command again, which makes it anew"
+        if found.seal:
+            here = "a seal of somebody else" if self._seal else "a seal, and no secret on this machine to check it"
+            remedy = f"where the workspace was moved or copied, bring `seal` from its trust folder; else {again}"
+        else:
+            here, remedy = "no seal", f"{again}; if it was published before there was a root: `plinth keys adopt`"
+        raise SealError(
+            f"no worker of this workspace published what {self._published.where(_name_refs(asset))} names",
+            found=here,
+            expected="a seal under the secret that lies with the root of trust",
+            remedy=remedy,
+        )
+
+    def own(self, found: Ref) -> bool:
+        """Whether a worker that has this workspace's secret published it."""
+        return found == found.sealed_with(self._seal)
+
+    def seen(self, asset: str) -> Ref | None:
+        """As `ref`, whoever published it: for lists and for what is about to be published anew."""
+        found = self._read(asset)
+        return self._parsed(_name_refs(asset), found) if found else None
+
+    def adopt(self) -> int:
+        """Seal every reference that has no seal, on the word of whoever calls this. Returns how many."""
+        bare = [ref for ref in self.all() if ref.seal is None]
+        for ref in bare:
+            self.publish(self.load(ref.digest), ref.key)
+        return len(bare)
+
+    def published(self, asset: str) -> Manifest | None:
+        """The published manifest of an asset; None where it has not been made."""
+        ref = self.ref(asset)
+        return None if ref is None else self.load(ref.digest)
+
+    def current(self, asset: str) -> Manifest:
+        """The published manifest of an asset.
+
+        Raises:
+            MissingError: when the asset has not been made.
+        """
+        found = self.published(asset)
+        if found is None:
+            known = (name.removesuffix(".json") for name in self._published.names())
+            hint, make = nearest(asset, known, cutoff=MISTYPED), f"`plinth run --select {asset}` makes it"
+            raise MissingError(
+                f"asset {asset} has not been made in this workspace",
+                remedy=f"{hint} Else {make}, and what it needs" if hint else f"{make} and what it needs",
+            )
+        return found
+
+    def all(self, bucket: str = "") -> Iterator[Ref]:
+        """Every published asset, or every one of a bucket, by key."""
+        names = list(self._published.names(f"{bucket}/" if bucket else ""))
+        for name, found in zip(names, at_once(self._published, self._published.get, names), strict=True):
+            if found:
+                yield self._parsed(name, found)
+
+    def _read(self, asset: str) -> ObjectVersion | None:
+        found = self._seen[asset] = self._published.get(_name_refs(asset))
+        return found
+
+    def _file(self, name: str) -> Path:
+        """A manifest's file; of a shared workspace a copy, which is made once."""
+        path = self.manifests / relative(name, "the list of manifests")
+        if not (isinstance(self._saved, Folder) or path.exists()) and (found := self._saved.get(name)):
+            write_bytes(path, found.data)
+        return path
+
+    def _parsed(self, name: str, found: ObjectVersion) -> Ref:
+        try:
+            return Ref.model_validate_json(found.data)
+        except ValueError as error:
+            raise IntegrityError(
+                f"{self._published.where(name)} is not a reference",
+                found=error,
+                expected="JSON with asset, digest and key",
+                remedy="delete the file and run the same command again: finished parts are kept",
+            ) from error
+
+
+def _read_manifest(path: Path, digest: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"no manifest {digest}",
+            remedy="restore it from a backup; or delete refs/ASSET.json of what `plinth status` calls broken, and run",
+        ) from error
+
+
+def _changed(path: Path, found: str, digest: str) -> IntegrityError:
+    return IntegrityError(
+        f"{path} has changed",
+        found=f"digest {found}",
+        expected=f"digest {digest}",
+        remedy="delete the file and run the same command again",
+    )
+
+
+def _name_refs(asset: str) -> str:
+    return f"{asset}.json"
+
+SHORTEST_PREFIX = 4
+
+
+def checkout(store: Store, parts: Iterable[Part], directory: Path, *, mode: int | None = None) -> list[Path]:
+    """Copy parts to `directory / part.name`; a file appears only after its SHA-256 has matched.
+
+    Args:
+        mode: of the files; by default their user's alone.
+
+    Raises:
+        MissingError, IntegrityError: a blob is absent or has changed, or a name leaves the directory.
+        DiskFullError, WorkspaceError: as the operating system refuses.
+    """
+    return [_copy(store, part, join(directory, part.name, "the manifest"), mode) for part in parts]
+
+
+def resolve(refs: Refs, digest: str) -> Manifest:
+    """The saved manifest with this digest, or with the only digest that starts so.
+
+    Raises:
+        MissingError: none does, or several do.
+        IntegrityError: its bytes have changed.
+    """
+    if len(digest) < SHORTEST_PREFIX or set(digest) - set("0123456789abcdef"):
+        raise MissingError(
+            f"{digest!r} is not a manifest digest",
+            expected=f"at least {SHORTEST_PREFIX} hexadecimal digits",
+            remedy="`plinth status` lists what is published with its digests",
+        )
+    found = [path.stem for path in refs.saved(digest)]
+    if len(found) > 1:
+        shown = ", ".join(each[: len(digest) + 6] for each in found[:5])
+        raise MissingError(f"digest {digest} is ambiguous", found=shown, remedy="give more digits")
+    return refs.load(found[0] if found else digest)
+
+
+def _copy(store: Store, part: Part, target: Path, mode: int | None) -> Path:
+    source = store.located(part.blob)
+    with replacing(target, mode=mode) as out:
+        require_unchanged(source, part.blob, out.write, part=part.name)
+    return target
 
 
 @dataclass

@@ -58,8 +58,7 @@ from plinth import private
 from plinth.errors import WorkspaceError
 from plinth.storage import locks
 from plinth.storage.atomic import named_failures, require_no_link, write_bytes
-from plinth.storage.objects import Folder, Objects
-from plinth.storage.s3_objects import S3Objects
+from plinth.storage.objects import Folder, Objects, S3Objects
 
 FOLDERS = (
     "store",

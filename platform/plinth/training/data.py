@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from plinth.errors import TrainingError
-from plinth.storage.refs import Refs
 from plinth.storage.shared_store import open_store
+from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps

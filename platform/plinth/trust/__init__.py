@@ -4,10 +4,8 @@
     root        the signed record of roles, public keys, thresholds, expiry, revocations; versions that follow
     signers     one private key, wherever it is kept: in a file, in an environment variable, or `foreign`
     foreign     keys that this process never sees: behind a command, in a hardware module with its PIN, in a cloud
-    pin         the root that this machine has pinned for a workspace, and the private keys beside it
     enrolment   make a root, enrol a key, revoke it: the only place that makes keys
     versions    the next version of a root: published by one holder, or proposed and signed by several
-    identities  whose Sigstore bundles count for a role: named in the root and dropped
     dsse        in-toto statements in DSSE envelopes: build, sign, verify, read, write
     sigstore_bundle    a bundle that somebody without a key of ours signed, verified offline
     clock       wall-clock time for records

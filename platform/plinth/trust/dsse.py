@@ -16,7 +16,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.errors import SignatureError, WorkspaceError
-from plinth.storage import plain_file
+from plinth.storage import safe_path
 from plinth.storage.atomic import write_bytes
 from plinth.trust.authority import Authority, revoked_at
 from plinth.trust.signers import Signer, public_key
@@ -139,7 +139,7 @@ def bytes_of(path: Path) -> bytes:
         SignatureError: absent, a link, a pipe or a device, or too large.
     """
     try:
-        return plain_file.read(path, MAX_BYTES)
+        return safe_path.read(path, MAX_BYTES)
     except FileNotFoundError as error:
         raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
     except WorkspaceError as error:

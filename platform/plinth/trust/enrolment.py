@@ -18,8 +18,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, root, signers, versions
 from plinth.trust.authority import APPROVER, ROLES, ROOT, Role, RootKey, SigstoreIdentity
-from plinth.trust.pin import ROOT_FILE, Trust, owner_file
-from plinth.trust.root import Root
+from plinth.trust.root import ROOT_FILE, Root, Trust, owner_file
 from plinth.trust.versions import Proposing
 
 VALID_DAYS = 365
@@ -260,3 +259,46 @@ def require_role(role: str) -> None:
 
 def _iso(when: datetime) -> str:
     return when.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def name(
+    workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None
+) -> Trust:
+    """Let Sigstore bundles of an identity count for a role.
+
+    Raises:
+        SignatureError: no such role, or `root`, as which only keys sign.
+    """
+    return _identified(workspace, role, (given,), (), propose)
+
+
+def drop(
+    workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None
+) -> Trust:
+    """Let them count no more.
+
+    Raises:
+        SignatureError: the root does not name it for the role.
+    """
+    return _identified(workspace, role, (), (given,), propose)
+
+
+def _identified(
+    workspace: Workspace,
+    role: str,
+    more: tuple[SigstoreIdentity, ...],
+    less: tuple[SigstoreIdentity, ...],
+    propose: Proposing | None,
+) -> Trust:
+    require_role(role)
+    trust = Trust.of(workspace)
+    before = trust.root.identities.get(role, ())
+    if role == ROOT or not set(less) <= set(before):
+        raise SignatureError(
+            f"{role} has no such identity",
+            found=", ".join(each.identity for each in before) or "none",
+            expected="one that the root names, for another role than root: as root, only keys sign",
+        )
+    after = tuple(each for each in dict.fromkeys((*before, *more)) if each not in less)
+    identities = {name: those for name, those in {**trust.root.identities, role: after}.items() if those}
+    return changed(workspace, trust, identities=identities, propose=propose)

@@ -23,7 +23,7 @@ from plinth.storage.state import State
 from plinth.trust import dsse
 from plinth.trust.clock import now
 from plinth.trust.log_record import LogRecord
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog, anchor_of
 
 FILE: Final = "head"

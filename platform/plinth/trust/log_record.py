@@ -20,7 +20,7 @@ from plinth import fingerprint
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import ROOT, Authority, revoked_at, time_of
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 
 _OWN = ("number", "prior", "at")

@@ -29,7 +29,7 @@ from plinth.storage.objects import Folder, Objects, at_once
 from plinth.storage.state import State
 from plinth.trust.clock import now
 from plinth.trust.log_record import LogRecord, RecordForm
-from plinth.trust.pin import SEEN, Proof, Trust
+from plinth.trust.root import SEEN, Proof, Trust
 
 _FILE = re.compile(r"([0-9]{5,})\.json")
 

@@ -19,8 +19,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, root, signers
 from plinth.trust.authority import ROOT
-from plinth.trust.pin import ROOT_FILE, Trust, version_path
-from plinth.trust.root import Root
+from plinth.trust.root import ROOT_FILE, Root, Trust, version_path
 
 #: In the trust folder: digest of the proposal that this machine signed, by number of its version.
 SIGNED_FILE = "signed-roots.json"

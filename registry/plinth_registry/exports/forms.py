@@ -21,7 +21,7 @@ from plinth.model.hugging_face import required_files
 from plinth.records import Manifest
 from plinth.trust import standalone_verify
 from plinth.trust.authority import EVALUATOR, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry import attestations, measured, policy, signing
 from plinth_registry.exports.sealed import FormClaim
 from plinth_registry.gates import Evidence, GatePolicy, blocking, of_exports

@@ -17,7 +17,7 @@ from plinth.errors import GateError, MissingError, SignatureError
 from plinth.provenance.statements import chain
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import RELEASE
 from plinth_registry import candidate, policy, released, releases, signing, taint, waivers
 from plinth_registry.candidate import Candidate

@@ -25,7 +25,7 @@ from plinth.storage.destination import read_file, sizes, write_file
 from plinth.trust import dsse, standalone_verify
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.clock import now
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 from plinth.trust.standalone_verify import DATA, EXPORT, EXPORT_TYPE, RefusedExport
 from plinth_registry.audit_log import AuditedAction, audited

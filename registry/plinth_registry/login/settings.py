@@ -23,7 +23,7 @@ from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.trust.authority import APPROVER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 #: Account of Plinth itself. It administers the server, and no policy should list it.
 ACCOUNT: Final = "plinth"

@@ -20,7 +20,7 @@ from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.clock import now
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import PAPERS_TYPE
 from plinth_registry import audit_log, policy
 from plinth_registry.audit_log import AuditedAction

@@ -11,7 +11,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
 from plinth.trust.authority import APPROVER, ROLES, ROOT, TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import FORMS
 from plinth.trust.standalone_verify import ROLES as ROLE_OF
 from plinth_registry import approval, attestations, candidate, signing

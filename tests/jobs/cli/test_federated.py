@@ -12,7 +12,7 @@ import yaml
 
 from plinth.storage.workspace import Workspace
 from plinth.training.federated.exchange import Exchange
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_jobs.recipes import find
 from tests.plinth.training.federated_sites import contribution
 

@@ -18,7 +18,7 @@ from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, foreign
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 Plinth = Callable[..., Any]
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "keys.md"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.trust import dsse, enrolment, pin, root
+from plinth.trust import dsse, enrolment, root
 from plinth.trust.authority import ROOT
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 Plinth = Callable[..., Any]
 
@@ -28,7 +28,7 @@ def test_two_holders_change_a_root_and_the_log_has_what_each_did(
     (public := tmp_path / "ben.pub").write_text(plinth("keys", "new", "root", "ben [red]x").out)
     monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "ada's"))
     folder = enrolment.initialise(workspace, "acme", ["ada"]).folder
-    shutil.copy(folder / pin.ROOT_FILE, ben)
+    shutil.copy(folder / root.ROOT_FILE, ben)
     assert plinth("keys", "enrol", "root", public, "--owner", "ben [red]x").code == 0
     proposed = plinth("keys", "threshold", "root", "2", "--propose", "next.json")
     assert proposed.code == 0, proposed.err
@@ -61,10 +61,10 @@ def test_an_expired_root_of_two_is_renewed(plinth: Plinth, tmp_path: Path, monke
     workspace = Workspace(tmp_path / "workspace").ensure()
     trust = enrolment.initialise(workspace, "acme", ["ada"])
     late = trust.root.model_copy(update={"expires": (datetime.now(UTC) - timedelta(days=1)).isoformat()})
-    (trust.folder / pin.ROOT_FILE).write_text(json.dumps(root.sign(late, [trust.signer(ROOT)])))
+    (trust.folder / root.ROOT_FILE).write_text(json.dumps(root.sign(late, [trust.signer(ROOT)])))
     assert plinth("keys", "show").code == 8
     proposed = plinth("keys", "renew", "--days", "9", "--propose", "next.json")
     assert (proposed.code, "ready" in proposed.out) == (0, True), proposed.err
     assert plinth("keys", "publish", "next.json").code == 0
     assert Trust.of(workspace).root.version == 2
-    assert dsse.signed_by(dsse.envelope_of(pin.version_path(workspace, 2)), trust.authority(ROOT)) == (ROOT,)
+    assert dsse.signed_by(dsse.envelope_of(root.version_path(workspace, 2)), trust.authority(ROOT)) == (ROOT,)

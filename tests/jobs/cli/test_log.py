@@ -13,7 +13,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_registry.server import stop_server
 from plinth_registry.signed_log import AUDIT
 

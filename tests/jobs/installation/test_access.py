@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from plinth.errors import MissingError, StorageError, WorkspaceError
-from plinth.storage.s3_objects import S3Objects
+from plinth.storage.objects import S3Objects
 from plinth_assets import catalog
 from plinth_jobs.installation import access, object_store
 from plinth_jobs.recipes import load
@@ -153,7 +153,7 @@ def test_the_encryption_of_a_bucket_is_read(accounts, monkeypatch: pytest.Monkey
     with pytest.raises(StorageError, match="cannot ask"):  # could not tell: no pass
         access.encrypted(WORKSPACE)
     acting(monkeypatch, keys[object_store.ADMINISTRATOR])
-    from plinth.storage.s3_objects import client
+    from plinth.storage.objects import client
 
     client().create_bucket(Bucket="plain")
     client().delete_bucket_encryption(Bucket="plain")

@@ -87,7 +87,7 @@ def test_postgres_speaks_tls_to_each_database_s_own_role(running: dict[str, str]
 def test_the_same_recipe_makes_the_same_digests_as_on_one_machine(
     running: dict[str, str], trained: Path, tmp_path: Path
 ) -> None:
-    from plinth.storage.s3_objects import client
+    from plinth.storage.objects import client
 
     sources = tiny_corpus.write(tmp_path / "sources")
     for path in filter(Path.is_file, sources.rglob("*")):
@@ -111,7 +111,7 @@ def _require_used(environment: dict[str, str]) -> None:
     """Dagster, MLflow and the ledger wrote to PostgreSQL, artifacts went to S3, and no file stands in for them."""
     import psycopg2
 
-    from plinth.storage.s3_objects import client
+    from plinth.storage.objects import client
 
     for name, table in {"dagster": "runs", "mlflow": "metrics", "ledger": "reservations"}.items():
         with contextlib.closing(psycopg2.connect(f"postgresql://{name}@/{name}")) as connection:

@@ -36,7 +36,7 @@ from plinth.records import Step
 from plinth.schemas import REJECT_SCHEMA
 from plinth.storage import listing
 from plinth.storage.parts import write_batches, write_table
-from plinth.storage.steps import StepCache
+from plinth.storage.state import StepCache
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from tests.plinth.corpus.conftest import Corpus, Doc

@@ -7,7 +7,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest, Part
-from plinth.storage.checkout import checkout, resolve
+from plinth.storage.state import checkout, resolve
 
 
 def manifest(ctx: Context, *names: str, version: str = "1") -> Manifest:

@@ -13,8 +13,7 @@ from plinth.corpus.sources.parameters import Bucket
 from plinth.corpus.sources.readers import read
 from plinth.errors import SourceError
 from plinth.storage import listing
-from plinth.storage.digests import DigestMemory
-from plinth.storage.files import opened
+from plinth.storage.files import DigestMemory, opened
 from tests.hub_server import REPO, Hub, hub_server
 from tests.plinth.corpus.sources.conftest import make_source
 

@@ -11,8 +11,7 @@ import pytest
 
 from plinth.errors import IntegrityError, SourceError
 from plinth.storage import listing
-from plinth.storage.digests import DigestMemory
-from plinth.storage.files import opened
+from plinth.storage.files import DigestMemory, opened
 
 
 @pytest.fixture

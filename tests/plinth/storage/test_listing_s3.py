@@ -10,8 +10,7 @@ import pytest
 
 from plinth.errors import IntegrityError, PlinthError, SourceError
 from plinth.storage import listing
-from plinth.storage.digests import DigestMemory
-from plinth.storage.files import opened
+from plinth.storage.files import DigestMemory, opened
 from tests.s3_server import Bucket, bad_line, serving
 
 FILES = {

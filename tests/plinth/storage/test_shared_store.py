@@ -18,7 +18,7 @@ import pytest
 
 from plinth.errors import IntegrityError, MissingError, SignatureError, StorageError, WorkspaceError
 from plinth.records import Blob, Part
-from plinth.storage import s3_objects
+from plinth.storage import objects
 from plinth.storage.shared_store import SharedStore, address
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace, folder_of
@@ -43,7 +43,7 @@ def uri(bucket: Bucket) -> str:
 @pytest.fixture
 def machine(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Opens the workspace as a machine with a disk of its own does."""
-    monkeypatch.setattr(s3_objects, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(objects, "BACKOFF_S", 0.01)
 
     def opened(name: str) -> State:
         monkeypatch.setenv("PLINTH_CACHE", str(tmp_path / name))

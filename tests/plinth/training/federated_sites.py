@@ -22,7 +22,7 @@ from plinth.training.federated.coordinator import Coordinator, coordinate
 from plinth.training.federated.exchange import Contribution, Exchange, now
 from plinth.training.federated.parameters import Federated
 from plinth.training.federated.site import Site
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 
 def contribution(exchange: Exchange, site: str, weights: Mapping[str, Tensor], **changes: object) -> Contribution:

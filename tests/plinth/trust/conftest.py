@@ -8,7 +8,7 @@ import pytest
 
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 ADA, BEN = "ada@example.org", "ben@example.org"
 

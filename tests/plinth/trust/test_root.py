@@ -12,10 +12,9 @@ import pytest
 
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.trust import dsse, enrolment, pin, root
+from plinth.trust import dsse, enrolment, root
 from plinth.trust.authority import APPROVER, PROMOTER, ROLES, ROOT, TRAINER
-from plinth.trust.pin import Trust
-from plinth.trust.root import Root
+from plinth.trust.root import Root, Trust
 from plinth.trust.signers import key_id_of
 from tests.plinth.trust.conftest import ADA, BEN
 
@@ -77,21 +76,21 @@ def test_a_root_that_somebody_puts_into_the_workspace_counts_for_nothing(
     theirs = enrolment.initialise(Workspace(tmp_path / "elsewhere"), "acme", [ADA])
     second = enrolment.renew(Workspace(tmp_path / "elsewhere"))
     monkeypatch.setenv(TRUST_VARIABLE, str(trust.folder))
-    pin.version_path(workspace, 2).write_bytes((theirs.folder / pin.ROOT_FILE).read_bytes())
+    root.version_path(workspace, 2).write_bytes((theirs.folder / root.ROOT_FILE).read_bytes())
     assert second.root.version == 2
     with pytest.raises(SignatureError, match="does not hold"):
         Trust.of(workspace)
 
 
 def test_versions_are_followed_in_order_and_never_back(workspace: Workspace, trust: Trust) -> None:
-    first = (trust.folder / pin.ROOT_FILE).read_bytes()
+    first = (trust.folder / root.ROOT_FILE).read_bytes()
     enrolment.renew(workspace)
     enrolment.threshold(workspace, PROMOTER, 1)
-    (trust.folder / pin.ROOT_FILE).write_bytes(first)
+    (trust.folder / root.ROOT_FILE).write_bytes(first)
     assert Trust.of(workspace).root.version == 3
-    assert json.loads((trust.folder / pin.ROOT_FILE).read_bytes()) != json.loads(first)
-    (trust.folder / pin.ROOT_FILE).write_bytes(first)
-    pin.version_path(workspace, 2).write_bytes(pin.version_path(workspace, 3).read_bytes())
+    assert json.loads((trust.folder / root.ROOT_FILE).read_bytes()) != json.loads(first)
+    (trust.folder / root.ROOT_FILE).write_bytes(first)
+    root.version_path(workspace, 2).write_bytes(root.version_path(workspace, 3).read_bytes())
     with pytest.raises(SignatureError, match="does not follow"):
         Trust.of(workspace)
 
@@ -114,7 +113,7 @@ def test_an_expired_root_verifies_nothing_until_it_is_renewed(workspace: Workspa
 
 @pytest.mark.parametrize("flip", [10, 200, -40])
 def test_a_changed_pin_is_refused(workspace: Workspace, trust: Trust, flip: int) -> None:
-    path = trust.folder / pin.ROOT_FILE
+    path = trust.folder / root.ROOT_FILE
     envelope = json.loads(path.read_bytes())
     payload = bytearray(envelope["payload"].encode())
     payload[flip] = ord("A") if payload[flip] != ord("A") else ord("B")
@@ -201,25 +200,25 @@ def test_a_second_root_needs_a_word(workspace: Workspace, trust: Trust, tmp_path
     path.write_text(json.dumps(root.sign(other, [trust.signer(ROOT)])))
     with pytest.raises(SignatureError, match="another root is pinned"):
         enrolment.pin_root(workspace, path)
-    pin.version_path(workspace, 1).unlink()
+    root.version_path(workspace, 1).unlink()
     assert enrolment.pin_root(workspace, path, replace=True).root.name == "other"
 
 
 def test_an_older_version_is_pinned_again_by_a_word_only(workspace: Workspace, trust: Trust, tmp_path: Path) -> None:
-    (older := tmp_path / "older.json").write_bytes((trust.folder / pin.ROOT_FILE).read_bytes())
+    (older := tmp_path / "older.json").write_bytes((trust.folder / root.ROOT_FILE).read_bytes())
     enrolment.renew(workspace)
-    (newer := tmp_path / "newer.json").write_bytes((trust.folder / pin.ROOT_FILE).read_bytes())
-    pin.version_path(workspace, 2).unlink()
-    (trust.folder / pin.ROOT_FILE).unlink()
+    (newer := tmp_path / "newer.json").write_bytes((trust.folder / root.ROOT_FILE).read_bytes())
+    root.version_path(workspace, 2).unlink()
+    (trust.folder / root.ROOT_FILE).unlink()
     with pytest.raises(SignatureError, match="an older version of root acme was put back"):
         enrolment.pin_root(workspace, older)
-    assert not (trust.folder / pin.ROOT_FILE).exists()
+    assert not (trust.folder / root.ROOT_FILE).exists()
     assert enrolment.pin_root(workspace, newer).root.version == 2
     assert enrolment.pin_root(workspace, older, replace=True).root == trust.root
     assert Trust.of(workspace).root == trust.root
     enrolment.renew(workspace)
     shutil.rmtree(workspace.trust)
-    (trust.folder / pin.ROOT_FILE).unlink()
+    (trust.folder / root.ROOT_FILE).unlink()
     shutil.rmtree(trust.folder / "keys")
     assert enrolment.initialise(workspace, "acme", []).root == Trust.of(workspace).root  # a new root begins at 1
 

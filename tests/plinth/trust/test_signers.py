@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from plinth.errors import SignatureError
 from plinth.storage.workspace import Workspace
-from plinth.trust import dsse, enrolment, pin, signers
+from plinth.trust import dsse, enrolment, root, signers
 from plinth.trust.authority import PROMOTER, TRAINER
-from plinth.trust.pin import Trust, owner_file
+from plinth.trust.root import Trust, owner_file
 
 KIND = "urn:test:v1"
 
@@ -45,7 +45,7 @@ def holds(trust: Trust) -> bool:
 
 def test_a_key_in_the_environment(trust: Trust, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", key_file.read_text())
-    monkeypatch.setenv(f"{pin.KEY_VARIABLE}TRAINER", "env:SECRET")
+    monkeypatch.setenv(f"{root.KEY_VARIABLE}TRAINER", "env:SECRET")
     key_file.unlink()
     assert holds(trust)
     monkeypatch.delenv("SECRET")

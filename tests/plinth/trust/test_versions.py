@@ -12,10 +12,9 @@ import pytest
 
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-from plinth.trust import dsse, enrolment, pin, root, versions
+from plinth.trust import dsse, enrolment, root, versions
 from plinth.trust.authority import PROMOTER, ROLES, ROOT, TRAINER
-from plinth.trust.pin import Trust
-from plinth.trust.root import changes
+from plinth.trust.root import Trust, changes
 from plinth.trust.signers import key_id_of
 from plinth.trust.versions import Proposing
 
@@ -37,7 +36,7 @@ def shared(tmp_path: Path, on: Machine) -> Workspace:
     for name in ("ben", "eve"):
         on(name)
         public = enrolment.new_key(workspace.trust_folder, ROOT, name)
-        shutil.copy(first.folder / pin.ROOT_FILE, workspace.trust_folder / pin.ROOT_FILE)
+        shutil.copy(first.folder / root.ROOT_FILE, workspace.trust_folder / root.ROOT_FILE)
         on("ada")
         enrolment.enrol(workspace, ROOT, name, public)
     file = tmp_path / "two.json"
@@ -62,7 +61,7 @@ def test_two_of_three_sign_and_somebody_without_a_key_publishes(shared: Workspac
     assert versions.sign(shared, file).missing == ""
     on("nobody")
     shared.trust_folder.mkdir()
-    shutil.copy(before.folder / pin.ROOT_FILE, shared.trust_folder)
+    shutil.copy(before.folder / root.ROOT_FILE, shared.trust_folder)
     assert versions.publish_proposal(shared, file).root.version == 5
     on("ben")
     assert Trust.of(shared).root.version == 5

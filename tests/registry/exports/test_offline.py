@@ -19,7 +19,7 @@ import pytest
 from plinth.errors import SignatureError
 from plinth.provenance.statements import SLSA_PREDICATE
 from plinth.trust import dsse, enrolment, standalone_verify
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_jobs.cli.root import call
 from plinth_registry import approval, policy, releases, verdict, waivers
 from plinth_registry.candidate import EVIDENCE_PREDICATE

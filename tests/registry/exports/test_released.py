@@ -15,7 +15,7 @@ from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_jobs.cli.root import call
 from plinth_registry import approval, audit_log, policy, releases, taint, verdict
 from plinth_registry.candidate import Candidate

@@ -15,7 +15,7 @@ from plinth.errors import GateError, SignatureError, StorageError
 from plinth.records import Manifest
 from plinth.storage.destination import write_file
 from plinth.trust import dsse, standalone_verify
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import EXPORT
 from plinth_jobs.cli.root import call
 from plinth_registry import audit_log, taint

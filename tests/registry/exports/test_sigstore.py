@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import pytest
 
 from plinth.errors import SignatureError
-from plinth.trust import identities
+from plinth.trust import enrolment
 from plinth.trust.authority import PROMOTER, ROOT, TRAINER, SigstoreIdentity
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_jobs.cli.root import call
 from plinth_registry.exports.sealed import verify_bundle
 from tests.registry.exports.conftest import SealedFolder
@@ -32,7 +32,7 @@ class Signed:
 
     def __init__(self, export: SealedFolder, folder: Path) -> None:
         self.export, self.folder = export, folder
-        identities.name(export.ctx.workspace, PROMOTER, RELEASER)
+        enrolment.name(export.ctx.workspace, PROMOTER, RELEASER)
         self.instance = LocalSigstore(AT - timedelta(days=9))
         self.trusted = self.instance.trusted_root(folder / "trusted_root.json")
         envelope = json.loads((export.directory / "EXPORT.json").read_bytes())
@@ -120,14 +120,14 @@ def test_an_identity_counts_for_its_role_until_it_is_dropped(signed: Signed) -> 
         signed.proved(signed.good, TRAINER)
     workspace = signed.export.ctx.workspace
     digest = Trust.of(workspace).root.digest()
-    identities.name(workspace, TRAINER, RELEASER)
+    enrolment.name(workspace, TRAINER, RELEASER)
     assert signed.proved(signed.good, TRAINER).role == TRAINER
-    identities.drop(workspace, PROMOTER, RELEASER)
+    enrolment.drop(workspace, PROMOTER, RELEASER)
     with pytest.raises(SignatureError, match="names nobody of Sigstore as promoter"):
         signed.proved(signed.good)
     for role in (PROMOTER, ROOT):
         with pytest.raises(SignatureError, match="no such identity"):
-            (identities.drop if role == PROMOTER else identities.name)(workspace, role, RELEASER)
-    left = identities.drop(workspace, TRAINER, RELEASER).root
+            (enrolment.drop if role == PROMOTER else enrolment.name)(workspace, role, RELEASER)
+    left = enrolment.drop(workspace, TRAINER, RELEASER).root
     assert "identities" not in left.model_dump(mode="json")  # as roots were before there were any
     assert left.digest() != digest

@@ -12,7 +12,7 @@ from plinth.compute.context import Context
 from plinth.errors import RecipeError, SignatureError
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth_jobs.cli.root import call
 from plinth_registry import audit_log
 from plinth_registry.papers import provider

@@ -92,7 +92,7 @@ def verify(
     from plinth.errors import SignatureError
     from plinth.provenance.text_export.verify import verify as verify_export
     from plinth.storage.workspace import Workspace
-    from plinth.trust.pin import ROOT_FILE
+    from plinth.trust.root import ROOT_FILE
     from plinth_jobs.cli import output
     from plinth_registry.exports import signed_data
 

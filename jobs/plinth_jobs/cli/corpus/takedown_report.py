@@ -95,7 +95,7 @@ def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -
 
 def _checkpoint(ctx: Context, digest: str) -> Manifest:
     from plinth.errors import MissingError
-    from plinth.storage.checkout import resolve
+    from plinth.storage.state import resolve
 
     made = resolve(ctx.refs, digest)
     if made.asset != "checkpoint":

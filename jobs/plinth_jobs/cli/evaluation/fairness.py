@@ -60,8 +60,8 @@ def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
     """
     from plinth.errors import MissingError
     from plinth.evaluation.fairness import drift, job
-    from plinth.storage.checkout import resolve
     from plinth.storage.parts import read_table
+    from plinth.storage.state import resolve
 
     earlier = resolve(ctx.refs, against)
     if earlier.asset != job.ASSET:

@@ -23,7 +23,7 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
     DIGEST may be a unique prefix; `plinth status` lists the published digests. What is tainted is not written.
     """
     from plinth.storage import dvc
-    from plinth.storage.checkout import resolve
+    from plinth.storage.state import resolve
     from plinth_jobs.cli import output
     from plinth_registry.exports import data
 

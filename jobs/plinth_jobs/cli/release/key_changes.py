@@ -11,7 +11,7 @@ from plinth_jobs.cli.options import Settings
 
 if TYPE_CHECKING:
     from plinth.storage.workspace import Workspace
-    from plinth.trust.pin import Trust
+    from plinth.trust.root import Trust
     from plinth.trust.versions import Proposing
     from plinth_registry.audit_log import AuditedAction
 
@@ -26,7 +26,7 @@ def workspace_of(settings: Settings) -> Workspace:
 def audited_change(settings: Settings, change: str, *, proposed: bool = False) -> AbstractContextManager[object]:
     """Record a change of the root, or that it was refused, in the log of decisions."""
     from plinth.compute.context import Context
-    from plinth.trust.pin import Trust
+    from plinth.trust.root import Trust
     from plinth_registry.audit_log import AuditedAction, audited
 
     workspace = workspace_of(settings)

@@ -25,11 +25,11 @@ def identity(
     settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None
 ) -> None:
     """Let Sigstore bundles of IDENTITY count for ROLE: an e-mail address, or the URI of a workflow, as certified."""
-    from plinth.trust import identities
+    from plinth.trust import enrolment
     from plinth.trust.authority import SigstoreIdentity
 
     given = SigstoreIdentity(identity=name, issuer=issuer)
-    change = identities.drop if remove else identities.name
+    change = enrolment.drop if remove else enrolment.name
     said = f"{'no more ' if remove else ''}{name} of {issuer} as {role}"
     with audited_change(settings, f"identity {said}", proposed=bool(propose)):
         tell_change(change(workspace_of(settings), role, given, propose=propose), propose)

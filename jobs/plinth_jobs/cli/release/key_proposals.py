@@ -41,7 +41,7 @@ def propose_option(function: F) -> F:
 def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
     """Show what the proposal FILE changes, and add the signature of this machine's root key."""
     from plinth.trust import versions
-    from plinth.trust.pin import Trust
+    from plinth.trust.root import Trust
 
     workspace = workspace_of(settings)
     proposal = versions.read(Trust.newest(workspace), file)

@@ -15,7 +15,7 @@ from plinth_jobs.cli.release.key_changes import audited_change, noted_change, te
 from plinth_jobs.cli.release.key_proposals import propose_option
 
 if TYPE_CHECKING:
-    from plinth.trust.pin import Trust
+    from plinth.trust.root import Trust
     from plinth.trust.versions import Proposing
 
 #: Approver of a demo root: the one that the demo's recipe names.
@@ -49,13 +49,13 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
     With --demo, a demo root that is there already is kept.
     """
     from plinth.compute.context import Context
-    from plinth.trust import enrolment, pin
+    from plinth.trust import enrolment, root
     from plinth_jobs.cli import output
     from plinth_registry.signed_log import AUDIT
 
     workspace = workspace_of(settings)
-    if demo and (workspace.trust_folder / pin.ROOT_FILE).exists():
-        trust = pin.Trust.of(workspace)
+    if demo and (workspace.trust_folder / root.ROOT_FILE).exists():
+        trust = root.Trust.of(workspace)
         if trust.root.demo:
             AUDIT.records(Context(workspace))  # one that was deleted is refused now, not after the harvest
             return output.say(f"{trust.root.title} is pinned already: {trust.folder}")
@@ -217,7 +217,7 @@ keys.add_command(key_identities.identity)
 
 
 def _trust(settings: Settings) -> Trust:
-    from plinth.trust.pin import Trust
+    from plinth.trust.root import Trust
 
     return Trust.of(workspace_of(settings))
 

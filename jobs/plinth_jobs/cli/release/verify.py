@@ -88,7 +88,7 @@ def _show_export(
     as_json: bool,
 ) -> None:
     from plinth.storage.workspace import Workspace
-    from plinth.trust.pin import ROOT_FILE
+    from plinth.trust.root import ROOT_FILE
     from plinth_jobs.cli import output
     from plinth_registry.exports import released, sealed
 

@@ -109,7 +109,7 @@ def gc(
 def pin(settings: Settings, target: str, reason: str) -> None:
     """Keep the manifest TARGET, an asset or a digest, with all that it was made of."""
     from plinth.operation.retention import pins
-    from plinth.storage.checkout import SHORTEST_PREFIX, resolve
+    from plinth.storage.state import SHORTEST_PREFIX, resolve
     from plinth_jobs.cli import output
 
     ctx = settings.context()

@@ -211,7 +211,7 @@ def _sealed(
     import tempfile
 
     from plinth.storage.atomic import named_failures, sync_directory
-    from plinth.trust.pin import ROOT_FILE
+    from plinth.trust.root import ROOT_FILE
     from plinth.trust.standalone_verify import EXPORT
     from plinth_registry.exports import sealed
     from plinth_registry.papers.facts import UNRELEASED

@@ -68,7 +68,7 @@ def _federation(settings: Settings) -> tuple[Federated, Exchange]:
     from plinth.errors import RecipeError
     from plinth.storage.workspace import Workspace
     from plinth.training.federated.exchange import Exchange
-    from plinth.trust.pin import Trust
+    from plinth.trust.root import Trust
 
     recipe = settings.load_recipe()
     params = recipe.training.federated

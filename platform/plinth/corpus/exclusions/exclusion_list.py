@@ -20,7 +20,7 @@ from plinth.errors import SignatureError
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.clock import now
 from plinth.trust.log_record import LogRecord
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 
 EXCLUSIONS: Final = SignedLog(

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from plinth.corpus.sources.streams import COMPRESSED, members
-from plinth.storage.digests import Cutter, Hashing
+from plinth.storage.files import Cutter, Hashing
 
 PIECE_BYTES = 64 * 2**20
 READ_BYTES = 1 << 20

@@ -22,8 +22,7 @@ from plinth.corpus.sources.streams import COMPRESSED
 from plinth.errors import SourceError
 from plinth.records import Frozen
 from plinth.storage import listing
-from plinth.storage.digests import MEMORY_FILE, DigestMemory
-from plinth.storage.files import SourceFile
+from plinth.storage.files import MEMORY_FILE, DigestMemory, SourceFile
 from plinth.storage.hub import revision_of
 from plinth.storage.uris import absolute
 from plinth.storage.workspace import Workspace

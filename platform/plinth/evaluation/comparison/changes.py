@@ -8,7 +8,7 @@ from typing import Any
 from plinth.errors import PlinthError
 from plinth.model.hugging_face import TOKENIZER
 from plinth.records import Frozen, Manifest
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer.template import same_tokenizer
 

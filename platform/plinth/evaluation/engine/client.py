@@ -26,7 +26,7 @@ from plinth.evaluation.engine.child import SPARE, ModelChild, ModelKey
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
 from plinth.model.hugging_face import TOKENIZER, required_files
 from plinth.records import Manifest, Part
-from plinth.storage.checkout import checkout
+from plinth.storage.state import checkout
 
 Answer = TypeVar("Answer")
 

@@ -22,7 +22,7 @@ from plinth.evaluation.slices.documents import Document, choose
 from plinth.evaluation.slices.tables import DOCUMENTS, TOKENS
 from plinth.records import Manifest
 from plinth.storage.parts import iter_aligned
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.storage.store import Store
 
 #: A span is at least this long where the document is: some ten words.

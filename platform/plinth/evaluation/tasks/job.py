@@ -27,8 +27,8 @@ from plinth.evaluation.tasks.parameters import TaskSet
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 from plinth.records import Manifest, Part, Step
 from plinth.storage.atomic import named_failures
-from plinth.storage.checkout import checkout
 from plinth.storage.parts import write_table
+from plinth.storage.state import checkout
 
 STEP = "tasks"
 VERSION = "2"

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from plinth.errors import WorkspaceError
 from plinth.storage.destination import sizes
-from plinth.storage.plain_file import refused
+from plinth.storage.safe_path import refused
 from plinth.storage.workspace import Workspace
 
 #: Folders that lie in the bucket of a shared workspace.

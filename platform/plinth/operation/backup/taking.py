@@ -25,7 +25,7 @@ from plinth.storage.destination import read_file
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 Blobs = Literal["needed", "all"]
 #: A private key in PEM, in any file up to this length, stops a backup.

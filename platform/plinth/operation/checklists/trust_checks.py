@@ -20,7 +20,7 @@ from plinth.operation.checklists.check import (
 )
 from plinth.operation.checklists.scope import CheckScope
 from plinth.trust.authority import APPROVER, POLICY, PROMOTER, ROOT, TRAINER, time_of
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 #: Roles whose keys should not lie on one machine: who trains neither approves nor says what is asked.
 APART = (TRAINER, APPROVER, POLICY, PROMOTER)

@@ -36,7 +36,7 @@ from typing import Any, Literal
 
 from plinth.operation.gamedays import boundaries
 from plinth.records import Frozen
-from plinth.storage import remote_blobs
+from plinth.storage import blob_cache
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 from plinth.training.data import open_batches as real
@@ -100,7 +100,7 @@ def arm(rank: int | None) -> None:
         if fault.kind == "jump" and followed is not None:
             _jumping_clock(followed.mark(fault), fault.value)
         if fault.kind == "read timeout":
-            remote_blobs.S3_DRIVER["config_kwargs"]["read_timeout"] = fault.value
+            blob_cache.S3_DRIVER["config_kwargs"]["read_timeout"] = fault.value
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:

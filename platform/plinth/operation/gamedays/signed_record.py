@@ -21,7 +21,7 @@ from plinth.errors import SignatureError
 from plinth.operation.gamedays.gameday import GameDayRecord
 from plinth.trust.authority import EVALUATOR
 from plinth.trust.log_record import LogRecord
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 
 _UNTOUCHED = ("refs", "manifests", "records", "releases", "taint", "trust", "policies", "attestations", "approvals")

@@ -19,8 +19,7 @@ from typing import Final
 from plinth.errors import StorageError
 from plinth.operation.retention import naming, pins
 from plinth.storage.atomic import write_bytes
-from plinth.storage.objects import at_once, files_below
-from plinth.storage.s3_objects import S3Objects
+from plinth.storage.objects import S3Objects, at_once, files_below
 from plinth.storage.state import State
 
 #: Why something is kept; what is needed for several reasons counts under the first.

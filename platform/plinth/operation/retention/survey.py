@@ -2,7 +2,7 @@
 
 Roots are read first, then manifests, records and blobs are listed: writers write content before what points to it, so
 that whatever a root came to name meanwhile is young when its turn comes. Nothing young is unneeded: no manifest that is
-not published yet, no blob whose record is not written yet, no record that was used (`steps.StepCache.get`).
+not published yet, no blob whose record is not written yet, no record that was used (`state.StepCache.get`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from plinth.provenance.impact.edges import Edges
 from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
-from plinth.storage.refs import MISTYPED
+from plinth.storage.state import MISTYPED
 from plinth.training.attempts.code import together
 from plinth.training.attempts.host import HostFacts
 from plinth.training.attempts.statement import known, stated

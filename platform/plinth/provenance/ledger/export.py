@@ -14,8 +14,8 @@ from plinth.compute.context import Context
 from plinth.errors import WorkspaceError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
-from plinth.storage.checkout import checkout
 from plinth.storage.safe_path import join
+from plinth.storage.state import checkout
 
 LIST = "ledger.json"
 

@@ -45,7 +45,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.text.plural import counted
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 PREDICATE = "urn:plinth:takedown:v1"
 FOLDER = "takedown"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plinth.records import Manifest
-from plinth.storage.blob_cache import CachedStore
-from plinth.storage.remote_blobs import RemoteBlobs, exported_names
+from plinth.storage.blob_cache import CachedStore, RemoteBlobs, exported_names
 from plinth.storage.store import Store
 from plinth.tokens.reading.parameters import Reading
 from plinth.tokens.reading.span_reader import SpanReader

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.records import Blob, Manifest
-from plinth.storage.remote_blobs import RemoteBlobs
+from plinth.storage.blob_cache import RemoteBlobs
 from plinth.storage.store import Store
 from plinth.tokens.shards.blocks import BlockDigests
 from plinth.tokens.shards.reader import ShardReader, Tokens

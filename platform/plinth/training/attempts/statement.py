@@ -27,7 +27,7 @@ from plinth.training.attempts.host import HostFacts
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER, Authority
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 PREDICATE: Final = "urn:plinth:training-attempt:v1"
 #: File of a checkpoint with every statement up to it.

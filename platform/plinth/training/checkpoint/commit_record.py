@@ -3,9 +3,9 @@
     step-00000100.json           DSSE envelope; subject RUN/step-00000100/manifest.json, predicate `Commit`
     step-00000100.events.json    in a bucket: DSSE envelope; subject RUN/step-00000100.events.jsonl, the timeline there
 
-The leading rank's writer signs, which needs the pinned root and the trainer's key (`plinth.trust.pin`) on that machine.
-Whoever restores, resumes, rolls back, evaluates or exports verifies before it reads or fetches anything else. A record
-that is unsigned, or of another run, step or signer, commits nothing.
+The leading rank's writer signs, which needs the pinned root and the trainer's key on that machine
+(`plinth.trust.root`). Whoever restores, resumes, rolls back, evaluates or exports verifies before it reads or fetches
+anything else. A record that is unsigned, or of another run, step or signer, commits nothing.
 
 Does not belong here: the files (checkpoint), the root (plinth.trust).
 """
@@ -24,7 +24,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 
 PREDICATE = "urn:plinth:checkpoint-commit:v1"

@@ -25,7 +25,7 @@ from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER, Authority
 from plinth.trust.clock import now
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 PREDICATE: Final = "urn:plinth:checkpoint-mean:v1"
 #: The step of a manifest that is a mean, and how the keys of its inputs begin that are its parents.

@@ -10,9 +10,8 @@ import torch
 from plinth.model.decoder import Decoder
 from plinth.model.distillation import Teacher, TopTokens
 from plinth.model.folder import described_model, load_weights, read_config
-from plinth.storage.checkout import checkout
-from plinth.storage.refs import Refs
 from plinth.storage.shared_store import open_store
+from plinth.storage.state import Refs, checkout
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.distillation.parameters import TeacherState

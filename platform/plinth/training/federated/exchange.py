@@ -27,7 +27,7 @@ from plinth.storage.shared_store import open_store
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 CONTRIBUTION = "urn:plinth:federated-contribution:v1"
 ROUND = "urn:plinth:federated-round:v1"

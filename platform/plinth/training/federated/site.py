@@ -31,7 +31,7 @@ from plinth.training.federated.exchange import Contribution, Exchange, Round, no
 from plinth.training.federated.parameters import Federated
 from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.telemetry.pulse import Pulse
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 POLL_S = 1.0
 

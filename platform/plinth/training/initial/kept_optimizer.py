@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from plinth.errors import CheckpointError
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint, snapshot, universal

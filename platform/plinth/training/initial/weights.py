@@ -27,8 +27,8 @@ from plinth.model.folder import DERIVED
 from plinth.model.hugging_face import INDEX, TOKENIZER, WEIGHTS, hf_name
 from plinth.model.initialisation import Initial, WeightSource
 from plinth.records import Manifest, Part
-from plinth.storage.refs import Refs
 from plinth.storage.shared_store import open_store
+from plinth.storage.state import Refs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.tokenizer.encode import load as load_tokenizer

@@ -22,7 +22,7 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.evaluation.statistics import slope
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.training.config import RunConfig

@@ -64,8 +64,8 @@ class ProbeScorer:
             return
         from plinth.evaluation.engine.batches import plan  # with Arrow and tokenizers: only for runs with probes
         from plinth.evaluation.engine.likelihood import tokens_of_batch
-        from plinth.storage.refs import Refs
         from plinth.storage.shared_store import open_store
+        from plinth.storage.state import Refs
         from plinth.storage.workspace import Workspace
         from plinth.training.validation import probe_plan
 

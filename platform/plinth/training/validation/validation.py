@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 from plinth.errors import TrainingError
 from plinth.evaluation.windows import ScoringWindow, windows
-from plinth.storage.refs import Refs
 from plinth.storage.shared_store import open_store
+from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine

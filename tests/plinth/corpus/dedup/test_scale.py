@@ -8,7 +8,7 @@ import pytest
 from plinth.corpus.dedup.near import minhash, payloads, verify
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
-from plinth.storage.steps import StepCache
+from plinth.storage.state import StepCache
 from plinth_text.similarity.signatures import recall
 
 SHINGLES = {0.7: (85, 15), 0.8: (90, 10), 0.85: (111, 9), 0.9: (95, 5)}  # of each text, and of it not shared

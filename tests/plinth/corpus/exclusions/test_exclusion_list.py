@@ -14,7 +14,7 @@ from plinth.corpus.exclusions import exclusion_list
 from plinth.errors import SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 FIELDS = {"kind": "domain", "found": 3, "reason": "letter of 3 March"}
 

@@ -16,7 +16,7 @@ from plinth.corpus.sources.readers import read
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import SourceError
 from plinth.storage import http, listing
-from plinth.storage.digests import DigestMemory
+from plinth.storage.files import DigestMemory
 from plinth.storage.listing import inventory as files_at
 from tests.crawl_server import CrawlServer, crawl_server
 from tests.plinth.corpus.sources.conftest import make_source

@@ -80,7 +80,7 @@ def _clock_jump() -> None:
 def _storage_stall() -> None:
     """A request is made once, and a reader does not try again what was not fetched ahead."""
     from plinth.errors import PlinthError
-    from plinth.storage.remote_blobs import RemoteBlobs
+    from plinth.storage.blob_cache import RemoteBlobs
     from plinth.tokens.reading import shards_ahead
 
     shards_ahead.IntegrityError = PlinthError  # type: ignore[misc, assignment]

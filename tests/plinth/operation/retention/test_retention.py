@@ -26,7 +26,7 @@ from plinth.operation.retention.reachable import SEARCHED, YOUNG
 from plinth.operation.retention.storage_cost import by_age, by_reason
 from plinth.operation.retention.survey import Survey, survey
 from plinth.records import Manifest, Part
-from plinth.storage import plain_file
+from plinth.storage import safe_path
 from plinth.storage.dvc import directory_object
 from plinth.trust.authority import COMPLIANCE
 from plinth_registry.signed_log import MARKS
@@ -425,7 +425,7 @@ def test_each_manifest_and_record_is_read_once(tmp_path: Path, size: int, counte
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Reads of JSON files, by folder of the workspace."""
-    counts, read, opened = Counter[str](), Path.read_bytes, plain_file.opened
+    counts, read, opened = Counter[str](), Path.read_bytes, safe_path.opened
 
     def note(path: Path) -> None:
         if path.suffix == ".json":
@@ -440,5 +440,5 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return opened(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    monkeypatch.setattr(plain_file, "opened", open_)
+    monkeypatch.setattr(safe_path, "opened", open_)
     return counts

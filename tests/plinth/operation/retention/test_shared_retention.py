@@ -14,7 +14,7 @@ from plinth.compute.context import Context
 from plinth.operation.retention import deletion, pins, roots, unneeded
 from plinth.operation.retention.survey import survey
 from plinth.records import Manifest
-from plinth.storage import objects, s3_objects
+from plinth.storage import objects
 from plinth.storage.workspace import Workspace, folder_of
 from tests.plinth.operation.retention.graphs import DAY, content, md5, save, stored
 from tests.s3_server import Bucket, serving
@@ -69,13 +69,13 @@ def test_nothing_goes_that_another_machine_names(bucket: Bucket, machine: Any, m
     assert not (first.workspace.manifests / f"{made[4].digest}.json").exists()
 
     requests = Counter[str]()
-    ask = s3_objects.S3Objects._ask
+    ask = objects.S3Objects._ask
 
     def counting(self: Any, doing: str, *given: Any) -> Any:
         requests[doing] += 1
         return ask(self, doing, *given)
 
-    monkeypatch.setattr(s3_objects.S3Objects, "_ask", counting)
+    monkeypatch.setattr(objects.S3Objects, "_ask", counting)
     survey(machine("three"), start + LATER)
     assert requests["read"] == len(made[:4]) + 1 + 3 + 1  # manifests, run; reference twice with pin; hold
     assert requests["look up"] == requests["write"] == requests["remove"] == 0
@@ -91,15 +91,15 @@ def test_what_is_counted_on_is_young_again_in_a_bucket(
     before = now(bucket)
     fresh = machine("two")
     monkeypatch.setattr(objects, "RENEW_AFTER_S", -10.0)  # whatever was written is old
-    monkeypatch.setattr(s3_objects, "is_old", objects.is_old)
+    monkeypatch.setattr(objects, "is_old", objects.is_old)
     writes = Counter[str]()
-    ask = s3_objects.S3Objects._ask
+    ask = objects.S3Objects._ask
 
     def counting(self: Any, doing: str, name: str, *given: Any) -> Any:
         writes[f"{self.uri.rpartition('/')[2]}/{name}"] += doing == "write"
         return ask(self, doing, name, *given)
 
-    monkeypatch.setattr(s3_objects.S3Objects, "_ask", counting)
+    monkeypatch.setattr(objects.S3Objects, "_ask", counting)
     assert fresh.cache.get("ab" * 32) == made.parts
     assert fresh.store.put_bytes(content(0)) == made.parts[0].blob
     places = {name for name, count in writes.items() if count}

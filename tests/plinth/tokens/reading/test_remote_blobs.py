@@ -18,8 +18,7 @@ from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.launch.parameters import Launch
 from plinth.records import Blob, Manifest, Part
 from plinth.storage import dvc, verified
-from plinth.storage.blob_cache import CachedStore
-from plinth.storage.remote_blobs import RemoteBlobs
+from plinth.storage.blob_cache import CachedStore, RemoteBlobs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture

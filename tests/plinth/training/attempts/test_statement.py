@@ -17,7 +17,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
 from plinth.trust.authority import EVALUATOR, TRAINER, Authority
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from tests.training_host import HOST
 
 

@@ -19,7 +19,7 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import Timeline, timeline
-from plinth.trust import dsse, enrolment, pin
+from plinth.trust import dsse, enrolment, root
 from tests.s3_server import Bucket, serving
 
 PAYLOAD = b"#!/bin/sh\necho owned\n"
@@ -176,7 +176,7 @@ def by_another_role(config: RunConfig, tmp_path: Path) -> bytes:
     stated = json.loads(
         base64.b64decode(json.loads(commit_record.seal(config.directory, 7, "0" * 64, 1)[1])["payload"])
     )
-    signer = pin.Trust.of(Workspace(config.workspace)).signer("evaluator")
+    signer = root.Trust.of(Workspace(config.workspace)).signer("evaluator")
     return json.dumps(dsse.seal(stated, signer)).encode()
 
 
@@ -190,7 +190,7 @@ def by_a_stranger(config: RunConfig, tmp_path: Path) -> bytes:
 
 def of_another_kind(config: RunConfig, tmp_path: Path) -> bytes:
     """A trainer's signature under something else."""
-    signer = pin.Trust.of(Workspace(config.workspace)).signer("trainer")
+    signer = root.Trust.of(Workspace(config.workspace)).signer("trainer")
     return json.dumps(dsse.seal(dsse.statement("urn:x", {"a": "0" * 64}, {"step": 7}), signer)).encode()
 
 

@@ -25,7 +25,7 @@ from plinth.model.decoder import Decoder, build
 from plinth.model.hugging_face import TOKENIZER, hf_config
 from plinth.model.parameters import Model
 from plinth.records import Manifest
-from plinth.storage.refs import Refs
+from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.training import config, manifests, preparation
 from plinth.training.config import RunConfig

@@ -22,7 +22,7 @@ from plinth.training.federated.coordinator import Coordinator, coordinate
 from plinth.training.federated.exchange import Exchange, Round
 from plinth.training.federated.parameters import Federated
 from plinth.training.telemetry.timeline import timeline
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from tests.ranks import RankFailed, run_ranks
 
 STATE = ("parameters_sha256", "optimizer_sha256", "rng_sha256")

@@ -30,7 +30,7 @@ from plinth.training.federated.exchange import Exchange, Round
 from plinth.training.federated.outer_step import RoundFiles, mean_of, next_common, next_momentum
 from plinth.training.federated.parameters import Federated
 from plinth.training.federated.pruning import prune
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 from tests.ranks import RankFailed, run_ranks
 from tests.s3_server import serving
 

@@ -19,7 +19,7 @@ from plinth.evaluation.probes import scoring
 from plinth.evaluation.probes.noise import LAST
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
-from plinth.storage.checkout import checkout
+from plinth.storage.state import checkout
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.checkpoint.parameters import Checkpoints

@@ -22,7 +22,7 @@ from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust import dsse, enrolment
 from plinth.trust.authority import TRAINER
-from plinth.trust.pin import Trust
+from plinth.trust.root import Trust
 
 #: Days before now, for statements that the trainer has signed before the game day.
 DAYS = 20

@@ -1,8 +1,9 @@
-"""Processes that Plinth started for a workspace on this machine, recorded where no writer of the workspace reaches.
+"""Processes that Plinth started for a workspace on this machine, and where `plinth up` serves it.
 
-    folder            the private folder of a workspace's records: whoever writes the workspace names no process to end
-    RunningProcess    a process, identified by its number and start time
-    use, unused       who needs a server: it lives as long as a process holds its lock
+    folder             the private folder of a workspace's records: no writer of the workspace can name a process to end
+    RunningProcess     a process, identified by its number and start time
+    use, wait_until_unused   who needs a server: it lives as long as a process holds its lock
+    note, known, page_url    addresses for links from pages and from Dagster, while the process that serves lives
 
 Does not belong here: jobs of runs, which their launchers find again (`plinth.launch`).
 """
@@ -17,8 +18,10 @@ from pathlib import Path
 import psutil
 
 from plinth import private
+from plinth.errors import PlinthError
 from plinth.records import Frozen
 from plinth.storage import locks
+from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 
 POLL_S = 1.0
@@ -76,3 +79,41 @@ def wait_until_unused(path: Path, linger_s: float, poll_s: float = POLL_S) -> in
         else:
             os.close(fd)
         time.sleep(poll_s)
+
+
+FILE = "addresses.json"
+
+
+class Addresses(Frozen):
+    """Addresses of the servers, each with a slash at its end."""
+
+    process: RunningProcess
+    dagster: str
+    pages: str
+
+
+def note(workspace: Workspace, dagster: str, pages: str) -> None:
+    """Write down where this process serves, until it ends.
+
+    Raises:
+        WorkspaceError: as `folder`.
+    """
+    known = Addresses(process=RunningProcess.of(os.getpid()), dagster=dagster, pages=pages)
+    write_bytes(folder(workspace) / FILE, known.model_dump_json().encode())
+
+
+def known(workspace: Workspace) -> Addresses | None:
+    """Where a workspace is served now; None if nothing serves it."""
+    try:
+        found = Addresses.model_validate_json((folder(workspace) / FILE).read_bytes())
+    except (OSError, ValueError, PlinthError):
+        return None
+    return found if found.process.find() else None
+
+
+def page_url(workspace: Workspace, path: Path) -> str | None:
+    """The address of a page of the workspace; None if nothing serves it, or it is elsewhere."""
+    served, root = known(workspace), workspace.root.resolve()
+    if served is None or not path.resolve().is_relative_to(root):
+        return None
+    return f"{served.pages}{path.resolve().relative_to(root).as_posix()}"
