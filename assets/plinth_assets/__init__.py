@@ -21,7 +21,7 @@ One file per stage, upstream first, with its logic:
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
     memorisation, extraction                 plinth/evaluation/memorisation
-    fairness, pii, tasks, proxies            plinth/evaluation/STEM
+    fairness, pii, tasks                     plinth/evaluation/STEM
     comparison                               plinth/evaluation/comparison
     serving                                  plinth/evaluation/serving
     candidate                                registry

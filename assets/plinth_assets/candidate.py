@@ -10,7 +10,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.curate import claims
 from plinth.errors import GateError
-from plinth.evaluation.serving import bounds
+from plinth.evaluation.measurement import measurements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.training import config, manifests
@@ -104,9 +104,8 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
 
 def _scored(recipe: Recipe) -> tuple[str, ...]:
     """Assets whose scores MLflow shows with the model."""
-    asked = recipe.evaluation
-    proxies, probes = ("proxies",) if asked.proxies else (), ("probes",) if recipe.probes else ()
-    return (*(f"tasks/{name}" for name in asked.tasks), *proxies, *probes, bounds.ASSET)
+    shown = [one for one in measurements(recipe) if one.scores]
+    return tuple(stage.asset for one in shown for stage in one.stages(recipe) if one.has(stage.asset))
 
 
 def _history(recipe: Recipe, ctx: Context) -> str:

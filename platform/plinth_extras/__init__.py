@@ -1,3 +1,4 @@
-"""The ring: training and serving beside the main path: federated and private training, distillation, compressed forms,
-roofline, proxies, further sinks, logins. Found through entry points; nothing of the core imports it.
+"""The ring: training and serving next to the main path. Found through entry points; nothing of the core imports it.
+
+    proxies/    product proxies: generated items, checked by code
 """

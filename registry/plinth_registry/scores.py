@@ -1,5 +1,4 @@
-"""Scores of tasks, proxies and probes, and what serving takes, as metrics of MLflow's record of a model, each with what
-it was measured on."""
+"""Scores of measurements, and the speed of serving, as metrics of MLflow's record of a model, each with its data."""
 
 from __future__ import annotations
 
@@ -8,8 +7,7 @@ from typing import Any, NamedTuple
 
 from plinth import fingerprint
 from plinth.errors import LineageError
-from plinth.evaluation.probes import job as probes
-from plinth.evaluation.probes import probe_sets, tables
+from plinth.evaluation.measurement import measurement_of
 from plinth.evaluation.serving import bounds
 from plinth.records import Manifest
 from plinth_registry.registration import logged_model
@@ -40,7 +38,7 @@ def log_scores(
         client: of MLflow.
         version: of the candidate; its run and MLflow's record of its model get the metrics.
         checkpoint: of the candidate.
-        measured: manifests of `tasks/{set}`, `proxies`, `probes` and `serving`, by asset.
+        measured: manifests of measurements that have scores, by asset.
         speeds: of the checkpoint on this machine (`serving.records`).
 
     Raises:
@@ -74,21 +72,16 @@ def log_scores(
 
 def scores_of(made: Manifest) -> Iterator[LoggedScore]:
     """The numbers of one manifest, and both ends of their intervals."""
-    if made.asset.startswith("tasks/"):
-        (dataset, digest) = next((key, value) for key, value in made.inputs.items() if key.startswith("task_files/"))
-        groups = {f"{made.asset}/{task}": facts["metrics"] for task, facts in made.stats["tasks"].items()}
-    elif made.asset == probes.ASSET:
-        dataset, digest = probe_sets.ASSET, made.inputs[probe_sets.ASSET]
-        groups = {f"{made.asset}/{name}": tables.estimates(row) for name, row in made.stats["probes"].items()}
-    else:
-        dataset, digest = made.asset, fingerprint.digest(made.params)
-        groups = _serving(made.stats) if made.asset == bounds.ASSET else _families(made)
-    for prefix, metrics in groups.items():
+    measurement = measurement_of(made.asset)
+    if measurement is None or measurement.scores is None:
+        return
+    scores = measurement.scores(made)
+    for prefix, metrics in scores.groups.items():
         for metric, found in metrics.items():
             key = f"{prefix}/{metric.replace(',', '.')}"
             for name, end in ((key, "value"), (f"{key}/low", "low"), (f"{key}/high", "high")):
                 if isinstance(found.get(end), int | float):
-                    yield LoggedScore(name, float(found[end]), dataset, digest[:DIGEST])
+                    yield LoggedScore(name, float(found[end]), scores.dataset, scores.digest[:DIGEST])
 
 
 def speeds_of(record: Mapping[str, Any]) -> Iterator[LoggedScore]:
@@ -99,14 +92,3 @@ def speeds_of(record: Mapping[str, Any]) -> Iterator[LoggedScore]:
     prefix = f"{bounds.ASSET}/measured"
     for name, value in sorted(numbers.items()):
         yield LoggedScore(f"{prefix}/{name}", float(value), prefix, digest[:DIGEST])
-
-
-def _families(made: Manifest) -> dict[str, Mapping[str, Any]]:
-    return {f"{made.asset}/{family}": found for family, found in made.stats["families"].items()}
-
-
-def _serving(stats: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Bytes of the model, and the bounds of every device that it fits on."""
-    groups = {bounds.ASSET: {name: stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
-    groups |= {f"{bounds.ASSET}/{device}": found for device, found in stats["devices"].items()}
-    return {prefix: {name: {"value": one} for name, one in found.items()} for prefix, found in groups.items()}

@@ -1,4 +1,4 @@
-"""Tasks and proxies as Dagster assets of a checkpoint, with one damaged line; a recipe without the extra is refused."""
+"""Tasks as Dagster assets of a checkpoint, with one damaged line; a recipe without the extra is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth_assets import proxies, tasks
+from plinth_assets import tasks
 from plinth_assets.catalog import stages
 from plinth_assets.framework.build import asset
 from plinth_assets.framework.resources import PlinthResource, Session
@@ -30,7 +30,6 @@ KEYS = """
 evaluation:
   tasks:
     small: {include: task_files, tasks: [sums, last_word, copies], limit: 12}
-  proxies: {items: 4}
 """
 
 __all__ = ["trained_folder"]
@@ -45,12 +44,11 @@ def recipe(folder: Path, keys: str = KEYS) -> Recipe:
 def test_a_set_is_two_assets_and_the_candidate_waits_for_it(tmp_path: Path) -> None:
     made = {stage.asset: stage for stage in stages(recipe(tmp_path))}
     assert made["tasks/small"].deps == ("checkpoint", "task_files/small")
-    assert made["proxies"].deps == ("checkpoint",)
     without = {stage.asset: stage for stage in stages(recipe(tmp_path, "name: other"))}
-    assert set(made) - set(without) == {"task_files/small", "tasks/small", "proxies"}
+    assert set(made) - set(without) == {"task_files/small", "tasks/small"}
     assert made["evaluation"].code_version == without["evaluation"].code_version
     if "candidate" in made:
-        assert {"tasks/small", "proxies"} <= set(made["candidate"].deps)
+        assert "tasks/small" in made["candidate"].deps
 
 
 @pytest.mark.parametrize("change", ["limit: 13", "seed: 5", "fewshot: 1", "tasks: [sums]"])
@@ -69,7 +67,7 @@ def test_without_the_extra_a_run_is_refused_with_the_command(tmp_path: Path, mon
     monkeypatch.setattr(pipeline, "find_spec", lambda name: None if name == "lm_eval" else name)
     with pytest.raises(MissingError, match=r"lm_eval is not installed[\s\S]*pip install 'plinth\[tasks\]'"):
         pipeline.check_installed(recipe(tmp_path), ["tasks/small"], {"evaluation"})
-    pipeline.check_installed(recipe(tmp_path), ["proxies"], {"evaluation"})
+    pipeline.check_installed(recipe(tmp_path), ["serving"], {"evaluation"})
 
 
 @pytest.mark.exhaustive
@@ -82,7 +80,7 @@ def test_through_dagster(tmp_path: Path, trained_folder: Path) -> None:
     (folder / "data" / "sums.jsonl").write_text("\n".join([*lines[:3], lines[3][:25], *lines[4:]]))
     given = recipe(tmp_path)
     session = Session()
-    found = [_checkpoint(put(ctx, trained_folder)), *tasks.stages(given), *proxies.stages(given)]
+    found = [_checkpoint(put(ctx, trained_folder)), *tasks.stages(given)]
     defs = dg.Definitions(
         assets=[asset(stage) for stage in found],
         resources={"plinth": PlinthResource(workspace=str(workspace.root), workers=1), "session": session},
@@ -92,7 +90,7 @@ def test_through_dagster(tmp_path: Path, trained_folder: Path) -> None:
     with interruptible():
         result = defs.resolve_job_def("all_assets").execute_in_process(instance=instance, raise_on_error=False)
     assert result.success, session.failures
-    scored, asked = ctx.refs.current("tasks/small"), ctx.refs.current("proxies")
+    scored = ctx.refs.current("tasks/small")
     assert {name: facts["documents"] for name, facts in scored.stats["tasks"].items()} == {
         "copies": 10,
         "last_word": 12,
@@ -104,9 +102,6 @@ def test_through_dagster(tmp_path: Path, trained_folder: Path) -> None:
     (part,) = [part for part in scored.parts if part.name == "sums.parquet"]
     (lost,) = [row for row in read_table(ctx.store, part).to_pylist() if row["reason"]]
     assert "data/sums.jsonl, line 4: JSONDecodeError" in lost["reason"]
-    rows = read_table(ctx.store, asked.parts[0]).to_pylist()
-    assert len(rows) == asked.stats["overall"]["passed"]["n"] == 20
-    assert all(row["bits"] > 0 and row["broken_bits"] > 0 for row in rows)
     event = instance.get_latest_materialization_event(dg.AssetKey(["tasks", "small"]))
     assert event is not None
     shown = event.dagster_event.step_materialization_data.materialization.metadata  # type: ignore[union-attr]

@@ -30,14 +30,6 @@ def tasks(checkpoint: str) -> Manifest:
     )  # fmt: skip
 
 
-def proxies(checkpoint: str) -> Manifest:
-    families = {"json": {"passed": ESTIMATE}}
-    return Manifest(
-        asset="proxies", step="proxies", version="1", params={"items": 40}, inputs={"checkpoint": checkpoint},
-        parts=(), stats={"families": families, "overall": families["json"]},
-    )  # fmt: skip
-
-
 SPEEDS = {
     "device": "cpu", "dtype": "float32", "torch": "2", "machine": "x86_64", "cores": 2, "prompt_tokens": 32,
     "first_token_s": 0.25, "tokens_per_s": {"1": 100.0, "8": 400.0}, "kv_bytes_per_token": 512, "peak_memory_bytes": 9,
@@ -86,13 +78,12 @@ def test_keys_values_and_data() -> None:
         "tasks/small/sums/f1": 0.5,
     }
     assert {(one.dataset, one.digest) for one in found.values()} == {("task_files/small", FILES[:32])}
-    assert next(scores_of(proxies("c"))).key == "proxies/json/passed"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mlflow_uri")
 def test_mlflow_has_each_number_once_with_model_and_data(ctx: Context, line: Any) -> None:
-    made = {one.asset: one for one in (make(line.checkpoint.digest) for make in (tasks, proxies, serving))}
+    made = {one.asset: one for one in (make(line.checkpoint.digest) for make in (tasks, serving))}
     record = records.path(ctx, line.checkpoint.digest)
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps(SPEEDS))
@@ -105,16 +96,13 @@ def test_mlflow_has_each_number_once_with_model_and_data(ctx: Context, line: Any
     run = mlflow.get_run(version.run_id)
     model = registration.logged_model(mlflow, run.info.experiment_id, version.tags["candidate"])
     metrics = mlflow.get_logged_model(model.model_id).metrics
-    logged = [one for one in metrics if one.key.startswith(("tasks", "proxies"))]
-    assert len(logged) == 10
-    assert {(one.dataset_name, one.dataset_digest) for one in logged} == {
-        ("task_files/small", FILES[:32]),
-        ("proxies", fingerprint.digest({"items": 40})[:32]),
-    }
+    logged = [one for one in metrics if one.key.startswith("tasks")]
+    assert len(logged) == 7
+    assert {(one.dataset_name, one.dataset_digest) for one in logged} == {("task_files/small", FILES[:32])}
     assert {one.model_id for one in logged} == {model.model_id}
     shown = run.inputs.dataset_inputs
-    assert {one.dataset.name for one in shown} == {"task_files/small", "proxies", "serving", "serving/measured"}
+    assert {one.dataset.name for one in shown} == {"task_files/small", "serving", "serving/measured"}
     speeds = {one.key: (one.value, one.model_id) for one in metrics if one.key.startswith("serving/measured/tokens")}
     assert speeds == {f"serving/measured/tokens_per_s/{n}": (v, model.model_id) for n, v in ((1, 100), (8, 400))}
     with pytest.raises(LineageError, match="another checkpoint"):
-        api.register_candidate(*given, {"proxies": proxies("0" * 64)})
+        api.register_candidate(*given, {"tasks/small": tasks("0" * 64)})

@@ -87,6 +87,7 @@ MEASUREMENT = Measurement(
     recount=late("plinth_assets.measurements.canaries_items:recount"),
     pairs=late("plinth_assets.measurements.canaries_items:pairs"),
     section=late("plinth_assets.measurements.canaries_items:section"),
+    position=6,
 )
 
 GATE = release_gate(canaries, CanaryPolicy, "canaries", ("memorisation_canaries",))

@@ -34,4 +34,5 @@ MEASUREMENT = Measurement(
     facts=ComparisonFacts,
     read=single(read),
     recount=late("plinth_assets.measurements.comparison_items:recount"),
+    position=12,
 )

@@ -101,6 +101,7 @@ MEASUREMENT = Measurement(
     recount=late("plinth_assets.measurements.evaluation_items:recount"),
     pairs=late("plinth_assets.measurements.evaluation_items:pairs"),
     section=late("plinth_assets.measurements.evaluation_items:section"),
+    position=1,
 )
 
 
@@ -110,6 +111,7 @@ PARENT = Measurement(
     asset="evaluation/parent",
     stages=no_stages,
     pairs=late("plinth_assets.measurements.evaluation_items:pairs_of_parent"),
+    position=2,
 )
 
 BEATS_GZIP = release_gate(beats_gzip, SlicePolicy, "slices", ("evaluation",))

@@ -67,6 +67,7 @@ MEASUREMENT = Measurement(
     recount=late("plinth_assets.measurements.extraction_items:recount"),
     pairs=late("plinth_assets.measurements.extraction_items:pairs"),
     section=late("plinth_assets.measurements.extraction_items:section"),
+    position=7,
 )
 
 GATE = release_gate(extraction, ExtractionPolicy, "extraction", ("memorisation_extraction",))

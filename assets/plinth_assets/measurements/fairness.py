@@ -143,6 +143,7 @@ MEASUREMENT = Measurement(
     recount=late("plinth_assets.measurements.fairness_items:recount"),
     pairs=late("plinth_assets.measurements.fairness_items:pairs"),
     section=late("plinth_assets.measurements.fairness_items:section"),
+    position=8,
 )
 
 BIAS = release_gate(bias, BiasPolicy, "bias", ("fairness", "comparison"))

@@ -148,6 +148,7 @@ DATA = Measurement(
     recount=late("plinth_assets.measurements.pii_items:recount_data"),
     section=late("plinth_assets.measurements.pii_items:section_of_data"),
     statement="personal_data",
+    position=9,
 )
 
 
@@ -163,6 +164,7 @@ OUTPUTS = Measurement(
     pairs=late("plinth_assets.measurements.pii_items:pairs"),
     beside=False,
     section=late("plinth_assets.measurements.pii_items:section_of_outputs"),
+    position=10,
 )
 
 DATA_GATE = release_gate(pii_data, PiiPolicy, "pii", ("pii_data",))

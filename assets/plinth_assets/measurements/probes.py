@@ -83,7 +83,9 @@ MEASUREMENT = Measurement(
     read=read,
     recount=late("plinth_assets.measurements.probes_items:recount"),
     pairs=late("plinth_assets.measurements.probes_items:pairs"),
+    scores=late("plinth_assets.measurements.probes_items:scores"),
     section=late("plinth_assets.measurements.probes_items:section"),
+    position=3,
 )
 
 GATE = release_gate(probes, ProbePolicy, "probes", ("probes", "comparison"))

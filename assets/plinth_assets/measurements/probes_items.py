@@ -9,8 +9,8 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.columns import by_name, part_table
 from plinth.evaluation.comparison.pairs import Pairs
-from plinth.evaluation.measurement import Figures, Stats
-from plinth.evaluation.probes import tables
+from plinth.evaluation.measurement import Figures, ModelScores, Stats
+from plinth.evaluation.probes import probe_sets, tables
 from plinth.evaluation.probes.noise import Worth
 from plinth.evaluation.probes.scoring import EXCLUDED
 from plinth.records import Manifest
@@ -48,6 +48,12 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     sides = [part_table(store, made, "items.parquet") for made in (a, b)]
     for what, value, weight in ((BITS, "bits", "bytes"), ("accuracy above chance", "centred", None)):
         yield from by_name("probes", "probe", what, sides, value, weight, cluster="template")
+
+
+def scores(made: Manifest) -> ModelScores:
+    """The estimates of every probe."""
+    groups = {f"{made.asset}/{name}": tables.estimates(row) for name, row in made.stats["probes"].items()}
+    return ModelScores(probe_sets.ASSET, made.inputs[probe_sets.ASSET], groups)
 
 
 def section(_: str, stats: Stats) -> Section:

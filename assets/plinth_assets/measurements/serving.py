@@ -10,5 +10,7 @@ MEASUREMENT = Measurement(
     description="What it costs to serve the checkpoint, at best.",
     asset="serving",
     stages=late("plinth_assets.serving:stages"),
+    scores=late("plinth_assets.measurements.serving_items:scores"),
     section=late("plinth_assets.measurements.serving_items:section"),
+    position=11,
 )

@@ -54,7 +54,9 @@ MEASUREMENT = Measurement(
     read=read,
     recount=late("plinth_assets.measurements.tasks_items:recount"),
     pairs=late("plinth_assets.measurements.tasks_items:pairs"),
+    scores=late("plinth_assets.measurements.tasks_items:scores"),
     section=late("plinth_assets.measurements.tasks_items:section"),
+    position=4,
 )
 
 GATE = release_gate(tasks, TaskPolicy, "tasks", ("tasks", "comparison"))

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context
 from plinth.evaluation.comparison.columns import chosen, groups
 from plinth.evaluation.comparison.pairs import Pairs, align
-from plinth.evaluation.measurement import Figures, Stats
+from plinth.evaluation.measurement import Figures, ModelScores, Stats
 from plinth.records import Manifest, Part
 from plinth.report.evaluation.data import MeasureGroup, Section
 from plinth.report.evaluation.sections import measure
@@ -73,6 +73,13 @@ def _right_answers(task: str, sides: Sequence[pa.Table]) -> Iterator[Pairs]:
 
 def _higher(part: Part, measure: str) -> bool:
     return bool(part.stats["metrics"].get(measure, {}).get("higher_is_better", True))
+
+
+def scores(made: Manifest) -> ModelScores:
+    """Every metric of every task."""
+    dataset, digest = next((key, value) for key, value in made.inputs.items() if key.startswith("task_files/"))
+    groups = {f"{made.asset}/{task}": facts["metrics"] for task, facts in made.stats["tasks"].items()}
+    return ModelScores(dataset, digest, groups)
 
 
 def section(name: str, stats: Stats) -> Section:

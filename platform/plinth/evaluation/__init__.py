@@ -15,7 +15,6 @@
     pii/        personal data left in training text, and in what the checkpoint writes
     memorisation/  exposure of planted canaries; text of risk that the checkpoint continues word for word
     tasks/      tasks of lm-evaluation-harness, from local files and without a network
-    proxies/    product proxies: generated items, checked by code
     statistics/ every interval, test and correction of Plinth
     drift/      a released model on held-out text that came after it, look after look
     comparison/ two models side by side: paired differences, what differs between them, why

@@ -4,6 +4,7 @@
     read         the facts that gates read, from the statistics of a manifest
     recount      those figures again, from the rows of the manifest's tables
     pairs        two models' items side by side, for comparisons
+    scores       its numbers in MLflow's record of the model
     section      its part of the page of the evaluation
 
 A gate that reads the facts is in the catalogue of gates (`plinth.evaluation.gate`). Measurements of this repository and
@@ -44,6 +45,16 @@ class JudgedCheckpoint:
     trained_on: frozenset[str] | None = None
 
 
+@dataclass(frozen=True)
+class ModelScores:
+    """Numbers that MLflow shows with the model: by group and metric, each with `value`, `low` and `high` where it has
+    them; and the data that they were measured on, by name and digest."""
+
+    dataset: str
+    digest: str
+    groups: Mapping[str, Mapping[str, Any]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One kind of evidence about a checkpoint. Gates read facts alone, so the module of a record imports little.
@@ -60,8 +71,10 @@ class Measurement:
         recount: `(context, manifest, all manifests by asset)` -> figures.
         pairs: `(store, a, b)` -> `plinth.evaluation.comparison.pairs.Pairs`, items of two models side by side.
         beside: a comparison measures the other model too; False where that has no sense for a model from elsewhere.
+        scores: `(manifest)` -> numbers for MLflow; none where it has nothing to show there.
         section: `(name in the family, statistics)` -> `plinth.report.evaluation.data.Section`.
         version: of a measurement of another package, for its stages: the catalogue adds where it comes from.
+        position: on the page and in comparisons, before those of a higher one.
         statement: kind under which it is attested (`plinth_registry.attestations.KINDS`).
     """
 
@@ -77,8 +90,10 @@ class Measurement:
     recount: Callable[[Any, Manifest, Mapping[str, Manifest]], Figures] | None = None
     pairs: Callable[[Any, Manifest, Manifest], Iterator[Any]] | None = None
     beside: bool = True
+    scores: Callable[[Manifest], ModelScores] | None = None
     section: Callable[[str, Stats], Frozen] | None = None
     version: str = ""
+    position: int = 100
     statement: Literal["measurement", "personal_data"] = "measurement"
 
     def __post_init__(self) -> None:
@@ -100,7 +115,6 @@ MEASUREMENTS = Catalogue(
         "evaluation_parent": f"{_OURS}.evaluation:PARENT",
         "probes": f"{_OURS}.probes:MEASUREMENT",
         "tasks": f"{_OURS}.tasks:MEASUREMENT",
-        "proxies": f"{_OURS}.proxies:MEASUREMENT",
         "memorisation_canaries": f"{_OURS}.canaries:MEASUREMENT",
         "memorisation_extraction": f"{_OURS}.extraction:MEASUREMENT",
         "fairness": f"{_OURS}.fairness:MEASUREMENT",
@@ -149,10 +163,11 @@ def is_measured(asset: str) -> bool:
 
 
 def measurements(recipe: Any) -> Iterator[Measurement]:
-    """Measurements of this repository, in the order of the catalogue, then those of other packages that a recipe names.
+    """Measurements of this repository and those of other packages that a recipe names, by their position.
 
     Raises:
         RecipeError: there is none of a name, or it cannot be used.
     """
     named = sorted(set(recipe.evaluation.extensions) - set(MEASUREMENTS.built_in))
-    return (MEASUREMENTS.find(name) for name in (*MEASUREMENTS.built_in, *named))
+    found = [MEASUREMENTS.find(name) for name in (*MEASUREMENTS.built_in, *named)]
+    return iter(sorted(found, key=lambda one: one.position))

@@ -1,4 +1,4 @@
-"""What is measured of a checkpoint: held-out text and its slices, probes, tasks, proxies."""
+"""What is measured of a checkpoint: held-out text and its slices, probes, tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from plinth.evaluation.fairness.parameters import Fairness
 from plinth.evaluation.memorisation.parameters import ExtractionTest
 from plinth.evaluation.pii.parameters import PiiOutputs
 from plinth.evaluation.probes.parameters import Probes
-from plinth.evaluation.proxies.parameters import Proxies
 from plinth.evaluation.tasks.parameters import TaskSet
 from plinth.records import Frozen, Name
 from plinth.sections import extended
@@ -39,7 +38,6 @@ class Evaluation(Frozen):
     tasks: Mapping[Name, TaskSet] = Field(
         default_factory=dict, description="Sets of tasks of lm-evaluation-harness, from local files."
     )
-    proxies: Proxies | None = Field(None, description="Product proxies: generated items, checked by code.")
     against: str = Field(
         "",
         description="Model that every new checkpoint is compared with: `champion` (of the recipe's release), `initial` "

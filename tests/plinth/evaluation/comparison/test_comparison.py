@@ -359,7 +359,7 @@ def test_a_folder_is_what_it_holds(ctx: Context, tmp_path) -> None:
         weights(ctx, tmp_path / "here")
 
 
-def test_probes_and_proxies_by_item(ctx: Context) -> None:
+def test_probes_by_item(ctx: Context) -> None:
     """Items that were not asked are in no pair; a probe without choices has no accuracy."""
 
     def probes(shift: float) -> Manifest:
@@ -371,21 +371,13 @@ def test_probes_and_proxies_by_item(ctx: Context) -> None:
         part = write_table(ctx.store, "items.parquet", pa.Table.from_pylist(rows))
         return Manifest(asset="probes", step="probes", version="1", params={}, inputs={}, parts=(part,))
 
-    def proxies(passed: int) -> Manifest:
-        rows = [{"family": "json", "number": i, "prompt": f"give {i}", "passed": i < passed, "bytes": 2, "bits": 1.0}
-                for i in range(40)]  # fmt: skip
-        part = write_table(ctx.store, "items.parquet", pa.Table.from_pylist(rows))
-        return Manifest(asset="proxies", step="proxies", version="1", params={}, inputs={}, parts=(part,))
-
-    made = [{"probes": probes(shift), "proxies": proxies(passed)} for shift, passed in ((0.0, 4), (-2.0, 30))]
+    made = [{"probes": probes(shift)} for shift in (0.0, -2.0)]
     found = {one.measure: one for one in readers.read(ctx.store, *made)}
-    assert set(found) == {"code: bits per byte", "open: bits per byte", "code: accuracy above chance",
-                          "json: passed", "json: bits per byte"}  # fmt: skip
+    assert set(found) == {"code: bits per byte", "open: bits per byte", "code: accuracy above chance"}
     assert found["open: bits per byte"].rows.num_rows == 29
     lines = {line.measure: line for line in differences(list(found.values()), seed=0)}
     assert lines["code: bits per byte"].difference.value == pytest.approx(0.5)
     assert lines["code: bits per byte"].difference.clusters == 5
-    assert [lines[name].better for name in ("json: passed", "json: bits per byte")] == ["b", ""]
 
 
 def test_lines_are_shown_in_the_order_of_their_numbers() -> None:

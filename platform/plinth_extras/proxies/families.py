@@ -1,18 +1,23 @@
-"""Items of the five families, each a pure function of seed, family and number.
+"""Items of the five families, each a pure function of seed, family and number, and the checks of their answers.
 
 A prompt has two solved examples and another question of the same kind. The broken answer is the right one with two
-neighbouring characters exchanged, or the case of one changed, so that it no longer passes.
+neighboring characters exchanged, or the case of one changed, so that it no longer passes.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Any
 
-from plinth.evaluation.proxies.checks import passes
+TOOL_CALL = re.compile(r"<call>(.*)</call>", re.DOTALL)
+
+#: An answer ends at the first empty line.
+END = "\n\n"
 
 NAMES = ("Ada", "Ben", "Cem", "Dora", "Emil", "Fay", "Gus", "Hana", "Ivo", "June", "Kai", "Lea")
 CITIES = ("Oslo", "Lima", "Cairo", "Accra", "Perth", "Quito", "Turin", "Hanoi", "Leeds", "Kyoto")
@@ -182,3 +187,62 @@ FAMILIES: Mapping[str, tuple[Asks, ...]] = {
     "json": (_record, _order),
     "tool_call": (_weather, _timer),
 }
+
+
+def passes(check: str, asked: Mapping[str, Any], text: str) -> bool:
+    """Whether what comes before the first empty line passes."""
+    return _CHECKS[check](asked, text.split(END)[0].strip(" \n"))
+
+
+def valid_json(asked: Mapping[str, Any], text: str) -> bool:
+    """JSON, and nothing else, that fits `schema`."""
+    try:
+        return _fits(asked["schema"], json.loads(text, parse_constant=_refuse))
+    except (ValueError, RecursionError):
+        return False
+
+
+def tool_call(asked: Mapping[str, Any], text: str) -> bool:
+    """`<call>` with the name of one of `tools` and arguments that fit its schema."""
+    found = TOOL_CALL.fullmatch(text)
+    try:
+        call = json.loads(found[1], parse_constant=_refuse) if found else None
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(call, dict) or set(call) != {"name", "arguments"} or not isinstance(call["name"], str):
+        return False
+    schema = asked["tools"].get(call["name"])
+    return schema is not None and _fits(schema, call["arguments"])
+
+
+def pattern(asked: Mapping[str, Any], text: str) -> bool:
+    """The whole answer matches the regular expression `pattern`."""
+    return re.fullmatch(asked["pattern"], text) is not None
+
+
+def exactly(asked: Mapping[str, Any], text: str) -> bool:
+    """The answer is `text`."""
+    return bool(text == asked["text"])
+
+
+_CHECKS: dict[str, Callable[[Mapping[str, Any], str], bool]] = {
+    "valid_json": valid_json,
+    "tool_call": tool_call,
+    "pattern": pattern,
+    "exactly": exactly,
+}
+
+
+def _fits(schema: Mapping[str, Any], value: Any) -> bool:
+    return bool(_validator(json.dumps(schema, sort_keys=True)).is_valid(value))
+
+
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(schema))
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")

@@ -8,9 +8,8 @@ from collections import Counter
 
 import pytest
 
-from plinth.evaluation.proxies.checks import passes
-from plinth.evaluation.proxies.families import FAMILIES, TOOLS, proxies
-from plinth.evaluation.proxies.job import summary
+from plinth_extras.proxies.families import FAMILIES, TOOLS, passes, proxies
+from plinth_extras.proxies.job import summary
 
 SCHEMA = {
     "type": "object",

@@ -9,8 +9,10 @@ MEASUREMENT = Measurement(
     name="proxies",
     description="What the checkpoint writes where a product wants a form.",
     asset="proxies",
-    stages=late("plinth_assets.proxies:stages"),
+    stages=late("plinth_extras.proxies.job:stages"),
     key="evaluation.proxies",
-    pairs=late("plinth_assets.measurements.proxies_items:pairs"),
-    section=late("plinth_assets.measurements.proxies_items:section"),
+    pairs=late("plinth_extras.proxies.job:pairs"),
+    scores=late("plinth_extras.proxies.job:scores"),
+    section=late("plinth_extras.proxies.job:section"),
+    position=5,
 )
