@@ -8,9 +8,12 @@ import shlex
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import click
+
+from plinth_jobs.cli.nouns import RENAMED
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("registry", "assets", "jobs", "platform/plinth")
@@ -39,7 +42,7 @@ def in_source() -> Iterator[CommandLine]:
 
 def unquoted(names: Iterable[str]) -> Iterator[str]:
     """Commands of these names inside a sentence of the source, without backticks."""
-    command = re.compile(rf"(?<![`\w./:-])plinth ({'|'.join(names)})\b")
+    command = re.compile(rf"(?<![`\w./:-])plinth ({'|'.join(names)})\b(?!, recipe )")  # a run's origin in MLflow
     for path, tree in _trees():
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node, text in _strings(tree):
@@ -71,7 +74,7 @@ def resolve(root: click.Command, line: str, *, whole: bool = True) -> None:
         click.UsageError: no such command or option, or something required is missing.
     """
     words = shlex.split(re.split(r" (?:[|<>]|&&) ", line.removesuffix("\\").replace("…", FILLED))[0])
-    command, context = root, click.Context(root, info_name="plinth")
+    command, context = root, click.Context(root, info_name="plinth", obj=SimpleNamespace())
     assert words.pop(0) == "plinth", line
     while isinstance(command, click.Group) and words and words != ["--help"]:
         context.args = []
@@ -79,6 +82,8 @@ def resolve(root: click.Command, line: str, *, whole: bool = True) -> None:
         words = [*context._protected_args, *context.args]
         if not words or words[0].isupper():  # a placeholder
             return
+        if command is root and words[0] in RENAMED:
+            raise click.UsageError(f"{line!r} has an earlier name: {RENAMED[words[0]]}")
         name, inner, words = command.resolve_command(context, words)
         assert inner is not None, line
         command, context = inner, click.Context(inner, info_name=name, parent=context)

@@ -51,7 +51,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=index.identity(params.minhash),
             libraries=fingerprint.UNICODE,
             group="dedup",
-            description="Band keys and text digests of all documents, sorted, for `plinth near`.",
+            description="Band keys and text digests of all documents, sorted, for `plinth corpus near`.",
             owner=owner,
             kinds=("c",),
         ),

@@ -114,7 +114,8 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _quarantine(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Records that the illegal-content gate stopped, by list and by kind of hit; `plinth quarantine` lists them."""
+    """Records that the illegal-content gate stopped, by list and by kind of hit; `plinth corpus quarantine` lists
+    them."""
     rows = [["list", name, count] for name, count in counts["lists"].items()]
     rows += [["kind", name, count] for name, count in counts["kinds"].items()]
     return {

@@ -1,7 +1,7 @@
 """`drift`: the champion on held-out text that came after it, look after look.
 
 It follows the clock and the signed history of releases, not a run of the recipe: its job and schedule make it, and
-`plinth drift --score`; `plinth run` does not.
+`plinth model drift --score`; `plinth run` does not.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         "moved": markdown(
             table(["document", "snapshot", "bytes", "bits per byte", "bits above the reference"], named)
         ),
-        "proposal": markdown("`plinth drift --propose continued.yaml` writes a recipe; nothing starts"),
+        "proposal": markdown("`plinth model drift --propose continued.yaml` writes a recipe; nothing starts"),
     }
 
 

@@ -131,9 +131,11 @@ def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
     pages = (Next(what=against, link=comparison.page_name(recipe, compared)),) if compared else ()
     return (
         *pages,
-        Next(what="slices, worst documents, spans where two models differ", command="plinth evaluation"),
-        Next(what="two checkpoints side by side", command="plinth compare A B"),
-        Next(what="where a text stands in the training data, and which steps saw it", command="plinth trace TEXT"),
+        Next(what="slices, worst documents, spans where two models differ", command="plinth model evaluation"),
+        Next(what="two checkpoints side by side", command="plinth model compare A B"),
+        Next(
+            what="where a text stands in the training data, and which steps saw it", command="plinth corpus trace TEXT"
+        ),
     )
 
 

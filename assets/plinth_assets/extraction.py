@@ -89,5 +89,5 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {
         "extraction": markdown(table(header, rows)),
         **({"either_at_most": float(limit)} if limit is not None else {}),
-        "trace": "`plinth trace latest` names the documents of what was extracted",
+        "trace": "`plinth corpus trace latest` names the documents of what was extracted",
     }

@@ -162,7 +162,7 @@ def _run(ctx: Context, target: str) -> tuple[RunConfig, int | None]:
             f"no run or step {target!r}",
             found=", ".join(chosen) or "no run whose id begins so",
             expected="RUN or RUN:STEP of this workspace, or the digest of a mean of checkpoints",
-            remedy="folders of `runs/` are named by run id; `plinth checkpoint list RUN` lists checkpoints",
+            remedy="folders of `runs/` are named by run id; `plinth run checkpoint list RUN` lists checkpoints",
         )
     return config.load(ctx.workspace.runs / chosen[0] / "config.json"), int(step) if step else None
 

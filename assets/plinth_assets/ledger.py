@@ -109,5 +109,5 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     example = "select reason, count(*) from 'ledger/*.parquet' group by all order by 2 desc"
     return {
         "rows": markdown(table(["bucket", "documents", "rejects", "bytes"], listed)),
-        "query": markdown(f'`plinth ledger export ledger`, then `duckdb -c "{example}"`'),
+        "query": markdown(f'`plinth corpus ledger export ledger`, then `duckdb -c "{example}"`'),
     }

@@ -92,4 +92,4 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         for bucket, counts in row["buckets"].items()
     ]
     header = ["rule", "bucket", "documents", "of documents", "of bytes"]
-    return {"removed": markdown(table(header, rows)), "samples": "plinth policy removal --reason RULE"}
+    return {"removed": markdown(table(header, rows)), "samples": "plinth corpus policy removal --reason RULE"}

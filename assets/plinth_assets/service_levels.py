@@ -38,7 +38,7 @@ def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
         group_name=GROUP,
         kinds={"python"},
         owners=[owner if "@" in (owner := shared_owner(recipe)) else f"team:{owner}"],
-        description="Good seconds of all by indicator, and how much of each error budget is spent: `plinth sli`.",
+        description="Good seconds of all by indicator, and how much of each error budget is spent: `plinth ops sli`.",
         code_version="1",
         check_specs=checks,
         metadata=page_link(pages),
@@ -72,7 +72,7 @@ def _shown(tallies: Sequence[Tally], found: Sequence[ErrorBudget], wanted: Objec
         "budgets": picture(levels_figure.figure, rows),
         "spent": len([one for one in found if one.is_spent]),
         "levels": dg.MetadataValue.md(table(header, cells)),
-        "query": dg.MetadataValue.md("`plinth sli export DIR`, then `duckdb -init DIR/views.sql -c 'from levels'`"),
+        "query": dg.MetadataValue.md("`plinth ops sli export DIR`, then `duckdb -init DIR/views.sql -c 'from levels'`"),
     }
 
 

@@ -24,7 +24,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params={},
             libraries=fingerprint.UNICODE,
             group="report",
-            description="Finds the documents of an address, a domain, a licence or an id (`plinth takedown find`).",
+            description="Finds the documents of an address, a domain, a licence or an id (`plinth corpus takedown "
+            "find`).",
             owner=shared_owner(recipe),
             kinds=("arrow",),
             schema=index.KEYS,

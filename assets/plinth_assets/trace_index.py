@@ -27,7 +27,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=trace_index.VERSION,
             params=dict(trace_index.ANCHORS.params),
             group="tokens",
-            description=f"Finds any {anchors.SPAN_TOKENS} tokens in a row of {name} again (`plinth trace`).",
+            description=f"Finds any {anchors.SPAN_TOKENS} tokens in a row of {name} again (`plinth corpus trace`).",
             owner=bucket.owner,
             kinds=("arrow",),
             schema=anchors.ANCHOR_SCHEMA,

@@ -167,7 +167,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
                 meter.tell(f"page: {_page(ctx, prepared)}")
             raise
         finally:
-            with contextlib.suppress(PlinthError):  # `plinth cost` settles what is not settled here
+            with contextlib.suppress(PlinthError):  # `plinth ops cost` settles what is not settled here
                 settlement.settle(ctx)
     relay.finish([_page(ctx, prepared), prepared.directory.events])
     figures = run_figures.of_history(timeline(prepared.directory.events)).known()

@@ -48,7 +48,7 @@ def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, pages: str) -> 
     @dg.asset(
         key=key_of(name),
         group_name=GROUP,
-        description=f"{PURPOSES[name]} `plinth check {name}`.",
+        description=f"{PURPOSES[name]} `plinth ops check {name}`.",
         owners=["team:operation"],
         kinds={"plinth"},
         code_version="1",

@@ -14,7 +14,7 @@ from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.marks import CHECK, asset_key, evaluations
 
-DESCRIPTION = "Neither it nor what it was made of is marked as unfit (`plinth taint list`)."
+DESCRIPTION = "Neither it nor what it was made of is marked as unfit (`plinth release taint list`)."
 
 
 def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDefinition]:

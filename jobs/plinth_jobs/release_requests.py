@@ -23,7 +23,7 @@ def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
 def _unshown(ctx: Context, recipe: Recipe) -> str:
     """A key of the signed history while the asset `release` shows an older record of it; empty when it shows the last.
 
-    `plinth promote`, `plinth rollback` and other machines write the history without Dagster.
+    `plinth release promote`, `plinth release rollback` and other machines write the history without Dagster.
     """
     history = api.history(ctx, recipe)
     if not history or ctx.refs.published("candidate") is None:

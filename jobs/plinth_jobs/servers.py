@@ -196,7 +196,7 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
 def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
     """The exporter, which ends with this process however that ends."""
     command = processes.python("plinth_jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
-    return _start(log, [*command, "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
+    return _start(log, [*command, "ops", "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
 
 
 def _free_from(port: int) -> int:

@@ -46,7 +46,7 @@ def asked(workspace: Path, source: str) -> Path:
         raise MissingError(
             f"nothing was trained to value {source}",
             found=f"no {path}",
-            remedy=f"plinth source value {source} --price PRICE --share SHARE --test FILE --train",
+            remedy=f"plinth corpus source value {source} --price PRICE --share SHARE --test FILE --train",
         )
     return path
 
@@ -70,7 +70,7 @@ def write(
         raise RequestError(
             "a source cannot be valued by training without " + " and ".join(lacking),
             expected="its price, its share of the text of a run, and test text that no arm trains on",
-            remedy=f"plinth source value {source} --price 20000 --share 0.2 --test test.jsonl --train",
+            remedy=f"plinth corpus source value {source} --price 20000 --share 0.2 --test test.jsonl --train",
         )
     if len(bucket.sources) > 1:
         raise RequestError(

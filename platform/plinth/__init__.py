@@ -22,6 +22,7 @@ trust/       keys, and statements in signed envelopes
 storage/     the only package that touches bytes at rest
 text/        foreign text as it is shown; host names in one form
 extensions   catalogues of annotators, readers, gates and launchers: built in, or of plug-ins
+entry_points   what installed packages add, read without an import
 schemas      Arrow schemas of documents, rejects and edits
 records      small records that flow throughout: Part, Manifest, Step
 fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input

@@ -17,10 +17,8 @@ import difflib
 import hashlib
 import importlib.machinery
 import re
-import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -28,15 +26,13 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ValidationError
 
 from plinth import fingerprint
+from plinth.entry_points import OWN, Entry, absent, entries, not_here
 from plinth.errors import ExtensionError, RecipeError
 from plinth.records import Frozen
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Frozen)
 
-PREFIX = "plinth."
-#: Plinth's own distribution: its entry points are the members of the ring.
-OWN = "plinth"
 #: Names that a repeated member may be used under.
 _REPEATED = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
@@ -54,26 +50,6 @@ class Origin(Frozen):
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version} sha256:{self.sha256}"
-
-
-class Entry(Frozen):
-    """An entry point of an installed package, not imported yet."""
-
-    group: str
-    name: str
-    value: str
-    distribution: str
-    version: str
-
-    @property
-    def package(self) -> str:
-        """The package for people: name and version."""
-        return f"{self.distribution} {self.version}".strip()
-
-    @property
-    def top(self) -> str:
-        """The top-level package of its module."""
-        return self.value.partition(":")[0].partition(".")[0]
 
 
 class Catalogue(Mapping[str, T], Generic[T]):
@@ -226,26 +202,6 @@ class Catalogue(Mapping[str, T], Generic[T]):
         )
 
 
-def entries() -> tuple[Entry, ...]:
-    """Every entry point of the installed packages whose group begins with `plinth.`; none of a ring package that is not
-    there."""
-    return tuple(entry for entry in _entries(tuple(sys.path)) if not _is_absent(entry))
-
-
-def absent(group: str) -> dict[str, str]:
-    """Members of a group that packages of the ring have which are not there: name -> package."""
-    return {one.name: one.top for one in _entries(tuple(sys.path)) if one.group == group and _is_absent(one)}
-
-
-def not_here(what: str, package: str) -> RecipeError:
-    """The refusal of what a package of the ring has which is not there."""
-    return RecipeError(
-        f"{what} needs the package {package}, which is not installed",
-        expected="an installation of Plinth with its ring",
-        remedy="install Plinth whole (its wheel has the package), or do without",
-    )
-
-
 def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.4) -> str | None:
     """A hint that names the nearest of some names, or None where none is like it (`difflib`'s ratio)."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
@@ -306,37 +262,6 @@ def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:
     if module not in seen:
         raise FileNotFoundError(f"no file of the module {module}")
     return fingerprint.digest(seen)
-
-
-def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Name and version of an installed distribution, from the head of its metadata: the library parses all of it, with
-    the whole description of the package, for either."""
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    head = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines() if line[:1].isalpha())
-    try:
-        return head["Name"].strip(), head["Version"].strip()
-    except KeyError:  # of a distribution that another tool has written
-        return distribution.name, distribution.version
-
-
-@lru_cache(maxsize=4)
-def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
-    found, seen = list[Entry](), set[str]()
-    for distribution in metadata.distributions(path=list(path)):
-        name, version = name_and_version(distribution)
-        if name not in seen:  # of two copies, Python imports the first
-            seen.add(name)
-            for point in distribution.entry_points:
-                if point.group.startswith(PREFIX):
-                    value = point.value.partition("[")[0].replace(" ", "")
-                    found.append(
-                        Entry(group=point.group, name=point.name, value=value, distribution=name, version=version)
-                    )
-    return tuple(sorted(found, key=lambda entry: (entry.group, entry.name, entry.distribution)))
-
-
-def _is_absent(entry: Entry) -> bool:
-    return entry.distribution == OWN and util.find_spec(entry.top) is None
 
 
 def _faults(found: Any, kind: type[Any], name: str) -> list[str]:

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from pydantic import Field, create_model
 
+from plinth.entry_points import absent, not_here
 from plinth.errors import ExtensionError
-from plinth.extensions import Catalogue, absent, not_here
+from plinth.extensions import Catalogue
 from plinth.records import Frozen
 
 M = TypeVar("M", bound=Frozen)

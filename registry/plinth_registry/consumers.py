@@ -89,7 +89,7 @@ def leave(ctx: Context, name: str) -> Consumer:
     """
     known = {one.name: one for one in enrolled(ctx)}
     if name not in known:
-        remedy = nearest(name, known) or "`plinth consumer list` shows them"
+        remedy = nearest(name, known) or "`plinth release consumer list` shows them"
         raise MissingError(f"no consumer {name}", remedy=remedy)
     return _add(ctx, "leave", known[name])
 
@@ -126,7 +126,7 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
     raise GateError(
         f"{name} is not served by canaries of {release}",
         expected=", ".join(one.name for one in canary_for(ctx, release)) or "nobody is enrolled",
-        remedy=f"`plinth consumer add {name} --owner PERSON --model {release}@champion --canary`",
+        remedy=f"`plinth release consumer add {name} --owner PERSON --model {release}@champion --canary`",
     )
 
 
@@ -177,7 +177,9 @@ def version_for(ctx: Context, release: str, name: str) -> str:
         champion, place = releases.history(ctx, release).standing.champion, "champion"
         served = () if champion is None else (champion,)
     if not served:
-        raise MissingError(f"{release} has no {place} for {name}", remedy="`plinth consumer list` shows who uses what")
+        raise MissingError(
+            f"{release} has no {place} for {name}", remedy="`plinth release consumer list` shows who uses what"
+        )
     return served[0]
 
 

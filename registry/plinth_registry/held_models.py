@@ -111,7 +111,7 @@ def _until(one: HeldModel) -> str:
     if one.kind == "release" and one.now == "rolled back":
         return "until consumers that loaded it before delete it: loading it is refused"
     if one.kind == "release":
-        return "until consumers stop using it: promote a successor, or mark it tainted (`plinth taint`)"
+        return "until consumers stop using it: promote a successor, or mark it tainted (`plinth release taint`)"
     if one.kind == "export" and not _is_there(one):
         return "unknown: ask the people who received it"
     return "until you delete it"

@@ -60,7 +60,7 @@ def declare(ctx: Context, title: str, by: str, runs: Iterable[str] = (), targets
     """Open an incident; promotions are refused from now on.
 
     Args:
-        runs: names of training runs that it concerns; targets: whatever `plinth impact` takes.
+        runs: names of training runs that it concerns; targets: whatever `plinth release impact` takes.
 
     Raises:
         RequestError: no title.
@@ -156,7 +156,7 @@ def find(ctx: Context, number: int | None) -> Incident:
         raise MissingError(
             f"no incident {number}" if number else "no incident was opened here",
             found=", ".join(str(one.number) for one in known) or "none",
-            remedy='`plinth incident open "TITLE"` opens one',
+            remedy='`plinth ops incident open "TITLE"` opens one',
         )
     return found
 
@@ -174,7 +174,8 @@ def require_none(ctx: Context) -> None:
             "promotions are frozen while an incident is open",
             found="; ".join(f"incident {one.number} since {one.opened}: {one.title}" for one in found),
             expected="no open incident",
-            remedy=f"`plinth incident close {found[0].number} --reason TEXT`, signed by compliance, once it is over",
+            remedy=f"`plinth ops incident close {found[0].number} --reason TEXT`, signed by compliance, once it is "
+            "over",
         )
 
 

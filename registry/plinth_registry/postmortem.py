@@ -67,7 +67,7 @@ def collect(ctx: Context, incident: Incident, now: float) -> IncidentData:
                       columns=("run", "cause", "rank-seconds", "money")),
             FactTable(title="Promotions refused", source="audit/", columns=("at (UTC)", "who", "what", "why"),
                       rows=tuple((each.at, each.who, each.subject, each.refusal) for each in refused)),
-            FactTable(title="Made of what is concerned", source="the manifests, as `plinth impact` reads them",
+            FactTable(title="Made of what is concerned", source="the manifests, as `plinth release impact` reads them",
                       columns=("target", "kind", "what"), rows=tuple(_impact(ctx, gaps, incident))),
         ),
     )  # fmt: skip

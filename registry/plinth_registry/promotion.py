@@ -135,7 +135,7 @@ def return_canary(
             record = records[-1]
         else:
             mirror.repair(ctx, client, name)
-            remedy = "`plinth promote --stage canary --by PERSON --reason TEXT` puts one on trial"
+            remedy = "`plinth release promote --stage canary --by PERSON --reason TEXT` puts one on trial"
             raise MissingError(f"{name} has no canary", remedy=remedy)
         asked.subject = f"{name} version {record.previous}"
         mirror.note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")

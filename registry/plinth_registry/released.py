@@ -28,7 +28,7 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
     chain = candidates.verify_candidate(ctx, found)
     marks = taint.marks_on(ctx, chain, candidates.evidence_of(ctx, found.checkpoint, found.evaluation))
     if marks:
-        remedy = "`plinth rollback --by PERSON --reason TEXT`"
+        remedy = "`plinth release rollback --by PERSON --reason TEXT`"
         raise GateError(f"{name} version {version} is tainted", found="; ".join(marks), remedy=remedy)
     return found, chain
 

@@ -36,7 +36,7 @@ _HEAD: Final = LogHead(
     RELEASES,
     HEAD_PREDICATE,
     HEAD_DAYS,
-    remedy="`plinth up` signs it every day; `plinth mirror` signs it once, where the key is",
+    remedy="`plinth up` signs it every day; `plinth release mirror` signs it once, where the key is",
 )
 def append(ctx: Context, **fields: Any) -> ReleaseRecord:
     """Sign and write the next record; the caller holds the registry's lock.

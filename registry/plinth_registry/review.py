@@ -169,11 +169,11 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
         names = ", ".join(gate.name for gate in held)
         return f"blocked by {names}: {judgement.remedy(status.version, status.gates)}"
     if frozen := incidents.open_ones(ctx):
-        return f"promotions are frozen by incident {frozen[0].number}: `plinth incident show`"
+        return f"promotions are frozen by incident {frozen[0].number}: `plinth ops incident show`"
     stage = next_stage(ctx, recipe)
     if stage is None:
-        return "waits for the end of the canary's trial: `plinth canary`"
-    promote = f"`plinth promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
+        return "waits for the end of the canary's trial: `plinth release canary`"
+    promote = f"`plinth release promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
     return f"the approval sensor makes it {stage} while `plinth up` runs; {promote} does it now"
 
 
@@ -219,7 +219,7 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
     reject = " --reject" if wanted == {"rejected"} else ""
     sign = f"Sign it: `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
     if login.load(ctx.workspace) is None:
-        other = "MLflow requires no login, so anyone can set a tag; `plinth people login` makes it require one."
+        other = "MLflow requires no login, so anyone can set a tag; `plinth ops people login` makes it require one."
     elif "tag" in asked.accepted:
         other = "Or log in to MLflow, and set the tags again."
     else:

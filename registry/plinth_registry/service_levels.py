@@ -1,4 +1,4 @@
-"""Service levels of a workspace with the lineage of its runs: what the gate, the asset and `plinth sli` show.
+"""Service levels of a workspace with the lineage of its runs: what the gate, the asset and `plinth ops sli` show.
 
 The indicators are `plinth.operation.indicators`; which runs and assets there are, `plinth.operation.objectives`.
 """

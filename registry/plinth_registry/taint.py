@@ -101,7 +101,7 @@ def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
             f"no mark to lift under {target!r}",
             found=f"{len(standing)} marks that stand",
             expected="the target of one, at least 8 of its digits",
-            remedy="`plinth taint list` shows marks with their targets",
+            remedy="`plinth release taint list` shows marks with their targets",
         )
     (marked,) = standing
     body = {

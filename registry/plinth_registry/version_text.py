@@ -58,7 +58,7 @@ def version_text(known: str, tags: Mapping[str, str]) -> str:
 def _banner(tags: Mapping[str, str]) -> Iterable[str]:
     if tags.get("taint"):
         yield f"> **MARKED AS UNFIT, do not use.** {plain(tags['taint'])}"
-        yield f"> What it came of and what came of it: `plinth impact {tags.get('checkpoint', '')[:16]}`"
+        yield f"> What it came of and what came of it: `plinth release impact {tags.get('checkpoint', '')[:16]}`"
         yield ""
     if tags.get("root", "").startswith("demo root"):
         yield f"> Signed under a **{plain(tags['root'])}**, whose keys protect nothing."

@@ -106,7 +106,7 @@ def test_marked_weights_are_refused(ctx: Context, folder: Path) -> None:
 
 def test_a_run_that_is_not_there_is_named(ctx: Context) -> None:
     for target in ("demo-1234", "demo-1234:x"):
-        with pytest.raises(MissingError, match=r"plinth checkpoint list"):
+        with pytest.raises(MissingError, match=r"plinth run checkpoint list"):
             made(ctx, checkpoint=target)
     with pytest.raises(MissingError, match="no release 'nobody@champion'"):
         made(ctx, release="nobody@champion")

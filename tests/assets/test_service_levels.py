@@ -1,4 +1,4 @@
-"""`service_levels`: in Dagster what `plinth sli` shows; assets log their checks and publications."""
+"""`service_levels`: in Dagster what `plinth ops sli` shows; assets log their checks and publications."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
     python tests/benchmarks/bench_metrics.py [--workspace DIR] [--out FILE]
 
-Memory is that of the process that `plinth metrics serve` is, after every part was collected twice: resident, and its
+Memory is that of the process that `plinth ops metrics serve` is, after every part was collected twice: resident, and
+its
 own alone; the most that the process of seldom parts has held, and its processor seconds, once in two minutes. DIR is a
 workspace with releases.
 """

@@ -6,7 +6,8 @@ and the edits of the default policy in the packaged recipe `base`, parts of as m
     rules      the rules over columns in memory: keep, reason, every rule that fired; CPU time
     verdicts   the same, with edits, statistics and the verdicts as Arrow columns; CPU time
     stage      the whole stage: columns read from Parquet, verdicts written to Parquet, hashed and recorded; CPU time
-    try        `plinth policy try`, every rule changed in its text: columns read, judged and compared with what is
+    try        `plinth corpus policy try`, every rule changed in its text: columns read, judged and compared with what
+    is
                published, nothing written; no document changes sides, so that nothing is read of the published verdicts
                (a changed side costs a look at them); CPU time of one thread, and the clock with a thread on every core
     try one    the same where one rule changed and what is stored of the others counts

@@ -1,4 +1,4 @@
-"""Does `plinth scale` predict a run? Two small runs give the rates, and a larger one is compared with them.
+"""Does `plinth corpus scale` predict a run? Two small runs give the rates, and a larger one is compared with them.
 
 The text is that of `perturbed_corpus`. Every stage up to curated text runs by `plinth run`, lines, passages and
 look-alikes included. CPU seconds are those that tasks took; the wall clock of a machine with other work says nothing.

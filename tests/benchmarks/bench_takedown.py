@@ -1,4 +1,4 @@
-"""`plinth takedown find` on a ledger of a million documents: time to index it, and of a look-up.
+"""`plinth corpus takedown find` on a ledger of a million documents: time to index it, and of a look-up.
 
     python tests/benchmarks/bench_takedown.py [--documents 1000000]
 

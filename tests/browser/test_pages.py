@@ -195,7 +195,7 @@ def test_a_mark_is_seen_on_the_version_and_on_the_assets(workspace, dagster, pag
     version = f"{ensure_server(ctx.workspace)}/#/models/tiny-candidate/versions/1"
     page.goto(version)
     page.get_by_role("cell", name="lineage").first.wait_for()  # the gates with what they saw
-    plinth(workspace, "taint", "web/documents", "--by", "dpo@example.org", "--reason", "must be removed")
+    plinth(workspace, "release", "taint", "web/documents", "--by", "dpo@example.org", "--reason", "must be removed")
     page.reload()
     page.get_by_text("MARKED AS UNFIT").first.wait_for()
     for asset in ("web/curated", "web/documents"):

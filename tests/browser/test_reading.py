@@ -39,7 +39,7 @@ def _index() -> str:
     group = PageGroup(name="Results", pages=(PageLine(title=LONG, href="x.html", written="today"),))
     return index_page(
         IndexData(workspace="w", recipe="tiny", written="today", tiles=tiles, runs=(line,), older_runs=3,
-                  groups=(group, PageGroup(name="Canary", command="plinth canary")))
+                  groups=(group, PageGroup(name="Canary", command="plinth release canary")))
     )  # fmt: skip
 
 

@@ -284,7 +284,7 @@ def test_its_probe_is_items_of_the_run_and_made_again_where_its_source_changes(
     assert list(found["stats"]["sets"]) == ["maths", "riddles"]
     assert found["stats"]["sets"]["riddles"]["items"] == 6
     assert found["params"]["packages"]["riddles"].startswith("1 (plinth-example 0.1.0 sha256:")
-    shown = json.loads(own.plinth(workspace, "probes", "explain", "riddles/clock", "--json").stdout)
+    shown = json.loads(own.plinth(workspace, "model", "probes", "explain", "riddles/clock", "--json").stdout)
     assert (shown["gold"], shown["wrong"]) == (" clock", [" comb", " bottle", " needle"])
     before = made(own, workspace)
     with (own.packages / "plinth_example" / "riddles.py").open("a") as stream:

@@ -1,7 +1,8 @@
 """The shape of what every command answers with `--json`: keys and types, not values.
 
 A key that is data (a digest, an asset, a date) is `*`; one that some items of a list lack ends with `?`. A new command
-with `--json` needs a line in `CALLS`, or in `NOT_CALLED` the place where its keys are tested.
+with `--json` needs a line in `CALLS`, or in `NOT_CALLED` the place where its keys are tested. Answers keep the name
+that their command had before it came below a noun: `funnel` is that of `plinth corpus funnel`.
 """
 
 from __future__ import annotations
@@ -20,104 +21,104 @@ import click
 CALLS = """
 status
 doctor
-check list
-check run readiness
-check waive root-shared --until 2030-01-01 --reason "asked for by the tests"
+ops check list
+ops check run readiness
+ops check waive root-shared --until 2030-01-01 --reason "asked for by the tests"
 recipe check {recipe}
 recipe schema
 recipe show {recipe}
-gameday list
-scale 100TB --html 600TB
-plan
-cost corpus
-cost limit all 5
-cost limits
-cost show
-gc
-gc pins
-pages
+ops gameday list
+corpus scale 100TB --html 600TB
+run plan
+ops cost corpus
+ops cost limit all 5
+ops cost limits
+ops cost show
+ops gc
+ops gc pins
+report pages
 report
-quarantine hash {file}
-policy try {policy}
-near {text}
-funnel
-card
-sample --reason near_duplicate
-label {document} good
-review summary
+corpus quarantine hash {file}
+corpus policy try {policy}
+corpus near {text}
+corpus funnel
+corpus card
+corpus sample --reason near_duplicate
+corpus label {document} good
+corpus review summary
 explain {uri}
-trace {text}
-ledger export {out}/ledger
-takedown find --text {text}
-tokenizer
-packing
-mixture
-job status latest
-timeline latest
-goodput latest
-sli
-sli export {out}/sli
-batch latest 1
-checkpoint list latest
-checkpoint verify latest
-evaluation
-probes list
-probes check {probe}
-probes explain code/brackets/03
-compare champion {run}
-scaling fit {table} --draws 100
-scaling predict {table} --params 1e9 --tokens 1e10 --draws 100 --out {out}/prediction.json
-scaling compare {out}/prediction.json --loss 2.31
-metrics list
-alerts list
-retrospective
+corpus trace {text}
+corpus ledger export {out}/ledger
+corpus takedown find --text {text}
+tokens tokenizer
+tokens packing
+tokens mixture
+run job status latest
+run timeline latest
+run goodput latest
+ops sli
+ops sli export {out}/sli
+run batch latest 1
+run checkpoint list latest
+run checkpoint verify latest
+model evaluation
+model probes list
+model probes check {probe}
+model probes explain code/brackets/03
+model compare champion {run}
+experiment scaling fit {table} --draws 100
+experiment scaling predict {table} --params 1e9 --tokens 1e10 --draws 100 --out {out}/prediction.json
+experiment scaling compare {out}/prediction.json --loss 2.31
+ops metrics list
+ops alerts list
+ops retrospective
 keys show
 gates show
 gates check {gates}
 gates waive 1 stability --until 2030-01-01 --reason "asked for by the tests"
 verify release
-papers
-provider
-consumer add search --owner tests@example.org --model tiny@champion
-consumer list
-consumer feed
-restore {digest} {out}/restored
+release papers
+release provider
+release consumer add search --owner tests@example.org --model tiny@champion
+release consumer list
+release consumer feed
+export restore {digest} {out}/restored
 export {out}/exported code/shards
 export text --to {out}/text
 export verify {out}/text
 export tokens web --format megatron --to {out}/tokens
-incident open fault
-incident note text
-incident show
-incident close --reason "the fault is over"
-incident list
-job cancel latest
-job submit latest
-impact web
-log
+ops incident open fault
+ops incident note text
+ops incident show
+ops incident close --reason "the fault is over"
+ops incident list
+run job cancel latest
+run job submit latest
+release impact web
+release log
 run
 approve 1
-promote 1 --by tests --reason "asked for by the tests"
-rollback --withdraw --by tests --reason "asked for by the tests"
-takedown exclude --url {uri} --reason "asked for by the tests"
-takedown list
-taint mark {digest} --by tests --reason "asked for by the tests"
-taint list
-taint lift {digest} --by tests --reason "asked for by the tests"
+release promote 1 --by tests --reason "asked for by the tests"
+release rollback --withdraw --by tests --reason "asked for by the tests"
+corpus takedown exclude --url {uri} --reason "asked for by the tests"
+corpus takedown list
+release taint mark {digest} --by tests --reason "asked for by the tests"
+release taint list
+release taint lift {digest} --by tests --reason "asked for by the tests"
 gates sign {gates} --yes
-backup to {out}/backup
-backup list {out}/backup
-backup drill {out}/backup
+ops backup to {out}/backup
+ops backup list {out}/backup
+ops backup drill {out}/backup
 down
 """
 #: Commands that load or train a model.
 MODEL_CALLS = """
-roofline latest
-replay latest 34
-blame latest 34
-generate latest hello --max-tokens 4
+run roofline latest
+run replay latest 34
+run blame latest 34
+model generate latest hello --max-tokens 4
 export model release {out}/model
-checkpoint average latest --steps 32,40
+run checkpoint average latest --steps 32,40
 """
 #: Commands that a workspace of the tiny recipe has nothing for, or that take minutes: where their keys are tested.
 NOT_CALLED = {
@@ -147,18 +148,26 @@ def calls(text: str) -> dict[str, list[str]]:
     known = with_json()
     found = dict[str, list[str]]()
     for words in (shlex.split(line) for line in text.split("\n") if line):
-        names = (" ".join(words[:2]), words[0], f"{words[0]} DIRECTORY")
+        names = (*(earlier(" ".join(words[:count])) for count in (3, 2, 1)), f"{words[0]} DIRECTORY")
         found[next(name for name in names if name in known)] = words
     return found
 
 
+def earlier(words: str) -> str:
+    """The name of a command before it came below a noun."""
+    from plinth_jobs.cli.nouns import RENAMED
+
+    found = (name + words[len(new) :] for name, new in RENAMED.items() if f"{words} ".startswith(f"{new} "))
+    return next(found, words)
+
+
 def with_json() -> dict[str, click.Command]:
-    """Every command that has `--json`, by its words."""
+    """Every command that has `--json`, by its earlier name."""
     from plinth_jobs.cli.root import cli
 
     def walk(command: click.Command, ctx: click.Context, path: str) -> Iterator[tuple[str, click.Command]]:
         if has(command, "--json"):
-            yield path, command
+            yield earlier(path), command
         for name in command.list_commands(ctx) if isinstance(command, click.Group) else ():
             inner = command.get_command(ctx, name)
             assert inner is not None

@@ -51,7 +51,7 @@ def _follow(workspace: Path, tmp_path: Path) -> None:
     made = digests(workspace)
     assert made["checkpoint"] in json.dumps(answer(workspace, "impact", known["checkpoint"][:16]))
 
-    plinth(workspace, "taint", known["tokenizer"][:16], "--by", "ada@example.org", "--reason", "wrong text")
+    plinth(workspace, "release", "taint", known["tokenizer"][:16], "--by", "ada@example.org", "--reason", "wrong text")
     again = plinth(workspace, "run", "-r", recipe, "--select", "initial", check=False)
     assert again.returncode != 0
     assert "tainted" in again.stderr + again.stdout
@@ -114,7 +114,7 @@ def test_the_mean_that_a_run_keeps_is_released(trained: Path, tmp_path: Path) ->
         (folder,) = (workspace / "models").glob(made["checkpoint"][:12])
         assert (folder / "model.safetensors").stat().st_size == kept.blob.bytes
         assert json.loads((folder / "resume.json").read_bytes())["bit_exact"]
-        card = plinth(workspace, "papers", "champion", "--show", "model-card").stdout
+        card = plinth(workspace, "release", "papers", "champion", "--show", "model-card").stdout
         assert f"| weights | {proved['mean']} |" in card
     finally:
         stop_server(Workspace(workspace))
@@ -188,7 +188,7 @@ def test_a_child_that_forgets_is_refused_and_one_within_the_bound_is_released(tr
         (gate,) = [one for one in payload["predicate"][GATES]["results"] if one["gate"] == "forgetting"]
         assert gate["result"] == "passed"
         assert re.match(r"\d+ differences from the parent within the limit; worst: ", gate["reason"])
-        card = plinth(workspace, "papers", "child@champion", "--show", "model-card").stdout
+        card = plinth(workspace, "release", "papers", "child@champion", "--show", "model-card").stdout
         assert f"| replay-prose | {digests(trained)['checkpoint']} |" in card
     finally:
         stop_server(Workspace(workspace))

@@ -53,7 +53,7 @@ def test_two_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
     assert "weights from elsewhere" in same["changes"][0]["a"]
     others_weights(workspace, tmp_path)
     as_an_asset(ctx, tmp_path, found["models"]["a"]["checkpoint"], found["digest"])
-    refused = plinth(workspace, "compare", "latest", "nobody", check=False)
+    refused = plinth(workspace, "model", "compare", "latest", "nobody", check=False)
     assert refused.returncode
     assert "nobody" in refused.stderr
 
@@ -114,7 +114,7 @@ def test_a_release_by_its_names(released: Path, tmp_path: Path) -> None:
     (directory,) = (path for path in (released / "models").iterdir() if path.is_dir())
     assert answer(released, "compare", directory, "release", "-o", tmp_path / "page.html")["digest"] == first["digest"]
     for name, words in (("tiny/7", "tiny"), ("tiny@canary", "has no canary"), ("canary", "has no canary")):
-        refused = plinth(released, "compare", name, "latest", check=False)
+        refused = plinth(released, "model", "compare", name, "latest", check=False)
         assert refused.returncode
         assert words in refused.stderr
         assert "Traceback" not in refused.stderr

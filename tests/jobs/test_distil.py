@@ -81,7 +81,7 @@ def _follow(workspace: Path, tmp_path: Path) -> None:
     assert "mixture" in broken.stderr
     held.rename(at)
 
-    plinth(workspace, "taint", known["tokenizer"][:16], "--by", "ada@example.org", "--reason", "wrong text")
+    plinth(workspace, "release", "taint", known["tokenizer"][:16], "--by", "ada@example.org", "--reason", "wrong text")
     frozen = plinth(workspace, "verify", "student-candidate/1", check=False)
     assert frozen.returncode != 0
     assert "is marked by ada@example.org: wrong text" in frozen.stderr

@@ -55,7 +55,7 @@ def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path, monkeypatch):
     recipe = variant(tmp_path, CHANGE.replace("LISTS", str(lists)))
     ran = plinth(workspace, "run", "-r", recipe, "--select", "prose/illegal")
     assert CANARY not in ran.stdout + ran.stderr
-    assert CANARY not in plinth(workspace, "quarantine").stdout
+    assert CANARY not in plinth(workspace, "corpus", "quarantine").stdout
     hits = answer(workspace, "quarantine")
     assert [(row["list"], row["kind"], row["category"], row["uri"]) for row in hits] == [
         ("keywords.txt", "keyword", "trade", None)

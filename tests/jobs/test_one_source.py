@@ -41,7 +41,7 @@ def shown(config: RunConfig, collector: RunsCollector, capsys: pytest.CaptureFix
     """What each place says of the run."""
     ctx = Context(Workspace(config.directory.workspace))
     capsys.readouterr()
-    assert call(["-w", config.directory.workspace, "job", "status", "r1", "--json"]) == 0
+    assert call(["-w", config.directory.workspace, "run", "job", "status", "r1", "--json"]) == 0
     metrics = "".join(text for lines in collector.collect() for text in lines.values())
     return {
         "function": run_state(config),

@@ -50,7 +50,7 @@ def _follow(workspace: Path, recipe: Path) -> None:
     assert run.inputs == {"mixture": made["mixture"], "tokenizer": made["tokenizer"]}
     assert (checkpoint.inputs["run"], checkpoint.stats["bit_exact_resume"]) == (made["run"], True)
     assert answer(workspace, "verify", "private-candidate/1")["checkpoint"] == made["checkpoint"]
-    card = plinth(workspace, "papers", "--show", "model-card").stdout
+    card = plinth(workspace, "release", "papers", "--show", "model-card").stdout
     assert f"| privacy.epsilon | {spent['epsilon']:g} | `{made['run'][:12]}` |" in card
 
     trained = workspace / "runs" / run.stats["run_id"]
@@ -68,7 +68,7 @@ def _follow(workspace: Path, recipe: Path) -> None:
     again = plinth(workspace, "run", "-r", recipe, "--select", "candidate")
     assert "nothing to do" in again.stdout
     key.rename(key.with_suffix(".elsewhere"))
-    assert plinth(workspace, "batch", "latest", 1, check=False).returncode == 8
+    assert plinth(workspace, "run", "batch", "latest", 1, check=False).returncode == 8
 
 
 def _refused(workspace: Path, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import click
 import pytest
 
-from plinth_jobs.cli.root import COMMANDS, cli
+from plinth_jobs.cli.nouns import COMMANDS, RENAMED
+from plinth_jobs.cli.root import cli
 from plinth_jobs.cli.start.run import _next
 from plinth_jobs.pipeline import RunSummary
 from tests import command_lines
@@ -42,7 +43,7 @@ def test_every_command_in_the_source_can_be_typed() -> None:
 
 def test_a_command_in_a_sentence_is_in_backticks() -> None:
     """Else no test sees it, and no reader sees where it ends."""
-    assert list(command_lines.unquoted(COMMANDS)) == []
+    assert list(command_lines.unquoted((*COMMANDS, *RENAMED))) == []
 
 
 def test_every_command_of_a_page_can_be_typed() -> None:
@@ -63,13 +64,17 @@ VALUES = {
     "RUN": "latest", "STEP": "1", "AMOUNT": "5", "WHOSE": "all", command_lines.FILLED: "1",
 }  # fmt: skip
 #: Commands that decide, look up or write small things: none trains, starts a server or imports a framework.
-CHEAP = ("backup", "consumer", "cost", "gameday", "gates", "gc", "impact", "incident", "keys", "log", "people",
-         "review", "taint", "takedown", "trace", "sample", "papers")  # fmt: skip
+CHEAP = re.compile(
+    r"plinth (gates|keys"
+    r"|ops (backup|cost|gameday|gc|incident|people)"
+    r"|release (consumer|impact|log|papers|taint)"
+    r"|corpus (review|sample|takedown|trace))\b"
+)
 
 
 def executable() -> list[str]:
     """Instructions of the source that are cheap to execute, with values for their placeholders."""
-    found = {one.text for one in command_lines.in_source() if one.instruction and one.text.split()[1] in CHEAP}
+    found = {one.text for one in command_lines.in_source() if one.instruction and CHEAP.match(one.text)}
     found = {re.split(r" (?:\||&&|<) ", line)[0] for line in found if f"--{command_lines.FILLED}" not in line}
     return sorted({re.sub(r"\b[A-Z]+\b(?!\.)", lambda word: VALUES.get(word[0], word[0]), line) for line in found})
 
@@ -107,14 +112,14 @@ def test_what_a_run_says_to_do_next_can_be_typed_and_is_there(release: dict[str,
     found = _next(RunSummary(done=made, fresh=(), seconds=1.0, release=release))
     for command, rest, _ in found:
         resolve(cli, f"plinth {command} -w other{rest}")
-    assert [command for command, _, _ in found] == ["status", "funnel", "batch", *named, "up"]
+    assert [command for command, _, _ in found] == ["status", "corpus funnel", "run batch", *named, "up"]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "plinth nothing", "plinth consumer enrol", "plinth job explode RUN", "plinth sli --nothing",
-        "plinth funnel web", "plinth promote --by ada", "plinth probes", "plinth run --select",
+        "plinth nothing", "plinth release consumer enrol", "plinth run job explode RUN", "plinth ops sli --nothing",
+        "plinth corpus funnel web", "plinth release promote --by ada", "plinth model probes", "plinth run --select",
         "plinth gates waive 3 cost",
     ],
 )  # fmt: skip
@@ -124,10 +129,11 @@ def test_a_command_that_cannot_be_typed_is_seen(line: str) -> None:
 
 
 def test_placeholders_pipes_and_mentions_are_understood() -> None:
-    for line in ("plinth batch latest 10 --json | jq -r '.[]'", "plinth check readiness", "plinth check NAME",
-                 "plinth taint DIGEST --by A --reason …", "plinth -w s3://bucket/x status"):  # fmt: skip
+    for line in ("plinth run batch latest 10 --json | jq -r '.[]'", "plinth ops check readiness", "plinth ops check "
+    "NAME",
+                 "plinth release taint DIGEST --by A --reason …", "plinth -w s3://bucket/x status"):  # fmt: skip
         resolve(cli, line)
-    resolve(cli, "plinth takedown find --url", whole=False)
+    resolve(cli, "plinth corpus takedown find --url", whole=False)
     assert list(command_lines.in_text("see `plinth\nstatus`\n```\n`plinth no`\n```\n")) == ["plinth status"]
-    block = "```bash\nplinth run && plinth promote --reason 'a; b' | jq .  # plinth no\n```\n"
-    assert list(command_lines.in_blocks(block)) == ["plinth run", "plinth promote --reason VALUE", "jq ."]
+    block = "```bash\nplinth run && plinth release promote --reason 'a; b' | jq .  # plinth no\n```\n"
+    assert list(command_lines.in_blocks(block)) == ["plinth run", "plinth release promote --reason VALUE", "jq ."]

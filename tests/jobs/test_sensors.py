@@ -93,7 +93,7 @@ def test_drift_alarms_once_and_names_the_documents(workspace):
     assert len(alarms()) == 1
     assert "bucket web: bits per byte went from 2.000 to 3.000" in alarms()[0]
     assert "https://a.example/1" in alarms()[0]
-    assert "plinth drift --propose" in alarms()[0]
+    assert "plinth model drift --propose" in alarms()[0]
     _tick(workspace, tick.cursor, name="drift")
     assert len(alarms()) == 1
     publish(drifting("web"), drifting("prose"))

@@ -30,7 +30,7 @@ corpus:
 @pytest.mark.slow
 def test_gates_are_trained_measured_and_shown(corpus: Path, tmp_path: Path) -> None:
     workspace = copied(corpus, tmp_path / "workspace")
-    plinth(workspace, "slices", "--write", workspace / "input" / "generated")
+    plinth(workspace, "corpus", "slices", "--write", workspace / "input" / "generated")
     # a recipe that is no test may not learn from generated sets, whether checked or run
     real = variant(tmp_path, (GATES % 0.2).replace("test: true", "test: false"))
     for command in (("recipe", "check"), ("run", "--select", "models/toxicity", "-r")):
@@ -44,7 +44,7 @@ def test_gates_are_trained_measured_and_shown(corpus: Path, tmp_path: Path) -> N
     slices = stats["toxicity"]["slices"]
     assert set(slices) == {"all", "medical", "legal", "news", "code", "fiction", "plain"}
     assert all(row["recall"] >= 0.9 and row["false_positive"] <= 0.1 for row in slices.values())
-    shown = plinth(workspace, "slices", "toxicity", "--misses", 2).stdout
+    shown = plinth(workspace, "corpus", "slices", "toxicity", "--misses", 2).stdout
     assert "medical" in shown
     assert "min_recall 0.9" in shown
     labels = answer(workspace, "status", "-r", recipe)
@@ -79,6 +79,6 @@ def test_mistakes_in_the_recipe_are_named(tmp_path: Path) -> None:
 
 def test_nothing_measured_yet(tmp_path: Path) -> None:
     (tmp_path / "refs").mkdir()
-    done = plinth(tmp_path, "slices", check=False)
+    done = plinth(tmp_path, "corpus", "slices", check=False)
     assert done.returncode == 3
     assert "no gate has been measured" in done.stderr

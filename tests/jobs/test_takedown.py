@@ -35,9 +35,9 @@ def test_a_file_is_taken_down(tmp_path):
     asked = ("takedown", "exclude", "--url", trained["uri"], "--reason", "a letter", "--yes")
     taken = answer(tmp_path, *asked)
     assert taken["takes"] >= 1
-    assert plinth(tmp_path, "takedown", "report", check=False).returncode == 6
+    assert plinth(tmp_path, "corpus", "takedown", "report", check=False).returncode == 6
     plinth(tmp_path, "run", "-r", recipe, "--select", "*/curated")
-    refused = plinth(tmp_path, "takedown", "report", check=False)
+    refused = plinth(tmp_path, "corpus", "takedown", "report", check=False)
     assert refused.returncode == 6
     for asset in (*MADE, "code/shards", "mixture", "ledger"):
         assert asset in refused.stderr

@@ -116,7 +116,7 @@ def test_no_report_while_something_is_behind_and_all_of_it_is_named(
     plinth: Callable[..., Any],  # noqa: F811
 ) -> None:
     broken(rebuilt, asset)
-    shown = plinth("takedown", "report", "-w", rebuilt.ctx.workspace.root, "-r", "tiny")
+    shown = plinth("corpus", "takedown", "report", "-w", rebuilt.ctx.workspace.root, "-r", "tiny")
     assert shown.code == 6, shown.err
     for one in named:
         assert one in shown.err
@@ -135,5 +135,7 @@ def test_the_command_signs_what_it_found(rebuilt: Corpus, plinth: Callable[..., 
     late = {one["asset"] for one in facts["downstream"] if one["state"] != "up to date"}
     assert late == {"run", "checkpoint"}
     assert NOT_TAINTED in {one["state"] for one in facts["remains"] if ", checkpoints " in one["what"]}
-    found = json.loads(plinth("takedown", "find", "--url", PAGE, "-w", rebuilt.ctx.workspace.root, "--json").out)
+    found = json.loads(
+        plinth("corpus", "takedown", "find", "--url", PAGE, "-w", rebuilt.ctx.workspace.root, "--json").out
+    )
     assert {one["run"] for one in found["runs"]} == {one["run"] for one in facts["runs"]}

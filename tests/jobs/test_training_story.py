@@ -201,7 +201,7 @@ def test_the_command_line_said_it_while_it_happened(told: Told) -> None:
 
 
 def test_the_page_tells_of_it(told: Told) -> None:
-    page = Path(json.loads(plinth(told.workspace, "timeline", "latest", "--json").stdout)["page"]).read_text()
+    page = Path(json.loads(plinth(told.workspace, "run", "timeline", "latest", "--json").stdout)["page"]).read_text()
     for words in ("rank 1 was killed by SIGKILL", "ranks 1 → 2, zero stage 2 → 1", "rolled_back", "scraped.example"):
         assert words in page, words
     assert page.count('data-key="slices"') == 2  # held-out slices, by the clock and by step

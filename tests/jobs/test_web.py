@@ -152,14 +152,14 @@ def test_it_can_be_explained_and_queried(workspace: Path, pages: dict[str, list[
     assert f"q{item}" in plinth(workspace, "explain", leaked["uri"]).stdout
     near: Any = answer(workspace, "near", _curated(workspace)[0])
     assert near[0]["similarity"] == 1.0, near[0]
-    shown = plinth(workspace, "slices").stdout
+    shown = plinth(workspace, "corpus", "slices").stdout
     assert "toxicity" in shown
 
 
 def test_the_data_card_says_what_is_screened_and_how_well(workspace: Path) -> None:
     card: Any = answer(workspace, "card")
     assert card["toxicity"] == "not screened in reference"
-    page = plinth(workspace, "card").stdout
+    page = plinth(workspace, "corpus", "card").stdout
     assert f"quiz, {web_corpus.ITEMS} items: " in page
     assert "generated text alone, which is no evidence" in page
     assert "removes of reference: 0 of 160 documents" in page

@@ -135,7 +135,7 @@ def test_a_candidate_has_papers_before_it_is_released(
     given["corpus"]["annotate"] = {"language": {}, "licence": {}}  # a file without them is refused
     (tmp_path / "recipe.yaml").write_text(json.dumps(given))
     of = ["-w", str(ctx.workspace.root), "-r", str(tmp_path / "recipe.yaml"), "--json"]
-    assert command_line(["papers", "candidate", "--sign", *of]) == 0
+    assert command_line(["release", "papers", "candidate", "--sign", *of]) == 0
     shown = json.loads(capfd.readouterr().out)
     assert (shown["released"], shown["signed_by"], shown["papers"]) == (False, ["compliance"], made.digests)
     assert signed.signed_by(ctx, made) == ("compliance",)

@@ -53,7 +53,7 @@ def test_what_came_of_a_checkpoint_and_what_it_is_now(ctx: Context) -> None:
     listed = remaining_models(found)
     assert all((one.model, one.state) == (True, NOT_TAINTED) for one in listed)
     assert "/srv/models/demo" in " ".join(one.where for one in listed)
-    assert "plinth taint" in listed[1].until
+    assert "plinth release taint" in listed[1].until
 
 
 def test_two_candidates_one_of_them_rolled_back_one_of_them_tainted(ctx: Context) -> None:

@@ -37,7 +37,11 @@ def step(ctx: Context, evidence: Evidence) -> str:
         ({"approvals": ()}, "blocked by approvals: `plinth approve 3 --by PERSON --reason TEXT`"),
         ({"approvals": (), "taints": ("bad",)}, "no waiver lifts taint"),
         ({"approvals": (person("ada"), person("ben", "rejected"))}, "no waiver lifts approvals"),
-        ({}, "the approval sensor makes it champion while `plinth up` runs; `plinth promote 3 --stage champion --by"),
+        (
+            {},
+            "the approval sensor makes it champion while `plinth up` runs; `plinth release promote 3 --stage champion "
+            "--by",
+        ),
         ({"champion": "", "comparison": None}, "the approval sensor makes it champion"),
     ],
 )
@@ -47,7 +51,7 @@ def test_the_next_step_follows_from_what_blocks(ctx: Context, changed: dict[str,
 
 def test_while_an_incident_is_open_nothing_is_promised(ctx: Context) -> None:
     incidents.declare(ctx, "loss diverges", "ben@example.org")
-    assert step(ctx, proof()) == "promotions are frozen by incident 1: `plinth incident show`"
+    assert step(ctx, proof()) == "promotions are frozen by incident 1: `plinth ops incident show`"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_mark_and_a_demo_root_are_said_first_and_go_with_their_tags() -> None:
     text = version_text(scores("ab" * 32, SLICES), TAGS)
     marked = version_text(text, {**TAGS, "taint": "dpo: must <i>go</i>", "root": "demo root x version 1"})
     assert marked.startswith("> **MARKED AS UNFIT, do not use.** dpo: must &lt;i&gt;go&lt;/i&gt;\n")
-    assert "`plinth impact abababababababab`" in marked.splitlines()[1]
+    assert "`plinth release impact abababababababab`" in marked.splitlines()[1]
     assert "demo root x version 1" in marked
     assert version_text(marked, TAGS) == text
 

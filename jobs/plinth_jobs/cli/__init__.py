@@ -1,6 +1,7 @@
-"""The command line: `plinth COMMAND`. A folder is a section of `plinth --help`; a module holds a command or a few.
+"""The command line: `plinth COMMAND`, or `plinth NOUN COMMAND`. A module holds a command or a few.
 
-    root     the sections and their help; errors as messages with exit codes
+    root     `plinth` itself; errors as messages with exit codes
+    nouns    the table of commands, and those that installed packages add
     options  --workspace, --recipe, --json, and the settings that they fill
     output   tables for people, JSON for programs
     models   a model by any of its names

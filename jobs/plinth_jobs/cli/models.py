@@ -109,7 +109,7 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
         raise MissingError(
             f"run {config.run_id} has no checkpoint {asked}".rstrip(),
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="`plinth checkpoint list RUN` shows them",
+            remedy="`plinth run checkpoint list RUN` shows them",
         )
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     folder = checkpoint.verify(config.directory, step) / "model"

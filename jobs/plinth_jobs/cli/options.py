@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -185,24 +186,56 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+class Further(Mapping[str, click.Command]):
+    """Commands of a group that are imported when they are called."""
+
+    @abstractmethod
+    def line(self, name: str) -> str:
+        """The line of help of a command."""
+
+
 class Commands(click.Group):
     """A group that lists the whole first sentence of each command and answers a mistyped name with the nearest."""
+
+    #: Commands that are no attributes of this group (`nouns.find`).
+    further: Further | None = None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in self.further or () if name not in own)]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        found = super().get_command(ctx, name)
+        return found if found or self.further is None else self.further.get(name)
+
+    def paths(self, ctx: click.Context) -> dict[str, str]:
+        """Names that may be meant by a mistyped one -> the words of each."""
+        return {name: name for name in self.list_commands(ctx)}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, names = args[0], self.list_commands(ctx)
-        if name not in names and not name.startswith("-"):
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            names, path = self.paths(ctx), ctx.command_path
             near = difflib.get_close_matches(name, names, n=1)
-            path = ctx.command_path
-            hint = f"Did you mean `{path} {near[0]}`?" if near else f"`{path} --help` lists them."
+            hint = f"Did you mean `{path} {names[near[0]]}`?" if near else f"`{path} --help` lists them."
             raise click.UsageError(f"no command {name!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def lines(self, ctx: click.Context) -> dict[str, str]:
+        """Line of help of each command."""
+        found = dict[str, str]()
+        for name in self.list_commands(ctx):
+            if self.further is not None and name in self.further:
+                found[name] = self.further.line(name)
+            elif command := self.get_command(ctx, name):
+                found[name] = command.get_short_help_str(limit=1000)
+        return found
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        found = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found])
+            formatter.write_dl(list(self.lines(ctx).items()))
 
 
 def group(cls: type[Commands] = Commands, **settings: Any) -> Callable[[Callable[..., None]], Commands]:

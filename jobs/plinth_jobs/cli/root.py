@@ -1,9 +1,8 @@
-"""The group of commands, imported lazily, and the one place that turns errors into messages and exit codes."""
+"""`plinth` itself, and the one place that turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
 import gc
-import importlib
 import io
 import os
 import sys
@@ -14,165 +13,50 @@ import click
 from plinth import private
 from plinth.errors import EXTRAS, PlinthError, not_installed
 from plinth.text.terminal import visible
-from plinth_jobs.cli.options import Commands, PackagedFile, Settings, WorkspacePlace
-
-#: Section of the help, which is a folder of this package -> (title, command -> (module in it, one line of help)).
-SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
-    "start": (
-        "Set up and run",
-        {
-            "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
-            "check": ("check", "Evaluate a checklist of this workspace, with evidence."),
-            "recipe": ("recipe", "Check, print or describe a recipe."),
-            "gameday": ("gameday", "Play a fault in a rehearsal; verdict, signed record, page."),
-            "scale": ("scale", "Estimate a corpus of any size: core hours, bytes, money."),
-            "plan": ("plan", "Estimate a training run: parameters, FLOPs, time, memory."),
-            "run": ("run", "Run the pipeline, from sources to release."),
-            "cost": ("cost", "Show what was spent, on what, by whom; set limits."),
-            "gc": ("retention", "Show what storage costs by age; delete what nothing needs."),
-            "backup": ("backup", "Back up a workspace, restore one, prove that it can be."),
-            "up": ("run", "Serve Dagster, MLflow and the pages of the workspace."),
-            "pages": ("status", "Write the index of all pages: state, runs, links."),
-            "down": ("run", "Stop the servers that Plinth has started."),
-            "status": ("status", "List every asset: up to date, stale or not made."),
-            "report": ("status", "Write the results page of a candidate."),
-        },
-    ),
-    "corpus": (
-        "Corpus",
-        {
-            "source": ("source", "Estimate the value of a new source from a sample."),
-            "quarantine": ("quarantine", "List hits on lists of illegal content, without their text."),
-            "arpa": ("arpa", "Export an n-gram model as ARPA."),
-            "slices": ("slices", "Show the error rates of learned gates by slice."),
-            "policy": ("policy", "Compare another policy; show what learned rules remove."),
-            "limits": ("limits", "Fit limits and stop words by language from a bucket."),
-            "near": ("near", "Find documents similar to a text: copies, leaks, takedowns."),
-            "funnel": ("funnel", "Count documents and bytes through every stage, with reasons."),
-            "card": ("card", "Print the data card: text by bucket, its screening."),
-            "sample": ("sample", "Draw documents that a reason removed."),
-            "review": ("sample", "Label a sample, or summarise all labels."),
-            "label": ("sample", "Label one removed document good or bad."),
-            "explain": ("explain", "Trace one document through every stage."),
-            "trace": ("trace", "Find a text verbatim in the data, and the steps that saw it."),
-            "ledger": ("ledger", "Export one row per document for any query engine."),
-            "takedown": ("takedown", "Find everything that holds a text; remove it and prove it."),
-        },
-    ),
-    "tokens": (
-        "Tokens and mixture",
-        {
-            "tokenizer": ("tokenizer", "Show the tokenizer's audit, or the tokens of a text."),
-            "packing": ("packing", "Compare packings: padded, masked, dropped and cut tokens."),
-            "mixture": ("mixture", "Show the shares and epochs of every stream by phase."),
-        },
-    ),
-    "training": (
-        "Training",
-        {
-            "job": ("job", "Submit, inspect or cancel the job of a run."),
-            "timeline": ("timeline", "Write the page of a run: metrics, events, cost."),
-            "goodput": ("goodput", "Show where every rank-second of a run went."),
-            "sli": ("sli", "Show service-level indicators and error budgets of all runs."),
-            "roofline": ("roofline", "Name what bounds a run's steps, and what would help."),
-            "batch": ("batch", "List the documents of a training step."),
-            "replay": ("forensics", "Score a step's batch again, document by document."),
-            "blame": ("forensics", "Attribute the loss of a step to documents and sources."),
-            "checkpoint": ("checkpoint", "List and verify the checkpoints of a run."),
-            "federated": ("federated", "Average the weights of sites that share no text."),
-            "profile": ("profile", "Trace chosen steps of a run under way, for Perfetto."),
-            "audit": ("audit", "Prove that a resumed run equals the uninterrupted one."),
-        },
-    ),
-    "evaluation": (
-        "Evaluation",
-        {
-            "evaluation": ("evaluation", "Show bits per byte by slice, the worst documents and spans."),
-            "probes": ("probes", "List probes and their scores, explain an item, check a file."),
-            "fairness": ("fairness", "Show differences between groups, toxicity, and their drift."),
-            "exposure": ("exposure", "Show the canaries' exposure at the checkpoints of a run."),
-            "generate": ("generate", "Write what a model says after prompts."),
-            "drift": ("drift", "Show text on which the champion is no longer what it was."),
-            "compare": ("compare", "Compare two models, with intervals; write the page."),
-        },
-    ),
-    "experiment": (
-        "Experiments",
-        {
-            "experiment": ("experiment", "Compare arms of a recipe over seeds, with intervals."),
-            "scaling": ("scaling", "Fit a ladder of runs; foretell a larger one."),
-        },
-    ),
-    "operation": (
-        "Operation",
-        {
-            "metrics": ("metrics", "Serve metrics to Prometheus, or write them into a file."),
-            "alerts": ("alerts", "Write rules and routes of alerts; silence a planned stop."),
-            "dashboards": ("dashboards", "Write Grafana's dashboards."),
-            "retrospective": ("retrospective", "Write the page of the last week or month."),
-        },
-    ),
-    "release": (
-        "Release and provenance",
-        {
-            "keys": ("keys", "Make and change the root of trust: who signs as what."),
-            "gates": ("gates", "Sign, show or check the policy that a release must pass."),
-            "people": ("people", "Let MLflow ask for a login; make accounts."),
-            "approve": ("release", "Sign an approval of a candidate."),
-            "promote": ("release", "Release an approved candidate that passes its gates."),
-            "canary": ("canary", "Show how the canary compares; give it back."),
-            "rollback": ("release", "Return the release to the last good version."),
-            "mirror": ("release", "Make MLflow show what the signed history says."),
-            "verify": ("verify", "Verify every link from a model or asset to its sources."),
-            "papers": ("papers", "Show, write or sign the papers of a candidate or release."),
-            "provider": ("papers", "Sign what the provider of a release states of itself."),
-            "taint": ("taint", "Mark data or a model unfit; freeze all derived from it."),
-            "incident": ("incident", "Freeze promotions while an incident is open; its facts."),
-            "consumer": ("consumer", "Enrol services and models that use a release; their feed."),
-            "log": ("log", "List every decision and every refused one; prove the list."),
-            "impact": ("impact", "List all that came of a digest, source, document or commit."),
-            "restore": ("content", "Write the files of a manifest into a folder."),
-            "export": ("content", "Export DVC pointers, text, tokens or a model."),
-        },
-    ),
-}
-
-#: Command -> (module in this package, one line of help), in the order of the pipeline.
-COMMANDS = {
-    name: (f"{folder}.{module}", line)
-    for folder, (_, commands) in SECTIONS.items()
-    for name, (module, line) in commands.items()
-}
+from plinth_jobs.cli.nouns import COMMANDS, RENAMED, SECTIONS, Below
+from plinth_jobs.cli.options import Commands, PackagedFile, Settings, WorkspacePlace, examples
 
 SOFTWARE_ERROR = 70  # as in sysexits.h
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
-class Lazy(Commands):
-    """Lists commands without importing them; imports a command's module when it is called."""
+class Plinth(Commands):
+    """`plinth` itself: lists its commands in sections, and answers to the earlier name of a command."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+    further = Below("")
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"plinth_jobs.cli.{COMMANDS[name][0]}")
-        command: click.Command = getattr(module, name)
-        return command
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if words := RENAMED.get(args[0]):
+            click.echo(f"plinth {args[0]} is now: plinth {words}", err=True)
+            return super().resolve_command(ctx, [*words.split(), *args[1:]])
+        return super().resolve_command(ctx, args)
+
+    def paths(self, ctx: click.Context) -> dict[str, str]:
+        return super().paths(ctx) | RENAMED
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        widest = max(map(len, COMMANDS))
-        for title, commands in SECTIONS.values():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(widest), line) for name, (_, line) in commands.items()])
+        lines = self.lines(ctx)
+        sections = {title: [name for name in commands if name in lines] for title, commands in SECTIONS.items()}
+        sections["Other packages"] = [name for name in lines if name not in COMMANDS]
+        for title, names in sections.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(max(map(len, lines))), lines[name]) for name in names])
 
 
 @click.command(
-    cls=Lazy,
+    cls=Plinth,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start: `plinth doctor`, then `plinth run -r demo`, then `plinth up`.",
+    epilog=examples(
+        "plinth doctor",
+        "plinth run -r demo",
+        "plinth corpus funnel",
+        "plinth model compare champion latest",
+        "plinth up",
+    ),
 )
 @click.option(
     "-w",

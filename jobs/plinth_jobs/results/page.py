@@ -216,10 +216,10 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
     run, digest = about.run.stats["run_id"] if about.run else "", about.checkpoint.digest if about.checkpoint else ""
     rows: Sequence[tuple[str, str, object]] = [
         ("Dagster, MLflow and all pages in a browser", "plinth up", True),
-        ("the training run on one page", f"plinth timeline {run}", run),
-        ("the documents of a training step", f"plinth batch {run} 1", run),
+        ("the training run on one page", f"plinth run timeline {run}", run),
+        ("the documents of a training step", f"plinth run batch {run} 1", run),
         ("one document through every stage", "plinth explain URI", True),
-        ("the ledger as Parquet, for any query engine", "plinth ledger export ledger", recipe.mixture is None),
+        ("the ledger as Parquet, for any query engine", "plinth corpus ledger export ledger", recipe.mixture is None),
         ("every link back to the sources, every byte hashed", f"plinth verify {digest[:16]}", digest),
     ]
     commands = tuple(report.Next(what=what, command=f"{command} {at}") for what, command, there in rows if there)

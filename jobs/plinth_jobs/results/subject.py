@@ -62,7 +62,7 @@ def of_candidate(ctx: Context, recipe: Recipe, version: str) -> Subject:
             return _candidate(ctx, made)
     raise MissingError(
         f"no manifest of candidate {version} of {recipe.name} is in this workspace",
-        remedy="`plinth log` lists candidates; the workspace that registered it can write its page",
+        remedy="`plinth release log` lists candidates; the workspace that registered it can write its page",
     )
 
 

@@ -54,7 +54,9 @@ def drift(workspace: Path) -> dg.SensorDefinition:
         if seen != (context.cursor or ""):
             context.update_cursor(seen)
             for one in drifting:
-                record_failure(workspace, "", "drift", f"{in_words(one)}. Try: `plinth drift --propose continued.yaml`")
+                record_failure(
+                    workspace, "", "drift", f"{in_words(one)}. Try: `plinth model drift --propose continued.yaml`"
+                )
         return dg.SkipReason(f"{len(drifting)} of {len(found)} slices drift")
 
     return _drift

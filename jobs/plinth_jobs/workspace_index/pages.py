@@ -18,14 +18,14 @@ from plinth_jobs.results.subject import FILE as RESULTS
 KINDS: tuple[tuple[str, str, str], ...] = (
     ("Results", RESULTS.pattern, "plinth report"),
     ("Evaluation", r".+-evaluation\.html", "plinth run --select evaluation_page"),
-    ("Comparisons", r"comparison-.+\.html|.+-comparison\.html", "plinth compare A B"),
-    ("Canary", r".+-canary-\d+(-champion-\d+)?\.html", "plinth canary"),
+    ("Comparisons", r"comparison-.+\.html|.+-comparison\.html", "plinth model compare A B"),
+    ("Canary", r".+-canary-\d+(-champion-\d+)?\.html", "plinth release canary"),
     ("Experiments", r"experiment-.+\.html", "plinth experiment run FILE"),
-    ("Reviews", r"review-\d{4}-W?\d\d\.html", "plinth retrospective"),
-    ("Incidents", r"incident-\d+\.html", "plinth incident show --page"),
-    ("Game days", r"gameday-.+\.html", "plinth gameday NAME"),
-    ("Impact", r"impact-.+\.html", "plinth impact DIGEST"),
-    ("Runs", "", "plinth timeline latest"),
+    ("Reviews", r"review-\d{4}-W?\d\d\.html", "plinth ops retrospective"),
+    ("Incidents", r"incident-\d+\.html", "plinth ops incident show --page"),
+    ("Game days", r"gameday-.+\.html", "plinth ops gameday NAME"),
+    ("Impact", r"impact-.+\.html", "plinth release impact DIGEST"),
+    ("Runs", "", "plinth run timeline latest"),
 )
 OTHER = "Other pages"
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)

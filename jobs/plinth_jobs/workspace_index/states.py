@@ -137,10 +137,10 @@ def _budgets(ctx: Context) -> StateTile:
     settings = parameters.load(ctx.workspace)
     place, known = parameters.ledger_place(ctx.workspace, settings), parameters.settings_file(ctx.workspace).exists()
     if not known and "://" not in place and not Path(place).exists():
-        return StateTile(label="Budgets", value="none set", note="plinth cost limit WHOSE AMOUNT")
+        return StateTile(label="Budgets", value="none set", note="plinth ops cost limit WHOSE AMOUNT")
     counted = [(limit, used) for limit, used in Ledger(place).limits(time.time()) if limit.amount is not None]
     if not counted:
-        return StateTile(label="Budgets", value="no limit set", note="plinth cost limit WHOSE AMOUNT")
+        return StateTile(label="Budgets", value="no limit set", note="plinth ops cost limit WHOSE AMOUNT")
     shares = {limit.text: used / limit.amount if limit.amount else float(used > 0) for limit, used in counted}
     text, share = max(shares.items(), key=lambda each: each[1])
     used = next(used for limit, used in counted if limit.text == text)

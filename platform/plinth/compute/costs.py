@@ -1,5 +1,5 @@
 """What the tasks of a stage cost: CPU time, operations of the store, bytes. Recorded beside the results for `plinth
-scale`, and part of no identity.
+corpus scale`, and part of no identity.
 
 CPU time is that of the worker and of the processes it started. Bytes read are those that the worker asked the system
 for; what it maps into memory is not among them.

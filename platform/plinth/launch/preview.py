@@ -22,6 +22,6 @@ def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Pat
         raise LaunchError(
             f"the launcher {launch.kind} has no manifest",
             expected="training.launch.kind slurm or kubernetes, or an installed launcher that shows its request",
-            remedy="`plinth job submit RUN` starts it",
+            remedy="`plinth run job submit RUN` starts it",
         )
     return kind.preview(launch, grace_s, command, directory.absolute(), log.absolute())

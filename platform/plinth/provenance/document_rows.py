@@ -76,7 +76,7 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
         f"no document {target!r}",
         found=_near(ctx, buckets, target) if buckets else "no documents in this workspace",
         expected="an id of 32 hexadecimal digits, or a whole URI",
-        remedy="ids stand in `plinth batch`; a URI must be as its source gives it",
+        remedy="`plinth run batch RUN STEP` lists ids; a URI must be as its source gives it",
     )
 
 

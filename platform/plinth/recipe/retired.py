@@ -44,8 +44,8 @@ ADVICE = {
     "tokens / tokens of a step",
     "training.length_schedule": "write `changes: [{from_step: …, sequence_tokens: …}]`; tokens become step 1 + "
     "tokens / tokens of a step",
-    "training.amendments": "write `changes: [{from_step: …, reason: …, …}]`; `plinth timeline` shows the step that the "
-    "run has reached",
+    "training.amendments": "write `changes: [{from_step: …, reason: …, …}]`; `plinth run timeline` shows the step that "
+    "the run has reached",
     "minhash.target_recall": "write `bands` and `rows`: more bands find more pairs",
     "licence.permitted": "write `corpus.permitted_licences`",
     "licence.uses": "write `corpus.uses`",
@@ -80,7 +80,7 @@ ADVICE = {
     "validation.slices": "leave it out: all slices are measured",
     "optimizer.decay_shape": "write `schedule: wsd-sqrt`",
     "checkpoints.mode": "leave it out: training goes on while another process writes",
-    "language.allowed": "compare `language.label` in a rule of the policy: `language.label not in [\"en\", \"de\"]`",
+    "language.allowed": 'compare `language.label` in a rule of the policy: `language.label not in ["en", "de"]`',
     "kind": "leave it out: the name of the set says what it is",
     "illegal.disguised": "write `corpus.illegal.disguised`: the gate finds them",
     "minhash.shingle_characters": "write `preset: nemo`, or `shingle_words`: without spaces a character is a word",

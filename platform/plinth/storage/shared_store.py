@@ -79,7 +79,8 @@ class SharedStore(CachedStore):
             f"{doing} works on the files of a store",
             found=f"the shared workspace {self.workspace_uri}",
             expected="a workspace that is a folder",
-            remedy=f"`plinth restore DIGEST DIRECTORY` writes a manifest's files; blobs are in {self.objects.uri}",
+            remedy=f"`plinth export restore DIGEST DIRECTORY` writes a manifest's files; blobs are in "
+            f"{self.objects.uri}",
         )
 
     def has(self, blob: Blob) -> bool:

@@ -22,7 +22,7 @@ audit/       signed entries of every decision and every refused one, numbered
 providers/   signed statements of providers about releases, numbered
 feed/        signed entries of what consumers must learn, numbered
 consumers/   signed enrolments of services and fine-tuned models
-impact/      the links between all manifests, for `plinth impact`; made again when it is lost
+impact/      the links between all manifests, for `plinth release impact`; made again when it is lost
 mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     databases and logs of Dagster
 gamedays/    signed records of game days, numbered
@@ -33,7 +33,7 @@ assets.jsonl arrivals of sources, checks and publications of assets, with their 
 pins/        manifests that are kept although nothing else needs them, with who asked for it
 retention/   what nothing needed when somebody looked last; of a shared workspace, what each machine's own records name
 launch/      how often jobs were submitted to each launcher
-costs/       what the last making of each asset cost, for `plinth scale`
+costs/       what the last making of each asset cost, for `plinth corpus scale`
 input/       where recipes look for relative source paths (the demo's harvest lands here)
 tmp/         staging; may be deleted whenever nothing runs
 

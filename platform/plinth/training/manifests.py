@@ -118,7 +118,7 @@ def committed_step(config: RunConfig, number: int | None = None) -> int:
         raise MissingError(
             f"run {config.run_id} has no checkpoint {number or ''}".rstrip(),
             found=", ".join(str(step) for step in known) or "none",
-            remedy="`plinth checkpoint list RUN` shows those that are kept",
+            remedy="`plinth run checkpoint list RUN` shows those that are kept",
         )
     return chosen
 

@@ -24,7 +24,7 @@ def require_finite(config: RunConfig, measured: Measured) -> None:
         found=f"loss {measured.loss}, gradient norm {measured.grad_norm}",
         expected="finite numbers",
         remedy="turn training.guard on, lower optimizer.lr, lengthen the warm-up, or look at the batch: "
-        "`plinth blame RUN STEP`",
+        "`plinth run blame RUN STEP`",
     )
 
 
@@ -35,6 +35,6 @@ def stopped(made: Intervention) -> TrainingError:
         f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),
         found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else "") + rows,
         expected=f"at most {made.threshold:g}",
-        remedy=f"`plinth blame RUN {made.first}` names documents and sources; then change the data, optimizer.lr or "
-        "training.guard. The last committed checkpoint is intact",
+        remedy=f"`plinth run blame RUN {made.first}` names documents and sources; then change the data, optimizer.lr "
+        "or training.guard. The last committed checkpoint is intact",
     )

@@ -256,7 +256,7 @@ class SignedLog(RecordForm):
                     f"{objects.where(name)} is not a signed record",
                     expected="a number as its name",
                     remedy=f"move it out of {self.name}/; a mark of version 0.3 is stated again with "
-                    "`plinth taint mark TARGET --by PERSON --reason TEXT`",
+                    "`plinth release taint mark TARGET --by PERSON --reason TEXT`",
                 )
         for number, name in enumerate(sorted(names, key=lambda each: int(each.removesuffix(".json"))), start=1):
             if name != _file(number):

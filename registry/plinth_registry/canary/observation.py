@@ -60,7 +60,7 @@ class CanaryStatus(Frozen):
         if self.trial.decision == "return":
             return "it is given back"
         if self.trial.decision == "promote":
-            promote = f"`plinth promote {self.candidate_version} --by PERSON --reason TEXT`"
+            promote = f"`plinth release promote {self.candidate_version} --by PERSON --reason TEXT`"
             return f"it may become champion: {promote} judges its gates again"
         open_ = [one.name for one in self.trial.streams if one.role != "guard" and one.decision == "continue"]
         waits = f"undecided: {', '.join(open_)}" if open_ else f"nothing signed decides: {self.missing}"

@@ -80,7 +80,7 @@ CHECKS = (
     ),
     Check(
         "release-head", "the head of the releases verifies and is signed every day", "release",
-        ("readiness", "incident", "security"), "`plinth up` signs it daily, `plinth mirror` once", head_fresh,
+        ("readiness", "incident", "security"), "`plinth up` signs it daily, `plinth release mirror` once", head_fresh,
     ),
     Check(
         "seals", "every published asset was published by a worker of this workspace", "security", ("security",),

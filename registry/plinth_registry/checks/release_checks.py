@@ -113,24 +113,24 @@ CHECKS = (
     ),
     Check(
         "champion", "the champion verifies and is not marked", "release", ("readiness", "incident"),
-        "`plinth rollback --by PERSON --reason TEXT`", champion_holds,
+        "`plinth release rollback --by PERSON --reason TEXT`", champion_holds,
     ),
     Check(
         "way-back", "there is a good version to return to", "release", ("readiness", "incident"),
-        "release a second version; until then only `plinth rollback --withdraw --by PERSON --reason TEXT` takes back a "
-        "bad one",
+        "release a second version; until then only `plinth release rollback --withdraw --by PERSON --reason TEXT` "
+        "takes back a bad one",
         way_back,
     ),
     Check(
         "consumers", "every user of the champion is enrolled with an owner", "release", ("readiness", "incident"),
-        "`plinth consumer add NAME --owner PERSON --model RELEASE`", consumers_known,
+        "`plinth release consumer add NAME --owner PERSON --model RELEASE`", consumers_known,
     ),
     Check(
         "marks", "no mark of unfit data or models stands", "compliance", ("incident",),
-        "`plinth impact TARGET` lists what came of it", nothing_marked,
+        "`plinth release impact TARGET` lists what came of it", nothing_marked,
     ),
     Check(
         "no-incident", "no incident is open", "on-call", ("preproduction", "readiness"),
-        "`plinth incident show`; `plinth incident close --reason TEXT`", no_incident,
+        "`plinth ops incident show`; `plinth ops incident close --reason TEXT`", no_incident,
     ),
 )  # fmt: skip

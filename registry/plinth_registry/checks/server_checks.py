@@ -68,7 +68,7 @@ def _serving() -> Iterator[tuple[int, Path]]:
 CHECKS = (
     Check(
         "mlflow-login", "an MLflow that other machines reach asks for a login", "security",
-        ("readiness", "security"), "`plinth people login`, or the reverse proxy of infra/oidc/mlflow.conf",
+        ("readiness", "security"), "`plinth ops people login`, or the reverse proxy of infra/oidc/mlflow.conf",
         behind_login,
     ),
     Check(

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from plinth import fingerprint
+from plinth.entry_points import not_here
 from plinth.errors import RecipeError
 from plinth.evaluation.gate import GATES, Gate, GateVerdict
-from plinth.extensions import not_here
 from plinth.records import Frozen
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.people import APPROVALS

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, create_model, field_validator, model_validator
 
+from plinth.entry_points import absent
 from plinth.evaluation.gate import GATES, Gate
-from plinth.extensions import absent
 from plinth.operation.indicators import INDICATORS, Objectives
 from plinth.records import Frozen
 from plinth.training.forensics.proof import ToleranceClass
@@ -132,7 +132,7 @@ class ErrorBudgetPolicy(Frozen):
     indicators: tuple[str, ...] = Field(
         ("job success", "checkpoint age", "restore time"),
         min_length=1,
-        description="Error budgets of which some must be left, by the names of `plinth sli`.",
+        description="Error budgets of which some must be left, by the names of `plinth ops sli`.",
     )
     required: tuple[str, ...] = Field(
         ("job success",), description="Those that must have been measured; others may have had no occasion."

@@ -102,7 +102,7 @@ def _database(workspace: Workspace) -> Path:
 
 def _require_person(workspace: Workspace, person: str) -> None:
     if settings.load(workspace) is None:
-        raise RegistryError("this workspace's MLflow server asks for no login", remedy="`plinth people login`")
+        raise RegistryError("this workspace's MLflow server asks for no login", remedy="`plinth ops people login`")
     if person == settings.ACCOUNT:
         raise RegistryError(f"{person} is the account of Plinth itself", expected="the name of a person")
 

@@ -64,7 +64,7 @@ def load(workspace: Workspace) -> LoginSettings | None:
         raise SignatureError(
             f"the settings of the login are damaged: {path}",
             found=error,
-            remedy="write them with `plinth people login`",
+            remedy="write them with `plinth ops people login`",
         ) from error
 
 
@@ -134,7 +134,7 @@ def password(workspace: Workspace) -> str:
     if not known:
         raise SignatureError(
             f"no password of {ACCOUNT} in {folder(workspace) / AUTH}",
-            remedy="restore the file, or move the folder away and run `plinth people login`",
+            remedy="restore the file, or move the folder away and run `plinth ops people login`",
         )
     return known
 

@@ -107,7 +107,7 @@ def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | N
     raise GateError(
         f"the papers of {made.subject.name} are not signed",
         expected="a statement of compliance over these papers: the gate policy says `papers: signed`",
-        remedy=f"read them, then: `plinth papers {made.subject.name} --sign`",
+        remedy=f"read them, then: `plinth release papers {made.subject.name} --sign`",
     )
 
 

@@ -1,4 +1,4 @@
-"""`plinth alerts list`: every alert has a row of its own."""
+"""`plinth ops alerts list`: every alert has a row of its own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 def test_no_two_rows_are_equal(plinth: Callable[..., Any], tmp_path: Path) -> None:
     """An alert of an absent metric says of which one."""
-    every = json.loads(plinth("-w", tmp_path, "alerts", "list", "--json").out)
-    shown = plinth("-w", tmp_path, "alerts", "list").out.splitlines()
+    every = json.loads(plinth("-w", tmp_path, "ops", "alerts", "list", "--json").out)
+    shown = plinth("-w", tmp_path, "ops", "alerts", "list").out.splitlines()
     rows = [re.split(r"\s{2,}", line.strip()) for line in shown if "docs/runbooks/" in line]
     assert len(rows) == len(every)
     assert len({tuple(row) for row in rows}) == len(every)

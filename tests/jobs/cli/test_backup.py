@@ -1,4 +1,4 @@
-"""`plinth backup` as a command: its JSON, its exit codes, and the account that it needs."""
+"""`plinth ops backup` as a command: its JSON, its exit codes, and the account that it needs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def test_a_workspace_is_backed_up_proved_and_restored(
 ) -> None:
     fill(Context(Workspace(tmp_path / "workspace").ensure()))
     place, workspace = str(tmp_path / "backups"), str(tmp_path / "workspace")
-    assert call(["-w", workspace, "backup", "to", place, "--json"]) == 0
+    assert call(["-w", workspace, "ops", "backup", "to", place, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["databases"], made["to be made again"]) == (1, 1)
-    assert call(["backup", "list", place, "--json"]) == 0
+    assert call(["ops", "backup", "list", place, "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == [made["name"]]
-    assert call(["-w", workspace, "backup", "drill", place, "--json"]) == 0
+    assert call(["-w", workspace, "ops", "backup", "drill", place, "--json"]) == 0
     assert all(row["passed"] for row in json.loads(capsys.readouterr().out))
-    assert call(["-w", str(tmp_path / "new"), "backup", "restore", place]) == 0
+    assert call(["-w", str(tmp_path / "new"), "ops", "backup", "restore", place]) == 0
     assert "1 blob is made again by `plinth run`" in capsys.readouterr().out
     assert (tmp_path / "new" / "releases" / "head").exists()
-    assert call(["-w", workspace, "backup", "restore", place]) == 5
+    assert call(["-w", workspace, "ops", "backup", "restore", place]) == 5
     assert "is not empty" in capsys.readouterr().err
     (tmp_path / "workspace" / "taint" / "00001.json").unlink()
-    assert call(["-w", workspace, "backup", "drill", place]) == 1
-    assert call(["backup", "list", str(tmp_path / "nothing")]) == 3
+    assert call(["-w", workspace, "ops", "backup", "drill", place]) == 1
+    assert call(["ops", "backup", "list", str(tmp_path / "nothing")]) == 3
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`plinth batch` says which documents a step saw, and that agrees with the tokens the trainer would load."""
+"""`plinth run batch` says which documents a step saw, and that agrees with the tokens the trainer would load."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_documents_of_a_step_are_those_whose_tokens_it_loads(
     plinth: Plinth, prepared: tuple[Context, config.RunConfig]
 ) -> None:
     ctx, run = prepared
-    found = json.loads(plinth("batch", "latest", "2", "--json").out)
+    found = json.loads(plinth("run", "batch", "latest", "2", "--json").out)
     assert (found["run"], found["step"]) == (run.run_id, 2)
     assert [each["row"] for each in found["sequences"]] == list(range(16))
     assert {each["bucket"] for each in found["sequences"]} == {"code", "web"}
@@ -99,13 +99,13 @@ def test_documents_of_a_step_are_those_whose_tokens_it_loads(
 def test_steps_of_one_epoch_do_not_overlap(plinth: Plinth, prepared: tuple[Context, config.RunConfig]) -> None:
     seen = []
     for step in range(1, 5):
-        for each in json.loads(plinth("batch", "latest", step, "--json").out)["sequences"]:
+        for each in json.loads(plinth("run", "batch", "latest", step, "--json").out)["sequences"]:
             seen.append((each["bucket"], each["epoch"], each["sequence"]))
     assert len(seen) == len(set(seen)) == 64
 
 
 def test_a_person_sees_a_table(plinth: Plinth, prepared: tuple[Context, config.RunConfig]) -> None:
-    outcome = plinth("batch", prepared[1].run_id[:9], "1")
+    outcome = plinth("run", "batch", prepared[1].run_id[:9], "1")
     assert outcome.code == 0
     assert f"{prepared[1].run_id} step 1: 16 sequences (code 4, web 12)" in outcome.out
     assert "web://" in outcome.out
@@ -118,7 +118,7 @@ def test_a_person_sees_a_table(plinth: Plinth, prepared: tuple[Context, config.R
 def test_what_is_not_there_is_named(
     plinth: Plinth, prepared: tuple[Context, config.RunConfig], run: str, step: int, message: str
 ) -> None:
-    outcome = plinth("batch", run, step)
+    outcome = plinth("run", "batch", run, step)
     assert outcome.code in (2, 3)
     assert message in outcome.err
 
@@ -126,17 +126,17 @@ def test_what_is_not_there_is_named(
 def test_two_runs_of_one_beginning(plinth: Plinth, prepared: tuple[Context, config.RunConfig]) -> None:
     run = prepared[1]
     config.write(run.model_copy(update={"run_id": "small-other"}))
-    outcome = plinth("batch", "small", "1")
+    outcome = plinth("run", "batch", "small", "1")
     assert outcome.code == 3
     assert "more than one run begins with 'small'" in outcome.err
-    assert plinth("batch", "small-other", "1").code == 0
+    assert plinth("run", "batch", "small-other", "1").code == 0
 
 
 @pytest.mark.exhaustive
 def test_a_private_run_is_listed_as_it_is_drawn(
     plinth: Plinth, prepared: tuple[Context, config.RunConfig], own_trust: Path
 ) -> None:
-    """By `plinth batch` as the trainer loads it; from a document to its steps too; without the key by nobody."""
+    """By `plinth run batch` as the trainer loads it; from a document to its steps too; without the key by nobody."""
     ctx, plain = prepared
     mixed, trained = ctx.refs.load(plain.mixture), ctx.refs.load(plain.tokenizer)
     cut = {bucket: ctx.refs.load(digest) for bucket, digest in plain.shards.items()}
@@ -153,7 +153,7 @@ def test_a_private_run_is_listed_as_it_is_drawn(
     readers = {b: ShardReader(ctx.store, cut[b]) for b in cut}
     seen = []
     for step, micro in enumerate(loaded, 1):
-        told = json.loads(plinth("batch", run.run_id, step, "--json").out)
+        told = json.loads(plinth("run", "batch", run.run_id, step, "--json").out)
         listed = told["sequences"]
         assert told["tokens"] == len(listed) * SEQUENCE
         tokens = [readers[one["bucket"]].read(one["sequence"] * SEQUENCE, SEQUENCE + 1).tolist() for one in listed]
@@ -166,7 +166,7 @@ def test_a_private_run_is_listed_as_it_is_drawn(
     assert {use.step for use in uses} == {step for step, own in enumerate(seen) if document in own}
     assert "key=" not in repr(run.draws)
     secret.path_of(ctx.workspace, run.run_id).unlink()
-    outcome = plinth("batch", run.run_id, "1")
+    outcome = plinth("run", "batch", run.run_id, "1")
     assert outcome.code == 8
     assert "the privacy key of run" in outcome.err
     spent = Training.model_validate({**settings, "privacy": Privacy(epsilon=0.1, delta=1e-3, noise_multiplier=1.0)})
@@ -176,6 +176,6 @@ def test_a_private_run_is_listed_as_it_is_drawn(
 
 def test_no_run_yet(plinth: Plinth, tmp_path: Path) -> None:
     Workspace(tmp_path / "workspace").ensure()
-    outcome = plinth("batch", "latest", "1")
+    outcome = plinth("run", "batch", "latest", "1")
     assert outcome.code == 3
     assert "no run in this workspace" in outcome.err

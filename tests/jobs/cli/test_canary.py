@@ -1,4 +1,4 @@
-"""`plinth canary` on the command line."""
+"""`plinth release canary` on the command line."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def ctx(tmp_path: Path) -> Context:
 
 
 def test_the_status_says_what_is_missing_and_what_decides(plinth: Plinth, ctx: Context) -> None:
-    assert plinth("canary", "-r", RECIPE).code == 8  # nobody has signed what counts as worse
+    assert plinth("release", "canary", "-r", RECIPE).code == 8  # nobody has signed what counts as worse
     given = small_policy(load(RECIPE).required_release().name).model_dump()
     feeds = {"x[red]\x1b[31m": {"lines": "metrics"}}
     policy.sign(ctx, policy.gate_policy(given | {"trial": {"feeds": feeds}}))
-    shown = plinth("canary", "-r", RECIPE).out
+    shown = plinth("release", "canary", "-r", RECIPE).out
     assert "version 2 beside champion 1" in shown
     assert "not paired: nothing of at least 100 documents or templates is signed for both" in shown
     assert "x[red]" in shown
     assert "\x1b" not in shown
-    found = json.loads(plinth("canary", "-r", RECIPE, "--json").out)
+    found = json.loads(plinth("release", "canary", "-r", RECIPE, "--json").out)
     assert (found["canary"], found["champion"], found["trial"]["decision"]) == ("2", "1", "continue")
 
 
 @pytest.mark.parametrize("wrong", [("--return",), ("--return", "--by", "ada"), ("--judge", "--return")])
 def test_a_return_is_somebodys_with_a_reason(plinth: Plinth, ctx: Context, wrong: tuple[str, ...]) -> None:
-    assert plinth("canary", "-r", RECIPE, *wrong).code == 2
+    assert plinth("release", "canary", "-r", RECIPE, *wrong).code == 2

@@ -1,4 +1,4 @@
-"""`plinth checkpoint`: what is committed is listed with its layout; a changed byte is named."""
+"""`plinth run checkpoint`: what is committed is listed with its layout; a changed byte is named."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def run(tmp_path: Path) -> configuration.RunConfig:
 
 
 def test_list_tells_steps_and_layouts(plinth: Plinth, run: configuration.RunConfig) -> None:
-    shown = plinth("checkpoint", "list", "latest", "-w", run.workspace)
+    shown = plinth("run", "checkpoint", "list", "latest", "-w", run.workspace)
     assert shown.code == 0
     assert "4 ranks, ZeRO 1, pipeline 2" in shown.out
     assert "1 rank, ZeRO 1" in shown.out
-    rows = json.loads(plinth("checkpoint", "list", "demo", "-w", run.workspace, "--json").out)
+    rows = json.loads(plinth("run", "checkpoint", "list", "demo", "-w", run.workspace, "--json").out)
     assert [(row["step"], row["tokens"], row["layout"]["ranks"], row["uploaded"]) for row in rows] == [
         (3, 768, 4, False),
         (6, 1536, 1, False),
@@ -75,16 +75,16 @@ def test_list_tells_steps_and_layouts(plinth: Plinth, run: configuration.RunConf
 
 
 def test_verify_names_the_changed_file(plinth: Plinth, run: configuration.RunConfig) -> None:
-    assert plinth("checkpoint", "verify", "latest", "-w", run.workspace).code == 0
+    assert plinth("run", "checkpoint", "verify", "latest", "-w", run.workspace).code == 0
     (checkpoint.path(run.directory, 3) / "engine" / "rank-00000.safetensors").write_bytes(bytes(99) + b"x")
-    told = plinth("checkpoint", "verify", "latest", "-w", run.workspace)
+    told = plinth("run", "checkpoint", "verify", "latest", "-w", run.workspace)
     assert told.code == 1
     assert "step 3: refused" in told.out
     assert "engine/rank-00000.safetensors has changed" in told.out
     assert "step 6: intact" in told.out
-    one = plinth("checkpoint", "verify", "latest", "6", "-w", run.workspace, "--json")
+    one = plinth("run", "checkpoint", "verify", "latest", "6", "-w", run.workspace, "--json")
     assert (one.code, json.loads(one.out)) == (0, [{"step": 6, "intact": True, "reason": ""}])
-    missing = plinth("checkpoint", "verify", "latest", "5", "-w", run.workspace)
+    missing = plinth("run", "checkpoint", "verify", "latest", "5", "-w", run.workspace)
     assert missing.code == 1
     assert "step 5: refused" in missing.out
 

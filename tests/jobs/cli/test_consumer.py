@@ -1,4 +1,5 @@
-"""`plinth consumer` and `plinth taint` on the command line; the sensor that sends the feed and alarms."""
+"""`plinth release consumer` and `plinth release taint` on the command line; the sensor that sends the feed and
+alarms."""
 
 from __future__ import annotations
 
@@ -37,45 +38,45 @@ def ctx(tmp_path: Path) -> Context:
 
 def test_a_service_is_enrolled_listed_and_removed(plinth: Plinth, ctx: Context) -> None:
     given = ("--owner", "search@example.org", "--model", "demo@champion", "--webhook", "https://search.example/hook")
-    made = json.loads(plinth("consumer", "add", "search", *given, "--canary", "--json").out)
+    made = json.loads(plinth("release", "consumer", "add", "search", *given, "--canary", "--json").out)
     assert (made["model"], made["canary"], len(made["secret"])) == ("demo", True, 64)
-    (listed,) = json.loads(plinth("consumer", "list", "--json").out)
+    (listed,) = json.loads(plinth("release", "consumer", "list", "--json").out)
     assert (listed["version"], listed["after_release_s"]) == ("1", None)
     assert "secret" not in listed
-    assert "search@example.org" in plinth("consumer", "list").out
-    assert plinth("consumer", "remove", "search").code == 0
-    assert json.loads(plinth("consumer", "list", "--json").out) == []
-    assert plinth("consumer", "remove", "search").code == 3
+    assert "search@example.org" in plinth("release", "consumer", "list").out
+    assert plinth("release", "consumer", "remove", "search").code == 0
+    assert json.loads(plinth("release", "consumer", "list", "--json").out) == []
+    assert plinth("release", "consumer", "remove", "search").code == 3
 
 
 def test_wrong_values_are_usage(plinth: Plinth, ctx: Context) -> None:
-    outcome = plinth("consumer", "add", "search", "--owner", "nobody", "--model", "demo")
+    outcome = plinth("release", "consumer", "add", "search", "--owner", "nobody", "--model", "demo")
     assert outcome.code == 2
     assert "owner" in outcome.err
-    assert plinth("consumer", "add", "search", "--owner", "a@example.org").code == 3
-    assert plinth("consumer", "add", "search", "--owner", "a@example.org", "--model", "other").code == 3
+    assert plinth("release", "consumer", "add", "search", "--owner", "a@example.org").code == 3
+    assert plinth("release", "consumer", "add", "search", "--owner", "a@example.org", "--model", "other").code == 3
 
 
 def test_marks_are_listed_and_the_feed_is_shown(plinth: Plinth, ctx: Context) -> None:
     target = ctx.refs.current("notes/curated").digest
     taint.mark(ctx, target, "ada\x1b[31m", "because")
     feed.catch_up(ctx)
-    shown = plinth("taint", "list").out
+    shown = plinth("release", "taint", "list").out
     assert "stands" in shown
     assert "\x1b" not in shown
-    (first, second) = json.loads(plinth("consumer", "feed", "--json").out)
+    (first, second) = json.loads(plinth("release", "consumer", "feed", "--json").out)
     assert (first["event"], first["versions"], second["event"]) == ("tainted", ["demo/1"], "champion")
-    assert len(json.loads(plinth("consumer", "feed", "--after", "1", "--json").out)) == 1
+    assert len(json.loads(plinth("release", "consumer", "feed", "--after", "1", "--json").out)) == 1
     (ctx.workspace.root / "feed" / "00001.json").unlink()
-    assert plinth("consumer", "feed").code == 8
+    assert plinth("release", "consumer", "feed").code == 8
 
 
 def test_the_first_argument_of_taint_may_be_a_target(plinth: Plinth, ctx: Context) -> None:
-    outcome = plinth("taint", "nothing-here", "--by", "ada", "--reason", "because")
+    outcome = plinth("release", "taint", "nothing-here", "--by", "ada", "--reason", "because")
     assert outcome.code == 3
     assert "nothing was made of 'nothing-here'" in outcome.err
-    assert "lift" in plinth("taint", "--help").out
-    assert plinth("taint", "lift", "00000000", "--by", "ada", "--reason", "because").code == 3
+    assert "lift" in plinth("release", "taint", "--help").out
+    assert plinth("release", "taint", "lift", "00000000", "--by", "ada", "--reason", "because").code == 3
 
 
 def test_the_sensor_alarms_once_and_shows_marks_on_assets(ctx: Context) -> None:

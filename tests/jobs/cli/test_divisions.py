@@ -1,4 +1,4 @@
-"""`plinth plan --devices`: divisions ranked."""
+"""`plinth run plan --devices`: divisions ranked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def test_divisions_from_the_command_line() -> None:
 
 
 def test_a_fleet_that_the_run_cannot_use_is_refused_with_one_that_it_can() -> None:
-    refused = CliRunner().invoke(cli, ["plan", "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "512xH200"])
+    refused = CliRunner().invoke(
+        cli, ["run", "plan", "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "512xH200"]
+    )
     assert isinstance(refused.exception, RequestError)
     assert "batches of 4 sequences of 512 tokens, 2 layers, 4 heads" in str(refused.exception)
     assert "32 devices can be used" in str(refused.exception)

@@ -146,11 +146,13 @@ def test_extensions_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: p
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 2.0\n")
     points = "[plinth.annotators]\nshout = acme_nothing:SHOUT\n[plinth.annotator]\nwhisper = acme:WHISPER\n"
+    points += "[plinth.commands]\nstatus = acme:STATUS\n"
     (info / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = {finding.name: finding for finding in machine.extensions()}
     assert found["annotator shout"].state == "warn"
     assert "the annotator 'shout' of acme 2.0 cannot be imported: ModuleNotFoundError" in found["annotator shout"].found
     assert "repair or uninstall acme" in found["annotator shout"].advice
+    assert "`plinth status` of acme 2.0 is a command of Plinth already" in found["command status"].found
     assert found["plinth.annotator whisper"].state == "warn"
     assert "no such group; name one of plinth.annotators, plinth.readers" in found["plinth.annotator whisper"].advice

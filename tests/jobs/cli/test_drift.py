@@ -1,4 +1,4 @@
-"""`plinth drift`: what the last look found, in words and JSON; a recipe that goes on from the champion."""
+"""`plinth model drift`: what the last look found, in words and JSON; a recipe that goes on from the champion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def looked(root: Path, *slices: Any) -> None:
 def test_what_drifts_is_shown_and_a_recipe_proposed(plinth: Any, tmp_path: Path) -> None:
     looked(tmp_path, drifting("web"), drifting("prose").model_copy(update={"drifts": False}))
     target = tmp_path / "continued.yaml"
-    done = plinth("-w", tmp_path, "drift", "-r", RECIPE, "--propose", target)
+    done = plinth("-w", tmp_path, "model", "drift", "-r", RECIPE, "--propose", target)
     assert done.code == 0, done.err
     assert "drifts since look 2" in done.out
     assert "such as https://a.example/1" in done.out
@@ -31,15 +31,15 @@ def test_what_drifts_is_shown_and_a_recipe_proposed(plinth: Any, tmp_path: Path)
     assert made.training.initial is not None
     assert made.training.initial.release == "tiny@champion"
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())  # nothing has started
-    shown = json.loads(plinth("-w", tmp_path, "drift", "-r", RECIPE, "--json").out)
+    shown = json.loads(plinth("-w", tmp_path, "model", "drift", "-r", RECIPE, "--json").out)
     assert [one["drifts"] for one in shown["slices"]] == [True, False]
 
 
 def test_without_drift_or_a_look_nothing_is_proposed(plinth: Any, tmp_path: Path) -> None:
     Workspace(tmp_path).ensure()
-    unseen = plinth("-w", tmp_path, "drift", "-r", RECIPE)
-    assert (unseen.code, "plinth drift --score" in unseen.err) == (3, True)
+    unseen = plinth("-w", tmp_path, "model", "drift", "-r", RECIPE)
+    assert (unseen.code, "plinth model drift --score" in unseen.err) == (3, True)
     looked(tmp_path, drifting("web").model_copy(update={"drifts": False}))
-    refused = plinth("-w", tmp_path, "drift", "-r", RECIPE, "--propose", tmp_path / "x.yaml")
+    refused = plinth("-w", tmp_path, "model", "drift", "-r", RECIPE, "--propose", tmp_path / "x.yaml")
     assert (refused.code, "No slice drifts." in refused.out) == (3, True)
     assert not (tmp_path / "x.yaml").exists()

@@ -1,4 +1,4 @@
-"""`plinth exposure`: real checkpoints of a run that planted canaries, each with the copies that it has seen."""
+"""`plinth model exposure`: real checkpoints of a run that planted canaries, each with the copies that it has seen."""
 
 from __future__ import annotations
 
@@ -133,15 +133,17 @@ def test_every_kept_checkpoint_with_the_copies_that_it_has_seen(
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(ModelEngine, "__enter__", never)
-    assert json.loads(plinth("exposure", f"told:{STEPS[1]}", "-w", ctx.workspace.root, "--json").out) == [found[1]]
+    assert json.loads(plinth("model", "exposure", f"told:{STEPS[1]}", "-w", ctx.workspace.root, "--json").out) == [
+        found[1]
+    ]
     shown = plinth(*command).out
     assert all(str(step) in shown for step in STEPS)
     assert all(f"{one['p_value']:.2g}" in shown for one in found)
-    absent = plinth("exposure", "told:7", "-w", ctx.workspace.root)
+    absent = plinth("model", "exposure", "told:7", "-w", ctx.workspace.root)
     assert (absent.code, "checkpoints of steps 50, 200" in absent.err) == (3, True)
 
 
 def test_a_run_without_canaries_is_named(plinth: Callable[..., Any], planted: Planted) -> None:
     configuration.write(planted.run.model_copy(update={"provenance": {}}))
-    shown = plinth("exposure", "told", "-w", planted.ctx.workspace.root)
+    shown = plinth("model", "exposure", "told", "-w", planted.ctx.workspace.root)
     assert (shown.code, "has no canaries" in shown.err) == (3, True)

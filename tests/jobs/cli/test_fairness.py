@@ -1,4 +1,4 @@
-"""`plinth fairness`: which group is favoured, by how much, whether it is found, and what has moved since."""
+"""`plinth model fairness`: which group is favoured, by how much, whether it is found, and what has moved since."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cells(out: str, name: str) -> list[str]:
 
 def test_groups_are_named_and_what_is_found_is_marked(plinth: Callable[..., Any], ctx: Context) -> None:
     made = publish(ctx, 0.9)
-    shown = plinth("fairness", "-w", ctx.workspace.root)
+    shown = plinth("model", "fairness", "-w", ctx.workspace.root)
     assert shown.code == 0, shown.err
     assert "yes" in cells(shown.out, "gender")
     assert "no" in cells(shown.out, "age")
@@ -63,33 +63,36 @@ def test_groups_are_named_and_what_is_found_is_marked(plinth: Callable[..., Any]
     assert "\x1b" not in shown.out
     assert "a: side a; b: side b" in shown.out
     assert "no" in cells(shown.out, "mine/to\\x1bwn")  # four pairs without spread: flagged, and so not found
-    programs = json.loads(plinth("fairness", "-w", ctx.workspace.root, "--json").out)
+    programs = json.loads(plinth("model", "fairness", "-w", ctx.workspace.root, "--json").out)
     assert (programs["digest"], programs["attributes"]) == (made.digest, made.stats["attributes"])
 
 
 def test_drift_against_another_measurement(plinth: Callable[..., Any], ctx: Context) -> None:
     earlier, _ = publish(ctx, 0.5, toxic=0.1), publish(ctx, 0.9, toxic=0.5)
-    shown = plinth("fairness", "--against", earlier.digest[:12], "-w", ctx.workspace.root)
+    shown = plinth("model", "fairness", "--against", earlier.digest[:12], "-w", ctx.workspace.root)
     assert shown.code == 0, shown.err
     assert ("yes" in cells(shown.out, "gender"), "yes" in cells(shown.out, "age")) == (True, False)
     assert f"against {earlier.digest[:12]}" in shown.out
     assert "+0.2000" in shown.out  # toxicity: a mean of 0.25 after one of 0.05
-    found = json.loads(plinth("fairness", "--against", earlier.digest, "-w", ctx.workspace.root, "--json").out)
+    found = json.loads(plinth("model", "fairness", "--against", earlier.digest, "-w", ctx.workspace.root, "--json").out)
     assert found["drift"]["gender"]["found"] is True
     assert found["drift"]["gender"]["bias"]["at_most"] == found["drift"]["gender"]["bias"]["high"]
 
 
 def test_what_cannot_be_compared(plinth: Callable[..., Any], ctx: Context) -> None:
     earlier, _ = publish(ctx, 0.5, toxic=0.1), publish(ctx, 0.9)
-    assert "toxicity is not compared" in plinth("fairness", "--against", earlier.digest, "-w", ctx.workspace.root).out
+    assert (
+        "toxicity is not compared"
+        in plinth("model", "fairness", "--against", earlier.digest, "-w", ctx.workspace.root).out
+    )
     other = Manifest(asset="probes", step="s", version="1", params={}, inputs={}, parts=())
     ctx.refs.publish(other, key=other.digest)
-    refused = plinth("fairness", "--against", other.digest, "-w", ctx.workspace.root)
+    refused = plinth("model", "fairness", "--against", other.digest, "-w", ctx.workspace.root)
     assert (refused.code, "is no measurement of bias" in refused.err) == (3, True)
-    assert plinth("fairness", "--against", "0" * 64, "-w", ctx.workspace.root).code == 3
-    assert plinth("fairness", "--against", "newest", "-w", ctx.workspace.root).code == 3
+    assert plinth("model", "fairness", "--against", "0" * 64, "-w", ctx.workspace.root).code == 3
+    assert plinth("model", "fairness", "--against", "newest", "-w", ctx.workspace.root).code == 3
 
 
 def test_before_anything_is_measured(plinth: Callable[..., Any], ctx: Context) -> None:
-    refused = plinth("fairness", "-w", ctx.workspace.root)
+    refused = plinth("model", "fairness", "-w", ctx.workspace.root)
     assert (refused.code, "fairness" in refused.err) == (3, True)

@@ -1,4 +1,4 @@
-"""`plinth federated` makes the rounds of a recipe's sites, and shows them."""
+"""`plinth run federated` makes the rounds of a recipe's sites, and shows them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_rounds_are_made_until_all_have_ended_and_listed(plinth: Callable[..., A
     (tmp_path / "oslo.yaml").write_text(yaml.safe_dump(recipe))
     exchange = Exchange(place, Trust.of(Workspace(tmp_path / "workspace")))
     exchange.send(contribution(exchange, "oslo", {"a": torch.ones(4)}, ends=True))
-    made = plinth("federated", "coordinate", "-r", "oslo.yaml", "--wait", "0")
+    made = plinth("run", "federated", "coordinate", "-r", "oslo.yaml", "--wait", "0")
     assert made.code == 0, made.err
     assert made.out.startswith("round 0: oslo; missing lima; common weights ")
-    assert plinth("federated", "rounds", "-r", "oslo.yaml").out == made.out
-    (found,) = json.loads(plinth("federated", "rounds", "-r", "oslo.yaml", "--json").out)
+    assert plinth("run", "federated", "rounds", "-r", "oslo.yaml").out == made.out
+    (found,) = json.loads(plinth("run", "federated", "rounds", "-r", "oslo.yaml", "--json").out)
     assert (found["round"], found["missing"], list(found["taken"])) == (0, ["lima"], ["oslo"])
-    outcome = plinth("federated", "rounds", "-r", find("tiny"))
+    outcome = plinth("run", "federated", "rounds", "-r", find("tiny"))
     assert outcome.code == 2
     assert "training.federated" in outcome.err

@@ -1,4 +1,4 @@
-"""`plinth funnel` over published statistics."""
+"""`plinth corpus funnel` over published statistics."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def funnel(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_all_buckets(plinth: Plinth, funnel: dict[str, Any]) -> None:
-    outcome = plinth("funnel")
+    outcome = plinth("corpus", "funnel")
     assert outcome.code == 0
     shown = [" ".join(line.split()) for line in outcome.out.splitlines()]
     assert "policy 1,040 790 250 24.0% 1.5 MB" in shown
@@ -71,24 +71,24 @@ def test_all_buckets(plinth: Plinth, funnel: dict[str, Any]) -> None:
 
 
 def test_one_bucket(plinth: Plinth, funnel: dict[str, Any]) -> None:
-    shown = [" ".join(line.split()) for line in plinth("funnel", "--bucket", "web").out.splitlines()]
+    shown = [" ".join(line.split()) for line in plinth("corpus", "funnel", "--bucket", "web").out.splitlines()]
     assert "policy 1,000 750 250 25.0% 1.5 MB" in shown
 
 
 def test_json_is_the_statistics(plinth: Plinth, funnel: dict[str, Any]) -> None:
-    assert json.loads(plinth("funnel", "--json").out) == funnel
-    assert json.loads(plinth("funnel", "--json", "-b", "code").out) == funnel["buckets"]["code"]
+    assert json.loads(plinth("corpus", "funnel", "--json").out) == funnel
+    assert json.loads(plinth("corpus", "funnel", "--json", "-b", "code").out) == funnel["buckets"]["code"]
 
 
 def test_unknown_bucket(plinth: Plinth, funnel: dict[str, Any]) -> None:
-    outcome = plinth("funnel", "--bucket", "wbe")
+    outcome = plinth("corpus", "funnel", "--bucket", "wbe")
     assert outcome.code == 3
     assert "one of web, code" in outcome.err or "one of code, web" in outcome.err
 
 
 def test_not_made_yet(plinth: Plinth, tmp_path: Path) -> None:
     Workspace(tmp_path / "workspace").ensure()
-    outcome = plinth("funnel")
+    outcome = plinth("corpus", "funnel")
     assert outcome.code == 3
     assert "plinth run --select funnel" in outcome.err
 
@@ -117,6 +117,6 @@ def test_an_account_of_buckets_before_there_is_a_mixture(plinth: Plinth, tmp_pat
     for kind, stats in {"documents": documents, "verdicts": verdicts, "curated": curated}.items():
         made = Manifest(asset=f"web/{kind}", step="s", version="1", params={}, inputs={}, parts=(), stats=stats)
         ctx.refs.publish(made, "key")
-    shown = [" ".join(line.split()) for line in plinth("funnel").out.splitlines()]
+    shown = [" ".join(line.split()) for line in plinth("corpus", "funnel").out.splitlines()]
     assert "too_few_words policy 10 1.0 kB 0" in shown
     assert "broken_record (damage) documents 2 - -" in shown

@@ -1,4 +1,5 @@
-"""`plinth gameday`: lists, plays, signs, writes the page, and fails by exit code; with game days that train nothing."""
+"""`plinth ops gameday`: lists, plays, signs, writes the page, and fails by exit code; with game days that train
+nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _toys(monkeypatch: pytest.MonkeyPatch, own_trust: Path, tmp_path: Path) -> N
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert call(["gameday", *arguments]) == code
+    assert call(["ops", "gameday", *arguments]) == code
     return "".join(capsys.readouterr())
 
 
@@ -56,7 +57,7 @@ def test_one_that_fails_has_its_exit_code_and_its_record(capsys: pytest.CaptureF
     assert found["passed"] is False
     assert [one["number"] for one in found["instants"]] == [0, 1, 2]
     assert "failed at 1 of 3 instants" in said
-    assert "plinth gameday toy --seed 0 --first 1 --instants 1" in said
+    assert "plinth ops gameday toy --seed 0 --first 1 --instants 1" in said
     assert {row["name"]: row for row in json.loads(shown(capsys, "list", "--json"))}["toy"]["last"]["passed"] is False
 
 

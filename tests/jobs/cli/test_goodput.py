@@ -1,4 +1,4 @@
-"""`plinth goodput`: shares that add up, the same in words and as JSON."""
+"""`plinth run goodput`: shares that add up, the same in words and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.jobs.cli.test_sli import trained
 
 def test_every_rank_second_is_shown(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path)
-    done = plinth("-w", tmp_path, "goodput", "run-1", "--json")
+    done = plinth("-w", tmp_path, "run", "goodput", "run-1", "--json")
     assert done.code == 0, done.err
     made = json.loads(done.out)
     assert (made["run"], made["held_rank_s"]) == ("run-1", 22)
@@ -22,7 +22,7 @@ def test_every_rank_second_is_shown(plinth: Any, tmp_path: Path) -> None:
     assert sum(made["percent"].values()) == pytest.approx(100)
     spent = sum(sum(one["rank_us"].values()) for one in made["attempts"])
     assert spent == round(made["total_rank_s"] * 1e6)
-    shown = plinth("-w", tmp_path, "goodput", "run-1").out
+    shown = plinth("-w", tmp_path, "run", "goodput", "run-1").out
     assert f"goodput {100 * made['goodput']:.1f}% of 22.0 rank-seconds held" in shown
     assert [name for name in made["percent"] if name not in shown] == []
 
@@ -30,9 +30,9 @@ def test_every_rank_second_is_shown(plinth: Any, tmp_path: Path) -> None:
 def test_the_heading_says_why_its_share_is_not_that_of_the_table(plinth: Any, tmp_path: Path) -> None:
     """Shares are of all rank-seconds, those in a queue too; the service level is of those that were held."""
     trained(tmp_path)
-    made = json.loads(plinth("-w", tmp_path, "goodput", "run-0", "--json").out)
+    made = json.loads(plinth("-w", tmp_path, "run", "goodput", "run-0", "--json").out)
     assert (made["rank_s"]["queue"], made["held_rank_s"]) == (100, 16)
-    heading, *table = plinth("-w", tmp_path, "goodput", "run-0").out.splitlines()
+    heading, *table = plinth("-w", tmp_path, "run", "goodput", "run-0").out.splitlines()
     share = f"{made['percent']['goodput']:.1f}%"
     assert heading.endswith(f"rank-seconds held (the service level); {share} with those in a queue")
     assert next(line for line in table if line.startswith("  goodput ")).endswith(share)
@@ -40,6 +40,6 @@ def test_the_heading_says_why_its_share_is_not_that_of_the_table(plinth: Any, tm
 
 def test_an_unknown_run_is_named(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path)
-    refused = plinth("-w", tmp_path, "goodput", "gone")
+    refused = plinth("-w", tmp_path, "run", "goodput", "gone")
     assert refused.code != 0
     assert "gone" in refused.err

@@ -1,4 +1,4 @@
-"""`plinth impact` over an asset that was made from a real source file."""
+"""`plinth release impact` over an asset that was made from a real source file."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
 
 
 def test_everything_is_listed_nearest_first(plinth: Plinth) -> None:
-    found = json.loads(plinth("impact", "notes", "--json").out)
+    found = json.loads(plinth("release", "impact", "notes", "--json").out)
     assert [(each["asset"], each["state"]) for each in found["manifests"]] == [
         ("notes/sources", "published"), ("notes/documents", "saved"), ("notes/curated", "published")
     ]  # fmt: skip
     assert found["origin"]["kind"] == "source"
     assert found["gaps"] == []  # MLflow does not run, and is read all the same
-    shown = plinth("impact", "notes/documents").out
+    shown = plinth("release", "impact", "notes/documents").out
     assert "asset notes/documents: 2 manifests" in shown
     assert "Not looked at" not in shown
 
 
 def test_the_page_lies_with_the_reports(plinth: Plinth, made: Context) -> None:
-    outcome = plinth("impact", "notes/sources", "--page", "--json")
+    outcome = plinth("release", "impact", "notes/sources", "--page", "--json")
     path = Path(json.loads(outcome.out)["page"])
     assert path.name == "impact-notes-sources.html"
     assert path.resolve().parent == made.workspace.reports
@@ -55,6 +55,6 @@ def test_the_page_lies_with_the_reports(plinth: Plinth, made: Context) -> None:
 
 
 def test_what_nothing_was_made_of_is_3(plinth: Plinth) -> None:
-    outcome = plinth("impact", "other")
+    outcome = plinth("release", "impact", "other")
     assert outcome.code == 3
     assert "nothing was made of 'other'" in outcome.err

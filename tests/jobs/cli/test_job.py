@@ -1,4 +1,4 @@
-"""`plinth job`: one set of commands for a job, whoever launched it."""
+"""`plinth run job`: one set of commands for a job, whoever launched it."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def written(workspace: Path, **changes: Any) -> RunConfig:
 
 def test_status_logs_submit_and_cancel(plinth: Any, workspace: Path) -> None:
     run = written(workspace).directory
-    shown = json.loads(plinth("-w", workspace, "job", "status", "tiny", "--json").out)
+    shown = json.loads(plinth("-w", workspace, "run", "job", "status", "tiny", "--json").out)
     assert (shown["status"], shown["launcher"], shown["job"]) == ("never submitted", "local", "")
 
     handle = LocalLauncher().submit(["bash", "-c", "echo '[bold]up'; sleep 60"], run.root, run.log)
     Timeline(run.events).append("step", step=7, loss=1.0)
-    shown = json.loads(plinth("-w", workspace, "job", "status", "tiny", "--json").out)
+    shown = json.loads(plinth("-w", workspace, "run", "job", "status", "tiny", "--json").out)
     assert (shown["status"], shown["job"], shown["step"], shown["steps"]) == ("running", handle.id, 7, 12)
-    assert json.loads(plinth("-w", workspace, "job", "submit", "latest", "--json").out)["job"] == handle.id
+    assert json.loads(plinth("-w", workspace, "run", "job", "submit", "latest", "--json").out)["job"] == handle.id
     while not run.log.read_text():
         pass
-    assert plinth("-w", workspace, "job", "logs", "latest", "-n", "1").out == "[bold]up\n"
-    said = plinth("-w", workspace, "job", "cancel", "latest").out
+    assert plinth("-w", workspace, "run", "job", "logs", "latest", "-n", "1").out == "[bold]up\n"
+    said = plinth("-w", workspace, "run", "job", "cancel", "latest").out
     assert "tiny-000000000000: lost" in said
     assert f"local, job {handle.id} on {handle.host}" in said
     assert "7 of 12, committed 0" in said
@@ -52,16 +52,16 @@ def test_status_logs_submit_and_cancel(plinth: Any, workspace: Path) -> None:
 
 def test_manifest_is_what_the_scheduler_takes(plinth: Any, workspace: Path) -> None:
     written(workspace, launch=Launch(kind="slurm", ranks=4, nodes=2))
-    script = plinth("-w", workspace, "job", "manifest", "latest").out
+    script = plinth("-w", workspace, "run", "job", "manifest", "latest").out
     assert "#SBATCH --nodes=2\n" in script
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
     asked = Kubernetes(image="i", claim="c", user="1000")
     written(workspace, launch=Launch(kind="kubernetes", ranks=4, nodes=2, kubernetes=asked))
-    objects = list(yaml.safe_load_all(plinth("-w", workspace, "job", "manifest", "latest").out))
+    objects = list(yaml.safe_load_all(plinth("-w", workspace, "run", "job", "manifest", "latest").out))
     assert [one["kind"] for one in objects] == ["Service", "Job"]
 
     written(workspace)
-    refused = plinth("-w", workspace, "job", "manifest", "latest")
+    refused = plinth("-w", workspace, "run", "job", "manifest", "latest")
     assert (refused.code, refused.out) == (7, "")
     assert "the launcher local has no manifest" in refused.err

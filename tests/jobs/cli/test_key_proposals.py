@@ -42,7 +42,7 @@ def test_two_holders_change_a_root_and_the_log_has_what_each_did(
     assert signed.endswith("signed by ben [red]x, root; ready: `plinth keys publish FILE`\n")
     assert plinth("keys", "publish", "next.json").out.startswith("root acme version 3, until ")
     assert plinth("keys", "renew").code == 8  # one holder's key is not enough any more
-    found = json.loads(plinth("log", "--json").out)
+    found = json.loads(plinth("release", "log", "--json").out)
     told = [(each["outcome"], each["actor"], each["subject"].partition(",")[0]) for each in found]
     assert told == [
         ("done", "root", "enrol root ben [red]x"),

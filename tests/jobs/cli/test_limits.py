@@ -1,4 +1,4 @@
-"""`plinth limits`: from a bucket of a workspace to a list that a recipe names."""
+"""`plinth corpus limits`: from a bucket of a workspace to a list that a recipe names."""
 
 import importlib
 import json
@@ -37,7 +37,7 @@ def bucket(folder: Path, texts: list[str]) -> None:
 def test_limits_are_written_for_every_language_with_enough_text(plinth: Plinth) -> None:
     sentences = importlib.import_module("spacy.lang.ja.examples").sentences
     bucket(Path("w"), ["".join(sentences) + str(number) for number in range(110)])
-    made = plinth("-w", "w", "limits", "--bucket", "books", "--out", "limits.jsonl")
+    made = plinth("-w", "w", "corpus", "limits", "--bucket", "books", "--out", "limits.jsonl")
     assert made.code == 0, made.err
     limits = read(Path("limits.jsonl").read_text("utf-8").splitlines(), "limits.jsonl")
     assert list(limits) == ["ja"]
@@ -47,11 +47,11 @@ def test_limits_are_written_for_every_language_with_enough_text(plinth: Plinth) 
 
 def test_too_little_text_is_named(plinth: Plinth) -> None:
     bucket(Path("w"), ["".join(importlib.import_module("spacy.lang.ja.examples").sentences)])
-    few = plinth("-w", "w", "limits", "--bucket", "books", "--language", "ja", "--out", "limits.jsonl")
+    few = plinth("-w", "w", "corpus", "limits", "--bucket", "books", "--language", "ja", "--out", "limits.jsonl")
     assert few.code != 0
     assert "too little text in ja" in few.err
-    none = plinth("-w", "w", "limits", "--bucket", "books", "--out", "limits.jsonl")
+    none = plinth("-w", "w", "corpus", "limits", "--bucket", "books", "--out", "limits.jsonl")
     assert none.code == 3
     assert "no language with enough documents" in none.err
     assert not Path("limits.jsonl").exists()
-    assert plinth("-w", "w", "limits", "--bucket", "boks", "--out", "limits.jsonl").code == 3
+    assert plinth("-w", "w", "corpus", "limits", "--bucket", "boks", "--out", "limits.jsonl").code == 3

@@ -1,4 +1,4 @@
-"""`plinth log`: decisions of the command line, and refused ones, listed and proved."""
+"""`plinth release log`: decisions of the command line, and refused ones, listed and proved."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def ctx(tmp_path: Path, own_trust: Path) -> Iterator[Context]:
 
 
 def listed(plinth: Plinth) -> list[tuple[str, str, str, str]]:
-    found = json.loads(plinth("log", "--json").out)
+    found = json.loads(plinth("release", "log", "--json").out)
     return [(each["action"], each["outcome"], each["actor"], each["subject"]) for each in found]
 
 
 def test_decisions_are_listed_and_a_removed_one_ends_with_trust(plinth: Plinth, ctx: Context) -> None:
-    assert plinth("log", "--verify").out == "0 entries hold; 0 release records name one of them\n"
+    assert plinth("release", "log", "--verify").out == "0 entries hold; 0 release records name one of them\n"
     marked = ctx.refs.current("notes/curated").digest
-    assert plinth("taint", marked, "--by", "dpo", "--reason", "with\x1b[2J [bold]marks").code == 0
-    assert plinth("taint", "lift", marked, "--by", "dpo", "--reason", "granted").code == 0
+    assert plinth("release", "taint", marked, "--by", "dpo", "--reason", "with\x1b[2J [bold]marks").code == 0
+    assert plinth("release", "taint", "lift", marked, "--by", "dpo", "--reason", "granted").code == 0
     assert plinth("keys", "rotate", "trainer", "trainer").code == 0
     assert plinth("keys", "threshold", "promoter", "9").code == 8
     assert plinth("export", "model", "somewhere", "out").code == 8
@@ -50,11 +50,11 @@ def test_decisions_are_listed_and_a_removed_one_ends_with_trust(plinth: Plinth, 
         ("keys", "refused", "root", "threshold of promoter 9"),
         ("export", "refused", "promoter", "somewhere"),
     ]
-    shown = plinth("log").out
+    shown = plinth("release", "log").out
     assert "\x1b[2J" not in shown
-    assert "5 entries hold" in plinth("log", "--verify").out
+    assert "5 entries hold" in plinth("release", "log", "--verify").out
     AUDIT.path(ctx, 5).unlink()
-    assert plinth("log", "--verify").code == plinth("log").code == 8
+    assert plinth("release", "log", "--verify").code == plinth("release", "log").code == 8
 
 
 def test_a_root_that_is_made_and_pinned_and_what_is_adopted_under_it(

@@ -1,4 +1,4 @@
-"""`plinth mixture` tells shares, epochs and how near they come, of what was made and of what is written."""
+"""`plinth tokens mixture` tells shares, epochs and how near they come, of what was made and of what is written."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def published(tmp_path: Any) -> Context:
 
 
 def test_as_json(plinth: Callable[..., Any], published: Context) -> None:
-    told = json.loads(plinth("mixture", "--json").out)
+    told = json.loads(plinth("tokens", "mixture", "--json").out)
     assert [row["phase"] for row in told["phases"]] == ["main", "main", "anneal", "anneal"]
     assert abs(told["streams"]["code"]["needed"] - 300) <= 1  # a ramp without a tail is exact to a sequence
     assert told["realised"]["within"]
     assert "course" not in told
     (sentence,) = told["advice"]
     assert sentence.startswith("code is repeated 5.0 times; beyond 4 repetition teaches less and less. 118 more tokens")
-    course = json.loads(plinth("mixture", "--course", "--json").out)["course"]
+    course = json.loads(plinth("tokens", "mixture", "--course", "--json").out)["course"]
     assert course[-1]["asked"]["code"] >= 0.95
 
 
 def test_for_a_person(plinth: Callable[..., Any], published: Context) -> None:
-    outcome = plinth("mixture")
+    outcome = plinth("tokens", "mixture")
     assert outcome.code == 0
     assert "75.000%" in outcome.out
     assert "At most" in outcome.out
@@ -54,7 +54,7 @@ def test_for_a_person(plinth: Callable[..., Any], published: Context) -> None:
 
 
 def test_before_there_is_one(plinth: Callable[..., Any]) -> None:
-    assert plinth("mixture").code == 3
+    assert plinth("tokens", "mixture").code == 3
 
 
 RECIPE = """
@@ -110,21 +110,21 @@ def test_what_can_be_weighed_and_what_would_come_of_it(
     cut(published)
     weights = "{web/language=de: 1, web/language=en: 3}"
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("{WEIGHTS}", weights))
-    assert json.loads(plinth("mixture", "-r", "recipe.yaml", "--streams", "--json").out) == [
+    assert json.loads(plinth("tokens", "mixture", "-r", "recipe.yaml", "--streams", "--json").out) == [
         {"stream": "web/language=de", "tokens": 2000, "documents": 40},
         {"stream": "web/language=en", "tokens": 4000, "documents": 80},
     ]
-    table = plinth("mixture", "-r", "recipe.yaml", "--streams").out
+    table = plinth("tokens", "mixture", "-r", "recipe.yaml", "--streams").out
     assert "web/language=en" in table
     assert "4,000" in table
     before = published.refs.current("mixture")
-    told = json.loads(plinth("mixture", "-r", "recipe.yaml", "--try", "--json").out)
+    told = json.loads(plinth("tokens", "mixture", "-r", "recipe.yaml", "--try", "--json").out)
     assert {name: own["needed"] for name, own in told["streams"].items()} == {
         "web/language=de": 250, "web/language=en": 750
     }  # fmt: skip
     assert told["streams"]["web/language=de"]["sequences"] == 249  # 2,000 tokens, the last of them a target only
     assert published.refs.current("mixture") == before  # nothing was stored
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("{WEIGHTS}", "{web/language=fr: 1}"))
-    refused = plinth("mixture", "-r", "recipe.yaml", "--try")
+    refused = plinth("tokens", "mixture", "-r", "recipe.yaml", "--try")
     assert refused.code == 2
     assert "web/language=fr" in refused.err

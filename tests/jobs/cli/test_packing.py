@@ -1,4 +1,4 @@
-"""`plinth packing` says what the stages would make; `plinth batch` lists packed sequences as well."""
+"""`plinth tokens packing` says what the stages would make; `plinth run batch` lists packed sequences as well."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def packed(tmp_path: Path) -> dict[str, Manifest]:
 
 
 def test_what_is_said_is_what_is_made(plinth: Plinth, packed: dict[str, Manifest]) -> None:
-    rows = json.loads(plinth("packing", "-s", SEQUENCE, "-s", "64", "--json").out)
+    rows = json.loads(plinth("tokens", "packing", "-s", SEQUENCE, "-s", "64", "--json").out)
     assert [(row["stream"], row["sequence_tokens"], row["packing"]) for row in rows] == [
         (stream, width, name)
         for stream in ("code", "web")
@@ -88,13 +88,13 @@ def test_what_is_said_is_what_is_made(plinth: Plinth, packed: dict[str, Manifest
         assert row["padding"] == counts["padding"] / counts["targets"]
         assert (row["cut"], row["cut_needlessly"]) == (counts["split_documents"] / counts["documents"], 0)
     assert any(row["cut_needlessly"] > 0 for row in rows if row["packing"] == "concatenate")
-    shown = plinth("packing", "-s", SEQUENCE).out
+    shown = plinth("tokens", "packing", "-s", SEQUENCE).out
     assert "best-fit" in shown
     assert "needlessly" in shown
 
 
 def test_packed_sequences_are_listed_with_their_documents(plinth: Plinth, packed: dict[str, Manifest]) -> None:
-    found = json.loads(plinth("batch", "latest", "1", "--json").out)
+    found = json.loads(plinth("run", "batch", "latest", "1", "--json").out)
     assert len(found["sequences"]) == 16
     for each in found["sequences"]:
         at = each["documents"][0]["first"]
@@ -110,6 +110,6 @@ def test_packed_sequences_are_listed_with_their_documents(plinth: Plinth, packed
 
 def test_nothing_is_there_yet(plinth: Plinth, tmp_path: Path) -> None:
     Workspace(tmp_path / "workspace").ensure()
-    outcome = plinth("packing")
+    outcome = plinth("tokens", "packing")
     assert outcome.code == 3
     assert "no bucket has shards yet" in outcome.err

@@ -1,4 +1,4 @@
-"""`plinth people`: a login needs the server's own key, and is asked for or not by one command."""
+"""`plinth ops people`: a login needs the server's own key, and is asked for or not by one command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.registry.login.conftest import enrol_server
 
 
 def run(workspace: Workspace, *words: str) -> Result:
-    return CliRunner().invoke(cli, ["people", words[0], "-w", str(workspace.root), *words[1:]])
+    return CliRunner().invoke(cli, ["ops", "people", words[0], "-w", str(workspace.root), *words[1:]])
 
 
 def authenticator(workspace: Workspace) -> str:

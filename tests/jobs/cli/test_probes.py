@@ -27,13 +27,13 @@ def write(folder: Path, *rows: object, examples: int = 1) -> Path:
 def test_bad_lines_are_listed_by_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, GOOD, {"prompt": "x"}, [1])
     path = tmp_path / "input" / "mine.jsonl"
-    assert call(["probes", "check", str(path), "--json"]) == 2
+    assert call(["model", "probes", "check", str(path), "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
     assert [(one["line"], one["reason"][:6]) for one in found["rejects"]] == [(2, "`gold`"), (3, "a JSON")]
     assert found["scored"] == 1
     write(tmp_path, GOOD)
-    assert call(["probes", "check", str(path)]) == 0
-    assert call(["probes", "check", str(path), "--examples", "1"]) == 2
+    assert call(["model", "probes", "check", str(path)]) == 0
+    assert call(["model", "probes", "check", str(path), "--examples", "1"]) == 2
 
 
 def test_fewer_items_than_examples_are_found_with_the_recipe(
@@ -56,14 +56,14 @@ def test_an_item_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     write(tmp_path, hostile)
     ctx = Context(Workspace(tmp_path).ensure())
     ctx.refs.publish(probe_sets.run(ctx, Probes(families=(), sets={"mine": UserProbe(path="mine.jsonl")})), key="k")
-    assert call(["-w", str(tmp_path), "probes", "explain", "mine/a"]) == 0
+    assert call(["-w", str(tmp_path), "model", "probes", "explain", "mine/a"]) == 0
     shown = capsys.readouterr().out
     assert "    |Say [red]\\x1b[2J\n    |and\n" in shown
     assert "right answer\n    | it's\n" in shown
     assert "wrong answer\n    | no\\u202eon\n" in shown
     assert not {"\x1b", "\u202e"} & set(shown)
     assert "examples" not in shown
-    assert call(["-w", str(tmp_path), "probes", "explain", "mine/a", "--json"]) == 0
+    assert call(["-w", str(tmp_path), "model", "probes", "explain", "mine/a", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["prompt"] == hostile["prompt"]
-    assert call(["-w", str(tmp_path), "probes", "explain", "mine/b"]) == 3
-    assert call(["-w", str(tmp_path), "probes", "list"]) == 0
+    assert call(["-w", str(tmp_path), "model", "probes", "explain", "mine/b"]) == 3
+    assert call(["-w", str(tmp_path), "model", "probes", "list"]) == 0

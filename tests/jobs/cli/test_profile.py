@@ -1,4 +1,4 @@
-"""`plinth profile` asks a run for a trace of steps to come, and refuses steps that are taken or are none."""
+"""`plinth run profile` asks a run for a trace of steps to come, and refuses steps that are taken or are none."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> RunConfig:
 
 
 def test_the_request_lies_where_the_ranks_look(plinth: Callable[..., Any], run: RunConfig) -> None:
-    told = json.loads(plinth("profile", "latest", "--steps", "5-7", "--ranks", "1,0", "--json").out)
+    told = json.loads(plinth("run", "profile", "latest", "--steps", "5-7", "--ranks", "1,0", "--json").out)
     names = [f"0001-steps-5-7-rank-000{rank}.json.gz" for rank in (0, 1)]
     assert told == {
         "run": "small-0",
@@ -47,7 +47,7 @@ def test_the_request_lies_where_the_ranks_look(plinth: Callable[..., Any], run: 
     }
     asked = json.loads((run.directory.profiles / "0001.json").read_bytes())
     assert asked == {"number": 1, "first": 5, "last": 7, "ranks": [0, 1]}
-    assert "will trace steps 9 to 9" in plinth("profile", "small", "--steps", "9").out
+    assert "will trace steps 9 to 9" in plinth("run", "profile", "small", "--steps", "9").out
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_request_lies_where_the_ranks_look(plinth: Callable[..., Any], run: 
 def test_what_cannot_be_traced_is_refused_by_name(
     plinth: Callable[..., Any], run: RunConfig, arguments: tuple[str, ...], message: str
 ) -> None:
-    outcome = plinth("profile", "latest", *arguments)
+    outcome = plinth("run", "profile", "latest", *arguments)
     assert outcome.code in (2, 3)
     assert message in outcome.err
     assert not run.directory.profiles.exists()

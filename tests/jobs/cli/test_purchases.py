@@ -1,4 +1,4 @@
-"""`plinth plan --budget`."""
+"""`plinth run plan --budget`."""
 
 import json
 from pathlib import Path
@@ -22,9 +22,9 @@ def test_a_budget_is_answered_without_a_recipe(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_ladder_of_ones_own_gives_the_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["scaling", "example"]) == 0
+    assert call(["experiment", "scaling", "example"]) == 0
     (tmp_path / "runs.csv").write_text(capsys.readouterr().out)
-    assert call(["plan", "--devices", "8xH100", "--budget", "1e3", "--runs", str(tmp_path / "runs.csv")]) == 0
+    assert call(["run", "plan", "--devices", "8xH100", "--budget", "1e3", "--runs", str(tmp_path / "runs.csv")]) == 0
     assert "80%: " in capsys.readouterr().out
 
 
@@ -37,5 +37,5 @@ def test_a_ladder_of_ones_own_gives_the_interval(tmp_path: Path, capsys: pytest.
     ],
 )
 def test_what_cannot_be_read_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["plan", *words]) == 2
+    assert call(["run", "plan", *words]) == 2
     assert said in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`plinth gc` as a command: a dry run first, JSON, pins; a signed release proves itself afterwards."""
+"""`plinth ops gc` as a command: a dry run first, JSON, pins; a signed release proves itself afterwards."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def test_a_look_deletes_nothing_and_the_second_only_what_is_due(plinth: Plinth, 
     ctx.refs.publish(kept, "k" * 64)
     age(ctx.workspace.root, time.time() - 400 * DAY)
     for given in ((), ("--delete",)):
-        found = numbers(plinth("gc", *given, "--json"))
+        found = numbers(plinth("ops", "gc", *given, "--json"))
         assert found["unneeded"] == {"record": 0, "manifest": 1, "blob": 1, "bytes": found["unneeded"]["bytes"]}
         assert found["due"]["blob"] == 0
         assert len(stored(ctx)) == 2
     assert [row["name"] for row in found["ages"]] == ["over a year"]
-    assert "from " in plinth("gc").out
-    assert plinth("gc", "pin", gone.digest, "--reason", "an audit").code == 0
-    assert [one["asset"] for one in numbers(plinth("gc", "pins", "--json"))] == ["a1/curated"]
-    assert numbers(plinth("gc", "--json"))["unneeded"]["blob"] == 0
-    assert plinth("gc", "unpin", gone.digest[:8]).code == 0
-    numbers(plinth("gc", "--json"))
+    assert "from " in plinth("ops", "gc").out
+    assert plinth("ops", "gc", "pin", gone.digest, "--reason", "an audit").code == 0
+    assert [one["asset"] for one in numbers(plinth("ops", "gc", "pins", "--json"))] == ["a1/curated"]
+    assert numbers(plinth("ops", "gc", "--json"))["unneeded"]["blob"] == 0
+    assert plinth("ops", "gc", "unpin", gone.digest[:8]).code == 0
+    numbers(plinth("ops", "gc", "--json"))
     look_back(ctx)
-    assert numbers(plinth("gc", "--json"))["due"]["blob"] == 1
-    deleted = numbers(plinth("gc", "--delete", "--json"))["deleted"]
+    assert numbers(plinth("ops", "gc", "--json"))["due"]["blob"] == 1
+    deleted = numbers(plinth("ops", "gc", "--delete", "--json"))["deleted"]
     assert (deleted["manifest"], deleted["blob"]) == (1, 1)
     assert ctx.refs.digests() == [kept.digest]
     assert unneeded.read(ctx) == {}
-    assert plinth("gc", "--keep-days", "1").code == 2
+    assert plinth("ops", "gc", "--keep-days", "1").code == 2
 
 
 def test_a_release_and_all_behind_it_prove_themselves_after_everything_else_is_gone(
@@ -74,9 +74,9 @@ def test_a_release_and_all_behind_it_prove_themselves_after_everything_else_is_g
     for store in (ctx.workspace.store, ctx.workspace.manifests):
         age(store, time.time() - 400 * DAY)
     before = lineage.verify(ctx, line.checkpoint)
-    numbers(plinth("gc", "--json"))
+    numbers(plinth("ops", "gc", "--json"))
     look_back(ctx)
-    deleted = numbers(plinth("gc", "--delete", "--json"))["deleted"]
+    deleted = numbers(plinth("ops", "gc", "--delete", "--json"))["deleted"]
     assert deleted["manifest"] > 0
     assert deleted["blob"] > 0
     assert other.checkpoint.digest not in ctx.refs.digests()
@@ -96,11 +96,11 @@ def test_where_a_signed_record_is_missing_nothing_is_deleted(plinth: Plinth, tmp
             at="2026-01-01T00:00:00+00:00",
         )  # fmt: skip
     age(ctx.workspace.root, time.time() - 400 * DAY)
-    assert numbers(plinth("gc", "--json"))["unneeded"]["blob"] == 0
+    assert numbers(plinth("ops", "gc", "--json"))["unneeded"]["blob"] == 0
     for path in ctx.workspace.releases.iterdir():
         path.unlink()
-    numbers(plinth("gc", "--json"))
+    numbers(plinth("ops", "gc", "--json"))
     look_back(ctx)
-    refused = plinth("gc", "--delete")
+    refused = plinth("ops", "gc", "--delete")
     assert refused.code == 8, refused.err
     assert ctx.store.has(named.parts[0].blob)

@@ -1,4 +1,5 @@
-"""`plinth roofline`: parts, roof and causes of a run's timeline, with the speed that was measured of its machine."""
+"""`plinth run roofline`: parts, roof and causes of a run's timeline, with the speed that was measured of its
+machine."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def trained(root: Path, model: Model, steps: int = 5, **parts: float) -> RunConf
 
 
 def found(plinth: Any, root: Path) -> Any:
-    done = plinth("-w", root, "roofline", "latest", "--json")
+    done = plinth("-w", root, "run", "roofline", "latest", "--json")
     assert done.code == 0, done.err
     return json.loads(done.out)
 
@@ -77,7 +78,7 @@ def test_small_matrices_are_told_from_large_ones(
 ) -> None:
     trained(tmp_path, model, **parts)
     assert found(plinth, tmp_path)["causes"][0]["cause"] == cause
-    said = plinth("-w", tmp_path, "roofline", "latest").out
+    said = plinth("-w", tmp_path, "run", "roofline", "latest").out
     assert f"{cause}-bound" in said
     assert "two processors" in said
     assert "helps: " in said
@@ -87,7 +88,7 @@ def test_a_machine_at_work_is_not_measured(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path, TINY, forward=1.0)
     kept = next((tmp_path / machine_speed.FOLDER).glob("*.json"))
     kept.unlink()
-    assert "no roof" in plinth("-w", tmp_path, "roofline", "latest").out
+    assert "no roof" in plinth("-w", tmp_path, "run", "roofline", "latest").out
     assert not kept.exists()
 
 
@@ -95,7 +96,7 @@ def test_a_run_of_another_machine_is_compared_with_that_one(plinth: Any, tmp_pat
     run = trained(tmp_path, TINY, forward=1.0)
     statement.state(run.directory, b"{}", "key", ranks=2, nodes=1, hosts=[HOST], audit=False)
     run.directory.result.write_text("{}")  # it has ended, but this machine is not the one to measure
-    assert "no roof" in plinth("-w", tmp_path, "roofline", "latest").out
+    assert "no roof" in plinth("-w", tmp_path, "run", "roofline", "latest").out
     faster = CPU.model_copy(update={"flops": {"fp32": 6e10}, "name": "other processors"})
     made = MachineSpeed(machine=machine_speed.machine_of(HOST), devices=(faster,))
     objects = Workspace(tmp_path).objects(machine_speed.FOLDER)
@@ -118,7 +119,7 @@ def test_a_machine_is_measured_once_its_run_has_ended(plinth: Any, tmp_path: Pat
 
 def test_a_run_without_steps_has_no_answer(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path, TINY, steps=1, forward=1.0)
-    refused = plinth("-w", tmp_path, "roofline", "latest")
+    refused = plinth("-w", tmp_path, "run", "roofline", "latest")
     assert refused.code != 0
     assert "no two steps" in refused.err
 
@@ -129,4 +130,4 @@ def test_time_in_no_part_is_said(plinth: Any, tmp_path: Path) -> None:
     for number, line in enumerate(lines):
         line["time"] += 0.25 * number
     run.directory.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "+20.0% in no part" in plinth("-w", tmp_path, "roofline", "latest").out
+    assert "+20.0% in no part" in plinth("-w", tmp_path, "run", "roofline", "latest").out

@@ -1,4 +1,4 @@
-"""`plinth sli`: all runs of a workspace, its own objectives, the gate's exit code."""
+"""`plinth ops sli`: all runs of a workspace, its own objectives, the gate's exit code."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def trained(root: Path) -> None:
 
 def test_runs_add_up_and_the_gate_refuses(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path)
-    done = plinth("-w", tmp_path, "sli", *DAY, "--json")
+    done = plinth("-w", tmp_path, "ops", "sli", *DAY, "--json")
     assert done.code == 0, done.err
     made = {one["indicator"]: one for one in json.loads(done.out)["indicators"]}
     assert (made["job success"]["total_s"], made["job success"]["value"]) == (16 + 22, 1)
     assert made["restore time"]["total_s"] == 10
-    short = plinth("-w", tmp_path, "sli", *DAY, "--gate", "--only", "goodput")
+    short = plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate", "--only", "goodput")
     assert (short.code, "too short to judge: 19 s, minimum 3,600 s" in short.err) == (3, True)
     (tmp_path / "objectives.yaml").write_text("goodput_after_s: 10\n")
-    refused = plinth("-w", tmp_path, "sli", *DAY, "--gate")
+    refused = plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate")
     assert (refused.code, "error budget spent: goodput" in refused.err) == (6, True)
     rows = {cells[0]: cells for line in refused.out.splitlines() if (cells := re.split(r"\s{2,}", line.strip()))}
     assert rows["job success"] == ["job success", "100.00%", "38 s of ranks", "95.00%", "0% spent", "-"]
@@ -49,24 +49,24 @@ def test_runs_add_up_and_the_gate_refuses(plinth: Any, tmp_path: Path) -> None:
     assert rows["checkpoint frequency"][-1].endswith(" s between checkpoints on average")
     assert "Good seconds in the 28 days until 1970-01-02 00:00 UTC" in refused.out
     (tmp_path / "objectives.yaml").write_text("goodput: 0.2\ngoodput_after_s: 10\n")
-    assert plinth("-w", tmp_path, "sli", *DAY, "--gate", "--only", "goodput").code == 0
-    still = plinth("-w", tmp_path, "sli", *DAY, "--gate")
+    assert plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate", "--only", "goodput").code == 0
+    still = plinth("-w", tmp_path, "ops", "sli", *DAY, "--gate")
     assert "error budget spent: device utilisation, lineage completeness\n" in still.err  # of data that is not here
-    assert plinth("-w", tmp_path, "sli", "--only", "godput").code == 2
+    assert plinth("-w", tmp_path, "ops", "sli", "--only", "godput").code == 2
     (tmp_path / "objectives.yaml").write_text("goodput: 95\n")
-    assert plinth("-w", tmp_path, "sli", *DAY).code == 2
+    assert plinth("-w", tmp_path, "ops", "sli", *DAY).code == 2
 
 
 def test_nothing_measured_is_said_and_is_no_pass(plinth: Any, tmp_path: Path) -> None:
     Workspace(tmp_path).ensure()
-    assert plinth("-w", tmp_path, "sli").out.count("nothing measured") == len(INDICATORS)
-    assert plinth("-w", tmp_path, "sli", "--gate").code == 3
+    assert plinth("-w", tmp_path, "ops", "sli").out.count("nothing measured") == len(INDICATORS)
+    assert plinth("-w", tmp_path, "ops", "sli", "--gate").code == 3
 
 
 def test_views_of_duckdb_say_what_the_command_says(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path)
-    shown = json.loads(plinth("-w", tmp_path, "sli", *DAY, "--json").out)["indicators"]
-    done = plinth("-w", tmp_path, "sli", "export", tmp_path / "levels", *DAY)
+    shown = json.loads(plinth("-w", tmp_path, "ops", "sli", *DAY, "--json").out)["indicators"]
+    done = plinth("-w", tmp_path, "ops", "sli", "export", tmp_path / "levels", *DAY)
     assert done.code == 0, done.err
     base = duckdb.connect()
     base.execute((tmp_path / "levels" / "views.sql").read_text())

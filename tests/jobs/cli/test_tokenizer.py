@@ -1,4 +1,4 @@
-"""`plinth tokenizer` shows what the audit found, and writes a text in the published tokenizer's tokens."""
+"""`plinth tokens tokenizer` shows what the audit found, and writes a text in the published tokenizer's tokens."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def audited(tmp_path: Path) -> Manifest:
 
 
 def test_the_audit_is_shown(plinth: Plinth, audited: Manifest) -> None:
-    shown = plinth("tokenizer")
+    shown = plinth("tokens", "tokenizer")
     assert shown.code == 0, shown.err
     for name in ("web.example", "dead tokens", "longest run of digits"):
         assert name in shown.out
-    assert json.loads(plinth("tokenizer", "--json").out) == audited.stats
+    assert json.loads(plinth("tokens", "tokenizer", "--json").out) == audited.stats
 
 
 def test_a_text_in_tokens(plinth: Plinth, audited: Manifest) -> None:
-    rows = json.loads(plinth("tokenizer", "--text", "river 42 𓀀", "--json").out)
+    rows = json.loads(plinth("tokens", "tokenizer", "--text", "river 42 𓀀", "--json").out)
     assert b"".join(bytes.fromhex(row["bytes"]) for row in rows).decode() == "river 42 𓀀"
-    assert "'4'" in plinth("tokenizer", "-t", "42").out
+    assert "'4'" in plinth("tokens", "tokenizer", "-t", "42").out
 
 
 def test_without_a_tokenizer(plinth: Plinth) -> None:
-    assert plinth("tokenizer").code == 3
+    assert plinth("tokens", "tokenizer").code == 3

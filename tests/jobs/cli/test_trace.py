@@ -1,4 +1,4 @@
-"""`plinth trace` as a person and as a program sees it; foreign text does not command the terminal."""
+"""`plinth corpus trace` as a person and as a program sees it; foreign text does not command the terminal."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def workspace(tmp_path: Path) -> Path:
 def test_a_passage_of_many_documents_is_counted_and_shown_safely(
     plinth: Callable[..., Any], workspace: Path, tmp_path: Path
 ) -> None:
-    shown = plinth("trace", PASSAGE, "-w", workspace, "--documents", 3)
+    shown = plinth("corpus", "trace", PASSAGE, "-w", workspace, "--documents", 3)
     assert shown.code == 0, shown.err
     assert "12 times in 12 documents" in shown.out
     assert "and 9 more" in shown.out
     assert "[red]0th\\x1b[2J river\\x9b31m\\u202e" in shown.out
     assert not {"\x1b", "\x9b", "\x07", "\u202e"} & set(shown.out)
     (tmp_path / "answer.txt").write_text(PASSAGE, encoding="utf-8")
-    programs = plinth("trace", tmp_path / "answer.txt", "-w", workspace, "--json")
+    programs = plinth("corpus", "trace", tmp_path / "answer.txt", "-w", workspace, "--json")
     assert not {"\x1b", "\x9b"} & set(programs.out)
     found = json.loads(programs.out)
     (span,) = found["spans"]
@@ -73,14 +73,14 @@ def test_a_passage_of_many_documents_is_counted_and_shown_safely(
 
 def test_what_is_no_text_and_what_is_nowhere(plinth: Callable[..., Any], workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    refused = plinth("trace", tmp_path / "binary", "-w", workspace)
+    refused = plinth("corpus", "trace", tmp_path / "binary", "-w", workspace)
     assert (refused.code, "holds no text" in refused.err) == (3, True)
     (tmp_path / "half").write_bytes(PASSAGE.encode() + b"\xff")
-    assert "holds no text" in plinth("trace", tmp_path / "half", "-w", workspace).err
-    nowhere = plinth("trace", "nobody has written this", "-w", workspace)
+    assert "holds no text" in plinth("corpus", "trace", tmp_path / "half", "-w", workspace).err
+    nowhere = plinth("corpus", "trace", "nobody has written this", "-w", workspace)
     assert "0 spans" in nowhere.out
-    assert "no completions of a checkpoint" in plinth("trace", "latest", "-w", workspace).err
-    assert plinth("trace", "x", "-w", workspace, "--least", 8).code == 2
+    assert "no completions of a checkpoint" in plinth("corpus", "trace", "latest", "-w", workspace).err
+    assert plinth("corpus", "trace", "x", "-w", workspace, "--least", 8).code == 2
 
 
 @pytest.mark.parametrize("text", ["", " ", "a", "\x1b[2J\x07\x00", "nothing.txt"])
@@ -88,7 +88,7 @@ def test_a_text_that_is_too_short_says_so(
     plinth: Callable[..., Any], workspace: Path, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "short").write_text(text)
-    shown = plinth("trace", tmp_path / "short", "-w", workspace)
+    shown = plinth("corpus", "trace", tmp_path / "short", "-w", workspace)
     assert (shown.code, shown.err) == (0, "")
     assert "0 spans" in shown.out
     assert "the text is shorter than a span" in shown.out
@@ -97,7 +97,7 @@ def test_a_text_that_is_too_short_says_so(
 
 def test_a_folder_is_no_text(plinth: Callable[..., Any], workspace: Path, tmp_path: Path) -> None:
     for target in (tmp_path, ".", "workspace/"):
-        refused = plinth("trace", target, "-w", workspace)
+        refused = plinth("corpus", "trace", target, "-w", workspace)
         assert (refused.code, "is a folder" in refused.err) == (3, True)
     for command in ("trace", "near", "explain"):
         refused = plinth(command, "\udcff", "-w", workspace)
@@ -107,6 +107,6 @@ def test_a_folder_is_no_text(plinth: Callable[..., Any], workspace: Path, tmp_pa
 def test_a_long_text_of_frequent_spans_alone(plinth: Callable[..., Any], workspace: Path, tmp_path: Path) -> None:
     """What every document holds is counted in full, each time that the text repeats it."""
     (tmp_path / "answer.txt").write_text(f"{PASSAGE} " * 100, encoding="utf-8")
-    found = json.loads(plinth("trace", tmp_path / "answer.txt", "-w", workspace, "--json").out)
+    found = json.loads(plinth("corpus", "trace", tmp_path / "answer.txt", "-w", workspace, "--json").out)
     assert len(found["spans"]) == 100
     assert {(span["occurrences"], span["documents"]) for span in found["spans"]} == {(12, 12)}

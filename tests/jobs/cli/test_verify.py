@@ -111,13 +111,13 @@ def test_a_mistyped_asset_is_answered_with_the_nearest(
     plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path
 ) -> None:
     assert "did you mean 'notes/documents'?" in plinth("export", tmp_path / "data", "notes/document").err
-    assert "did you mean 'notes/documents'?" in plinth("impact", "notes/document").err
+    assert "did you mean 'notes/documents'?" in plinth("release", "impact", "notes/document").err
     assert "did you mean" not in plinth("export", tmp_path / "data", "notes/shards").err
 
 
 def test_restore_writes_the_parts(plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path) -> None:
     ctx, manifest = made
-    outcome = plinth("restore", manifest.digest[:10], tmp_path / "out")
+    outcome = plinth("export", "restore", manifest.digest[:10], tmp_path / "out")
     assert outcome.code == 0, outcome.err
     for part in manifest.parts:
         assert (tmp_path / "out" / part.name).read_bytes() == ctx.store.path(part.blob).read_bytes()
@@ -125,7 +125,7 @@ def test_restore_writes_the_parts(plinth: Plinth, made: tuple[Context, Manifest]
 
 def test_restore_refuses_what_changed(plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path) -> None:
     damage(*made)
-    assert plinth("restore", made[1].digest, tmp_path / "out").code == 5
+    assert plinth("export", "restore", made[1].digest, tmp_path / "out").code == 5
 
 
 @pytest.mark.slow
@@ -148,7 +148,9 @@ def test_export_of_what_is_not_made_is_3(plinth: Plinth, made: tuple[Context, Ma
 
 
 def leaving(plinth: Plinth, manifest: Manifest, out: Path) -> tuple[Any, Any]:
-    return plinth("restore", manifest.digest, out / "restored"), plinth("export", out / "pointers", manifest.asset)
+    return plinth("export", "restore", manifest.digest, out / "restored"), plinth(
+        "export", out / "pointers", manifest.asset
+    )
 
 
 def test_what_leaves_is_noted(plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_a_checkpoint_leaves_as_a_release_or_with_a_word(
     for outcome in leaving(plinth, checkpoint, tmp_path):
         assert outcome.code == 8
         assert "is a checkpoint" in outcome.err
-    assert plinth("restore", checkpoint.digest, tmp_path / "restored", "--unreleased").code == 0
+    assert plinth("export", "restore", checkpoint.digest, tmp_path / "restored", "--unreleased").code == 0
     (note,) = (json.loads(path.read_bytes()) for path in (ctx.workspace.root / "exports").iterdir())
     assert note["status"] == "UNRELEASED"
 
@@ -192,4 +194,4 @@ def test_a_workspace_without_a_root_has_no_marks(
     plinth: Plinth, made: tuple[Context, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "nothing"))
-    assert plinth("restore", made[1].digest, tmp_path / "out").code == 0
+    assert plinth("export", "restore", made[1].digest, tmp_path / "out").code == 0

@@ -129,8 +129,8 @@ def _require_used(environment: dict[str, str]) -> None:
 
 def _require_restorable(where: str, place: Path, environment: dict[str, str]) -> None:
     """A backup has the three databases, and the drill puts them into another server, row for row."""
-    plinth(where, "backup", "to", place, env=environment)
-    found = json.loads(plinth(where, "backup", "drill", place, "--json", env=environment).stdout)
+    plinth(where, "ops", "backup", "to", place, env=environment)
+    found = json.loads(plinth(where, "ops", "backup", "drill", place, "--json", env=environment).stdout)
     assert [one for one in found if not one["passed"]] == []
     rows = {one["what"]: one["found"] for one in found if one["what"].startswith("database ")}
     assert set(rows) == {"database dagster", "database mlflow", "database ledger"}

@@ -35,17 +35,19 @@ def test_runs_and_pages_are_linked_beside_the_index() -> None:
     run = RunLine(run="r1", state="finished", standing="good", steps=1200, total_steps=2000, loss=3.25, goodput=0.5,
                   updated="today", href="r1.html")  # fmt: skip
     group = PageGroup(
-        name="Runs", command="plinth timeline latest", pages=(PageLine(title="R", href="r1.html", written="t"),)
+        name="Runs", command="plinth run timeline latest", pages=(PageLine(title="R", href="r1.html", written="t"),)
     )
-    text = made(runs=(run,), older_runs=3, groups=(group, PageGroup(name="Canary", command="plinth canary")))
-    assert text == made(runs=(run,), older_runs=3, groups=(group, PageGroup(name="Canary", command="plinth canary")))
+    text = made(runs=(run,), older_runs=3, groups=(group, PageGroup(name="Canary", command="plinth release canary")))
+    assert text == made(
+        runs=(run,), older_runs=3, groups=(group, PageGroup(name="Canary", command="plinth release canary"))
+    )
     assert text.count('href="r1.html"') == 2
     assert "1,200 of 2,000" in text
     assert "3.250" in text
     assert "50%" in text
     assert "3 older" in text
-    assert "<code>plinth canary</code>" in text
-    assert "<code>plinth timeline latest</code>" not in text  # a page of that kind is there
+    assert "<code>plinth release canary</code>" in text
+    assert "<code>plinth run timeline latest</code>" not in text  # a page of that kind is there
 
 
 def test_foreign_names_stay_text_and_nothing_is_loaded() -> None:

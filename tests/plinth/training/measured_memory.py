@@ -39,7 +39,7 @@ def _measure(config: RunConfig, rank: Any) -> int:
 
 
 def planned(config: RunConfig) -> memory.Memory:
-    """What `plinth plan` says of a configuration."""
+    """What `plinth run plan` says of a configuration."""
     return memory.per_device(
         config.model,
         config.parallel,

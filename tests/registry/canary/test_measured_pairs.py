@@ -114,7 +114,7 @@ def test_a_canary_no_worse_may_become_champion(ctx: Context, two: Any) -> None:
     found = observe(ctx, two[0].recipe)
     assert found is not None
     assert found.status.trial.decision == "promote"
-    assert "plinth promote" in found.status.next
+    assert "plinth release promote" in found.status.next
 
 
 def probed(line: Any, accuracy: float) -> None:

@@ -178,11 +178,11 @@ def test_a_real_root_signs_papers_only_when_somebody_says_so(
     assert export(released, "demo/2", tmp_path / "out") == 8
     refusal = capfd.readouterr().err
     assert "the papers of demo/2 are not signed" in refusal
-    assert "plinth papers demo/2 --sign" in refusal
+    assert "plinth release papers demo/2 --sign" in refusal
     assert not (tmp_path / "out").exists()
-    assert call(["papers", "demo/2", "--to", str(tmp_path / "before"), "--json", *here]) == 0
+    assert call(["release", "papers", "demo/2", "--to", str(tmp_path / "before"), "--json", *here]) == 0
     assert json.loads(capfd.readouterr().out)["signed_by"] == []
-    assert call(["papers", "demo@champion", "--sign", "--reason", "read", "--json", *here]) == 0
+    assert call(["release", "papers", "demo@champion", "--sign", "--reason", "read", "--json", *here]) == 0
     made = json.loads(capfd.readouterr().out)
     assert (made["name"], made["released"], made["signed_by"]) == ("demo/2", True, ["compliance"])
     assert export(released, "demo/2", tmp_path / "out") == 0
@@ -197,7 +197,7 @@ def test_a_real_root_signs_papers_only_when_somebody_says_so(
 
     attest(released, made["checkpoint"], bpb=0.25)  # the papers say it, and nobody has signed that
     assert export(released, "demo/2", tmp_path / "more") == 8
-    assert call(["papers", "demo/2", "--show", "model-card", *here]) == 0
+    assert call(["release", "papers", "demo/2", "--show", "model-card", *here]) == 0
     assert "| probes.bpb | 0.25 |" in capfd.readouterr().out
 
 

@@ -38,7 +38,9 @@ def test_the_newest_statement_counts_and_says_what_it_was_given(
     provider.sign(ctx, ProviderStatement(release="demo", provider="Example"))
     provider.sign(ctx, ProviderStatement(release="other", provider="Somebody else"))
     for _ in range(2):  # the second changes nothing
-        assert call(["provider", str(tmp_path / "provider.yaml"), "--json", "-w", str(ctx.workspace.root)]) == 0
+        assert (
+            call(["release", "provider", str(tmp_path / "provider.yaml"), "--json", "-w", str(ctx.workspace.root)]) == 0
+        )
     shown = json.loads(capfd.readouterr().out.split("}\n{")[0] + "}")
     assert shown["by"] == "compliance"
     assert len(list((ctx.workspace.root / "providers").glob("*.json"))) == 3

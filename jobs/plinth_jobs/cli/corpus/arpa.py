@@ -1,4 +1,4 @@
-"""`plinth arpa`: an n-gram model as ARPA."""
+"""`plinth corpus arpa`: an n-gram model as ARPA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from plinth_jobs.cli.options import Settings, examples, shared
 
 
-@click.command(epilog=examples("plinth arpa perplexity model.arpa"))
+@click.command(epilog=examples("plinth corpus arpa perplexity model.arpa"))
 @shared
 @click.argument("name")
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False))

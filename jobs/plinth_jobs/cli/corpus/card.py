@@ -1,4 +1,4 @@
-"""`plinth card`: the data card of the corpus."""
+"""`plinth corpus card`: the data card of the corpus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import click
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 
-@click.command(epilog=examples("plinth card", "plinth card > DATA_CARD.md", "plinth card --json | jq .toxicity"))
+@click.command(
+    epilog=examples(
+        "plinth corpus card", "plinth corpus card > DATA_CARD.md", "plinth corpus card --json | jq .toxicity"
+    )
+)
 @shared
 @json_option
 def card(settings: Settings, as_json: bool) -> None:

@@ -17,7 +17,7 @@ PREVIEW_LINES = 4
     epilog=examples(
         "plinth explain https://articles.example/3",
         'plinth explain "It was the best of times, it was the worst"',
-        "plinth batch latest 10 --json | jq -r '.sequences[0].documents[0].id' | xargs plinth explain",
+        "plinth run batch latest 10 --json | jq -r '.sequences[0].documents[0].id' | xargs plinth explain",
         "plinth explain 9f86d081884c7d659a2feaa0c55ad015 --json | jq .scores",
     )
 )

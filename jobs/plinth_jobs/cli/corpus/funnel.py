@@ -1,4 +1,4 @@
-"""`plinth funnel`: documents and bytes through every stage, with the reasons of removal."""
+"""`plinth corpus funnel`: documents and bytes through every stage, with the reasons of removal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog=examples("plinth funnel", "plinth funnel --bucket web", "plinth funnel --json | jq .total.effective")
+    epilog=examples(
+        "plinth corpus funnel", "plinth corpus funnel --bucket web", "plinth corpus funnel --json | jq .total.effective"
+    )
 )
 @shared
 @click.option("-b", "--bucket", help="One bucket instead of the sum over all.")

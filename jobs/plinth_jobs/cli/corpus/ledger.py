@@ -1,4 +1,4 @@
-"""`plinth ledger export`: the audit trail as Parquet files."""
+"""`plinth corpus ledger export`: the audit trail as Parquet files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from plinth.text.plural import counted
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 
-@group(epilog=examples("plinth ledger export ledger"))
+@group(epilog=examples("plinth corpus ledger export ledger"))
 def ledger() -> None:
     """The ledger: one row per document, for DuckDB, Polars, Spark or any other engine that reads Parquet."""
 
 
 @ledger.command(
     epilog=examples(
-        "plinth ledger export ledger",
+        "plinth corpus ledger export ledger",
         "duckdb -c \"select bucket, reason, count(*) from 'ledger/*.parquet' group by all order by 3 desc\"",
     )
 )

@@ -1,4 +1,4 @@
-"""`plinth limits`: limits and stop words by language, fitted from a reference bucket."""
+"""`plinth corpus limits`: limits and stop words by language, fitted from a reference bucket."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from plinth_jobs.cli.options import Settings, examples, shared
 
 @click.command(
     epilog=examples(
-        "plinth limits --bucket books --language sw --language yo --out input/limits.jsonl",
-        "plinth limits --bucket wikipedia --removed 0.1 --out input/limits.jsonl",
+        "plinth corpus limits --bucket books --language sw --language yo --out input/limits.jsonl",
+        "plinth corpus limits --bucket wikipedia --removed 0.1 --out input/limits.jsonl",
     )
 )
 @click.option("-b", "--bucket", required=True, help="Bucket of text that is trusted as good, with its languages.")

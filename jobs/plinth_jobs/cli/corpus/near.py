@@ -1,4 +1,4 @@
-"""`plinth near`: documents similar to a text."""
+"""`plinth corpus near`: documents similar to a text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from plinth_jobs.cli.options import Settings, Utf8Text, examples, json_option, s
 
 @click.command(
     epilog=examples(
-        "plinth near article.txt",
-        "plinth near 'the text of a benchmark question' --threshold 0.5",
-        "plinth near - --json --limit 100 < page.txt | jq -r '.[].id'",
+        "plinth corpus near article.txt",
+        "plinth corpus near 'the text of a benchmark question' --threshold 0.5",
+        "plinth corpus near - --json --limit 100 < page.txt | jq -r '.[].id'",
     )
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE")

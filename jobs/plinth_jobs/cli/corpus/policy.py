@@ -1,4 +1,4 @@
-"""`plinth policy try | removal`: another policy compared with the published verdicts."""
+"""`plinth corpus policy try | removal`: another policy compared with the published verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plinth.recipe.recipe import Recipe
 
 
-@group(epilog=examples("plinth policy try stricter.yaml", "plinth policy removal --reason toxic"))
+@group(epilog=examples("plinth corpus policy try stricter.yaml", "plinth corpus policy removal --reason toxic"))
 def policy() -> None:
     """Try policies on stored annotations."""
 
@@ -28,9 +28,9 @@ policy.add_command(removal)
 @policy.command(
     "try",
     epilog=examples(
-        "plinth policy try stricter.yaml",
-        "plinth policy try stricter.yaml --bucket web --samples 10",
-        "plinth policy try other.yaml --policy prose --json | jq .total.newly_dropped",
+        "plinth corpus policy try stricter.yaml",
+        "plinth corpus policy try stricter.yaml --bucket web --samples 10",
+        "plinth corpus policy try other.yaml --policy prose --json | jq .total.newly_dropped",
     ),
 )
 @click.argument("new", metavar="NEW.yaml", type=click.Path(path_type=Path, dir_okay=False, exists=True))

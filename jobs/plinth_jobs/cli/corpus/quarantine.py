@@ -1,4 +1,4 @@
-"""`plinth quarantine`: hits on lists of illegal content, without their text."""
+"""`plinth corpus quarantine`: hits on lists of illegal content, without their text."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @group(
     invoke_without_command=True,
     epilog=examples(
-        "plinth quarantine",
-        "plinth quarantine --bucket web --json > hits.json",
-        "plinth quarantine hash page.txt",
-        "plinth quarantine find",
+        "plinth corpus quarantine",
+        "plinth corpus quarantine --bucket web --json > hits.json",
+        "plinth corpus quarantine hash page.txt",
+        "plinth corpus quarantine find",
     ),
 )
 @shared
@@ -50,7 +50,9 @@ def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_js
     output.say(f"{counted(records, 'record', 'be')} in quarantine, with {counted(len(rows), 'hit')}.")
 
 
-@quarantine.command("hash", epilog=examples("plinth quarantine hash page.txt", "plinth quarantine hash a.txt --json"))
+@quarantine.command(
+    "hash", epilog=examples("plinth corpus quarantine hash page.txt", "plinth corpus quarantine hash a.txt --json")
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--shingle-words", type=click.IntRange(1, 16), default=3, show_default=True, help="As in the recipe.")
 @json_option
@@ -70,7 +72,7 @@ def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
         output.facts({name: value for name, value in row.items() if name != "file"})
 
 
-@quarantine.command("find", epilog=examples("plinth quarantine find", "plinth quarantine find --json"))
+@quarantine.command("find", epilog=examples("plinth corpus quarantine find", "plinth corpus quarantine find --json"))
 @shared
 @recipe_option
 @json_option

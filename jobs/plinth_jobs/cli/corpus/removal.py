@@ -1,4 +1,4 @@
-"""`plinth policy removal`: what rules that rest on models take of every bucket, with samples."""
+"""`plinth corpus policy removal`: what rules that rest on models take of every bucket, with samples."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from plinth_jobs.cli.options import Settings, examples, json_option, recipe_opti
 
 @click.command(
     epilog=examples(
-        "plinth policy removal",
-        "plinth policy removal --reason toxic --bucket books --samples 20",
-        "plinth policy removal --reason toxic --samples 100 --out toxic.jsonl && plinth review toxic.jsonl",
+        "plinth corpus policy removal",
+        "plinth corpus policy removal --reason toxic --bucket books --samples 20",
+        "plinth corpus policy removal --reason toxic --samples 100 --out toxic.jsonl",
+        "plinth corpus review toxic.jsonl",
     )
 )
 @shared
@@ -25,7 +26,7 @@ from plinth_jobs.cli.options import Settings, examples, json_option, recipe_opti
 @click.option("--reason", help="Only this rule.")
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Of each rule.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth review`.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth corpus review`.")
 @json_option
 def removal(
     settings: Settings, reason: str | None, bucket: str | None, samples: int, out: Path | None, as_json: bool
@@ -41,7 +42,7 @@ def removal(
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         documents = counted(len(rows), "document")
-        output.say(f"{documents} in {out}; fill in `label` (good or bad), then: `plinth review {out}`")
+        output.say(f"{documents} in {out}; fill in `label` (good or bad), then: `plinth corpus review {out}`")
     elif as_json:
         output.emit_json({"rules": found, "samples": rows})
     else:

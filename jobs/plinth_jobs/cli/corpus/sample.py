@@ -1,4 +1,4 @@
-"""`plinth sample`, `plinth review`, `plinth label`: human review of removed documents."""
+"""`plinth corpus sample`, `plinth corpus review`, `plinth corpus label`: human review of removed documents."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ reviewer_option = click.option(
 
 @click.command(
     epilog=examples(
-        "plinth sample --reason too_few_words",
-        "plinth sample --reason near_duplicate --bucket web -n 100 --out near.jsonl",
-        "plinth sample --reason extract_timeout --json | jq -r '.[].uri'",
+        "plinth corpus sample --reason too_few_words",
+        "plinth corpus sample --reason near_duplicate --bucket web -n 100 --out near.jsonl",
+        "plinth corpus sample --reason extract_timeout --json | jq -r '.[].uri'",
     )
 )
-@click.option("--reason", required=True, help="Reason of a verdict or reject, as `plinth funnel` lists them.")
+@click.option("--reason", required=True, help="Reason of a verdict or reject, as `plinth corpus funnel` lists them.")
 @shared
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed draws another sample.")
 @click.option("--fired", is_flag=True, help="Every document that the rule fires on, also where another rule was first.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth review`.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth corpus review`.")
 @json_option
 def sample(
     settings: Settings,
@@ -63,7 +63,9 @@ def sample(
     rows = removed_samples.sample(ctx, reason, _buckets(ctx, bucket), count, seed, fired=fired)
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        output.say(f"{len(rows)} of {reason} in {out}; fill in `label` (good or bad), then: `plinth review {out}`")
+        output.say(
+            f"{len(rows)} of {reason} in {out}; fill in `label` (good or bad), then: `plinth corpus review {out}`"
+        )
     elif as_json:
         output.emit_json(rows)
     else:
@@ -72,8 +74,8 @@ def sample(
 
 @click.command(
     epilog=examples(
-        "plinth sample --reason too_few_words --out short.jsonl && plinth review short.jsonl",
-        "plinth review summary",
+        "plinth corpus sample --reason too_few_words --out a.jsonl && plinth corpus review a.jsonl",
+        "plinth corpus review summary",
     )
 )
 @click.argument("what", metavar="FILE.jsonl|summary")
@@ -101,12 +103,14 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
     if as_json:
         output.emit_json({"kept": len(labels), "without_label": left})
     else:
-        output.say(f"{len(labels)} labels stored, {left} of {what} have none yet. `plinth review summary` shows all.")
+        output.say(
+            f"{len(labels)} labels stored, {left} of {what} have none yet. `plinth corpus review summary` shows all."
+        )
     return None
 
 
 @click.command(
-    epilog=examples('plinth label 9f86d081884c7d659a2feaa0c55ad015 good --reason few_stop_words --note "a poem"')
+    epilog=examples('plinth corpus label 9f86d081884c7d659a2feaa0c55ad015 good --reason too_few_words --note "a poem"')
 )
 @click.argument("document", metavar="ID")
 @click.argument("word", metavar="good|bad", type=click.Choice(["good", "bad"]))
@@ -176,7 +180,9 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise MissingError(
-            f"cannot read {path}", found=error, remedy="`plinth sample --reason REASON --out FILE.jsonl` makes one"
+            f"cannot read {path}",
+            found=error,
+            remedy="`plinth corpus sample --reason REASON --out FILE.jsonl` makes one",
         ) from error
     for number, line in enumerate(lines, start=1):
         try:
@@ -242,4 +248,6 @@ def _show_summary(ctx: Context, as_json: bool) -> None:
     if rows:
         output.say("Share of the labelled that were rightly removed, with Wilson's 95% interval.")
     else:
-        output.say("No labels yet: `plinth sample --reason R --out FILE.jsonl`, then `plinth review FILE.jsonl`.")
+        output.say(
+            "No labels yet: `plinth corpus sample --reason R --out FILE.jsonl`, then `plinth corpus review FILE.jsonl`."
+        )

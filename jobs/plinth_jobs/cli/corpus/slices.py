@@ -1,4 +1,4 @@
-"""`plinth slices`: error rates of learned gates by slice."""
+"""`plinth corpus slices`: error rates of learned gates by slice."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 @click.command(
     epilog=examples(
-        "plinth slices",
-        "plinth slices toxicity --misses 5",
-        "plinth slices --json | jq '.toxicity.slices.all.recall'",
-        "plinth slices --write input/generated",
+        "plinth corpus slices",
+        "plinth corpus slices toxicity --misses 5",
+        "plinth corpus slices --json | jq '.toxicity.slices.all.recall'",
+        "plinth corpus slices --write input/generated",
     )
 )
 @shared

@@ -1,4 +1,4 @@
-"""`plinth source value`: the value of a new source, from a sample, or from runs with it and without it."""
+"""`plinth corpus source value`: the value of a new source, from a sample, or from runs with it and without it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 KINDS = ("warc", "html", "pdf", "latex", "jsonl", "parquet", "text", "tree")
 
 
-@group(epilog=examples("plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0"))
+@group(epilog=examples("plinth corpus source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0"))
 def source() -> None:
     """New sources."""
 
 
 @source.command(
     epilog=examples(
-        "plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0",
-        "plinth source value s3://crawl/2026-46 --kind warc --licence CC0-1.0 --policy default --sample-mb 64",
-        "plinth source value forums --json | jq .effective",
-        "plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0 \\\n"
+        "plinth corpus source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0",
+        "plinth corpus source value s3://crawl/2026-46 --kind warc --licence CC0-1.0 --sample-mb 64",
+        "plinth corpus source value forums --json | jq .effective",
+        "plinth corpus source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0 \\\n"
         "      --price 20000 --share 0.2 --test test.jsonl --train",
-        "plinth source value /data/forum.jsonl --show",
+        "plinth corpus source value /data/forum.jsonl --show",
     )
 )
 @click.argument("new", metavar="BUCKET|PATH|URI")
@@ -145,7 +145,7 @@ def _show_sample(new: str, found: dict[str, Any], price: float | None, currency:
     _show(new, found)
     if tokens is not None:
         output.facts({"a million effective tokens": priced(tokens.per_token, currency, 1e6)})
-    train = f"`plinth source value {new} --train`"
+    train = f"`plinth corpus source value {new} --train`"
     return output.say(f"\n{train}, with the same options, compares runs with and without it")
 
 
@@ -169,7 +169,7 @@ def _bucket(
         raise MissingError(
             f"{new} is not a bucket of the recipe",
             expected=f"one of {have}; or a path with --kind and --licence",
-            remedy=f"plinth source value {new} --kind jsonl --licence SPDX",
+            remedy=f"plinth corpus source value {new} --kind jsonl --licence SPDX",
         )
     if policy not in recipe.corpus.policies:
         raise MissingError(f"no policy {policy}", expected=f"one of {', '.join(recipe.corpus.policies)}")

@@ -1,4 +1,4 @@
-"""`plinth takedown`: everything that holds a document, its removal, and the proof."""
+"""`plinth corpus takedown`: everything that holds a document, its removal, and the proof."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SHOWN = 10
 
 
-@group(epilog=examples("plinth takedown find --url https://example.org/page"))
+@group(epilog=examples("plinth corpus takedown find --url https://example.org/page"))
 def takedown() -> None:
     """Find what holds a document, keep it out of every later snapshot, and prove it."""
 
@@ -48,9 +48,9 @@ def target(function: F) -> F:
 
 @takedown.command(
     epilog=examples(
-        "plinth takedown find --url https://example.org/page",
-        "plinth takedown find --domain example.org --json | jq '.runs[].checkpoints'",
-        "plinth takedown find --text letter.txt",
+        "plinth corpus takedown find --url https://example.org/page",
+        "plinth corpus takedown find --domain example.org --json | jq '.runs[].checkpoints'",
+        "plinth corpus takedown find --text letter.txt",
     )
 )
 @target
@@ -158,9 +158,9 @@ def _run(run: ExposedRun) -> str:
 
 @takedown.command(
     epilog=examples(
-        "plinth takedown exclude --url https://example.org/page --reason 'letter of 3 March, J. Doe'",
-        "plinth takedown exclude --licence CC-BY-NC-4.0 --reason 'not for this use' --yes",
-        "plinth takedown exclude --text letter.txt --spans --reason 'court order 17/26'",
+        "plinth corpus takedown exclude --url https://example.org/page --reason 'letter of 3 March'",
+        "plinth corpus takedown exclude --licence CC-BY-NC-4.0 --reason 'not for this use' --yes",
+        "plinth corpus takedown exclude --text letter.txt --spans --reason 'court order 17/26'",
     )
 )
 @target
@@ -204,7 +204,7 @@ def exclude(
         raise RequestError(
             f"this exclusion takes {took}",
             expected="a confirmation",
-            remedy=f"look at it with `plinth takedown find --{kind} {shlex.quote(value)}`; then give --yes",
+            remedy=f"look at it with `plinth corpus takedown find --{kind} {shlex.quote(value)}`; then give --yes",
         )
     entry = None if dry_run else _appended(ctx, proposed.fields)
     if as_json:
@@ -226,7 +226,7 @@ def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
         return exclusion_list.append(ctx, **fields)
 
 
-@takedown.command("list", epilog=examples("plinth takedown list", "plinth takedown list --json"))
+@takedown.command("list", epilog=examples("plinth corpus takedown list", "plinth corpus takedown list --json"))
 @shared
 @json_option
 def listed(settings: Settings, as_json: bool) -> None:

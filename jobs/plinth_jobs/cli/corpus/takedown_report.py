@@ -1,4 +1,4 @@
-"""`plinth takedown report`: the signed proof of a removal, and what still holds what was removed."""
+"""`plinth corpus takedown report`: the signed proof of a removal, and what still holds what was removed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth takedown report",
-        "plinth takedown report 3 --checkpoint 8f3a91c2 --checkpoint 51d0e7aa",
-        "plinth takedown report 3 --json | jq '.remains'",
+        "plinth corpus takedown report",
+        "plinth corpus takedown report 3 --checkpoint 8f3a91c2 --checkpoint 51d0e7aa",
+        "plinth corpus takedown report 3 --json | jq '.remains'",
     )
 )
 @click.argument("entries", nargs=-1, type=click.IntRange(min=1))

@@ -1,4 +1,4 @@
-"""`plinth trace`: verbatim spans of a text back to what the model read."""
+"""`plinth corpus trace`: verbatim spans of a text back to what the model read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MOST_PATH = 4096
 
 @click.command(
     epilog=examples(
-        'plinth trace "It was the best of times, it was the worst of times, it was the age of wisdom, …"',
-        "plinth trace answer.txt --documents 100",
-        "plinth trace latest",
-        "plinth trace - --json < answer.txt | jq '.spans[].found[].training'",
+        'plinth corpus trace "It was the best of times, it was the worst of times, …"',
+        "plinth corpus trace answer.txt --documents 100",
+        "plinth corpus trace latest",
+        "plinth corpus trace - --json < answer.txt | jq '.spans[].found[].training'",
     )
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")

@@ -1,4 +1,4 @@
-"""`plinth compare`: two models side by side."""
+"""`plinth model compare`: two models side by side."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SHOWN = 30
 
 @click.command(
     epilog=examples(
-        "plinth compare latest release",
-        "plinth compare demo-3fa9c1d2e0b4:400 latest",
-        "plinth compare demo/2 ./models/another-model -o comparison.html",
-        "plinth compare latest release --json | jq '.lines[] | {measure, slice, better}'",
+        "plinth model compare latest release",
+        "plinth model compare demo-3fa9c1d2e0b4:400 latest",
+        "plinth model compare demo/2 ./models/another-model -o comparison.html",
+        "plinth model compare latest release --json | jq '.lines[] | {measure, slice, better}'",
     )
 )
 @click.argument("a")

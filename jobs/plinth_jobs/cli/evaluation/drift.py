@@ -1,4 +1,4 @@
-"""`plinth drift`: the champion on held-out text that came after it; a proposal to go on training."""
+"""`plinth model drift`: the champion on held-out text that came after it; a proposal to go on training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from plinth.records import Manifest
 
 
-@click.command(epilog=examples("plinth drift", "plinth drift --score", "plinth drift --propose continued.yaml"))
+@click.command(
+    epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml")
+)
 @click.option("--score", is_flag=True, help="Score what came since the last look, first.")
 @click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="Recipe to write where text drifts.")
 @shared
@@ -64,7 +66,9 @@ def _made(settings: Settings, score: bool) -> Manifest:
     if not score:
         found = ctx.refs.published(drift.ASSET)
         if found is None:
-            raise MissingError("nobody has looked for drift in this workspace", remedy="`plinth drift --score` looks")
+            raise MissingError(
+                "nobody has looked for drift in this workspace", remedy="`plinth model drift --score` looks"
+            )
         return found
 
     def say(line: str) -> None:
@@ -85,7 +89,9 @@ def _propose(settings: Settings, made: Manifest, target: Path) -> None:
 
     found = job.slices(made)
     if not any(one.drifts for one in found):
-        raise MissingError("no slice drifts: there is nothing to propose", remedy="`plinth drift --score` looks again")
+        raise MissingError(
+            "no slice drifts: there is nothing to propose", remedy="`plinth model drift --score` looks again"
+        )
     base = settings.recipe_path()
     write_bytes(
         target, overlay(settings.load_recipe(), str(base.absolute()) if base.is_file() else str(base), found).encode()

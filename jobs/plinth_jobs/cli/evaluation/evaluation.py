@@ -1,4 +1,5 @@
-"""`plinth evaluation`: bits per byte by slice, the worst documents, and the spans where two models differ most."""
+"""`plinth model evaluation`: bits per byte by slice, the worst documents, and the spans where two models differ
+most."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth evaluation",
-        "plinth evaluation language length",
-        "plinth evaluation --worst 10",
-        "plinth evaluation --against 3fa9c1d2e0b4 --spans 20",
-        "plinth evaluation --json | jq '.axes.language.en.model'",
+        "plinth model evaluation",
+        "plinth model evaluation language length",
+        "plinth model evaluation --worst 10",
+        "plinth model evaluation --against 3fa9c1d2e0b4 --spans 20",
+        "plinth model evaluation --json | jq '.axes.language.en.model'",
     )
 )
 @shared
@@ -115,6 +116,6 @@ def _other(ctx: Context, prefix: str) -> Manifest:
     if len(evaluations) != 1:
         raise MissingError(
             f"{len(evaluations)} evaluations begin with {prefix}",
-            expected="the digest of one, as `plinth evaluation` and Dagster show it",
+            expected="the digest of one, as `plinth model evaluation` and Dagster show it",
         )
     return evaluations[0]

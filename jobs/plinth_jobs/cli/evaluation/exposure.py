@@ -1,4 +1,4 @@
-"""`plinth exposure`: the canaries at each checkpoint of a run, as it saw more of their copies."""
+"""`plinth model exposure`: the canaries at each checkpoint of a run, as it saw more of their copies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth exposure",
-        "plinth exposure latest:400",
-        "plinth exposure latest --json | jq '.[] | {step, p_value, epsilon: .audit.epsilon}'",
+        "plinth model exposure",
+        "plinth model exposure latest:400",
+        "plinth model exposure latest --json | jq '.[] | {step, p_value, epsilon: .audit.epsilon}'",
     )
 )
 @click.argument("target", default="latest")

@@ -1,4 +1,5 @@
-"""`plinth fairness`: differences between groups, toxicity of continuations, and drift since another measurement."""
+"""`plinth model fairness`: differences between groups, toxicity of continuations, and drift since another
+measurement."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth fairness",
-        "plinth fairness --against 3fa9c1d2e0b4",
-        "plinth fairness --json | jq '.attributes | map_values(.p_adjusted)'",
+        "plinth model fairness",
+        "plinth model fairness --against 3fa9c1d2e0b4",
+        "plinth model fairness --json | jq '.attributes | map_values(.p_adjusted)'",
     )
 )
 @shared
@@ -69,7 +70,8 @@ def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
             f"{against} is no measurement of bias",
             found=f"the asset {earlier.asset}",
             expected=f"a manifest of {job.ASSET}",
-            remedy="`plinth fairness` shows the digest of the published one; its versions stand in the asset's history",
+            remedy="`plinth model fairness` shows the digest of the published one; its versions stand in the asset's "
+            "history",
         )
 
     def tables(name: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`plinth generate`: text after prompts."""
+"""`plinth model generate`: text after prompts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from plinth_jobs.cli.options import Settings, Utf8Text, examples, json_option, s
 
 @click.command(
     epilog=examples(
-        'plinth generate latest "The capital of France is"',
-        'plinth generate demo/1 "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3 --stop END',
-        "plinth generate latest --file prompts.jsonl --max-tokens 64 --json | jq -r '.[].text'",
+        'plinth model generate latest "The capital of France is"',
+        'plinth model generate demo/1 "Once upon a time" --temperature 0.8 --seed 3 --stop END',
+        "plinth model generate latest --file prompts.jsonl --max-tokens 64 --json | jq -r '.[].text'",
     )
 )
 @click.argument("model")

@@ -1,4 +1,5 @@
-"""`plinth probes`: the probes of a recipe with their scores, one item with what a model makes of it, a file's lines."""
+"""`plinth model probes`: the probes of a recipe with their scores, one item with what a model makes of it, a file's
+lines."""
 
 from __future__ import annotations
 
@@ -18,13 +19,17 @@ WRONG = 2
 
 
 @group(
-    epilog=examples("plinth probes list", "plinth probes explain code/brackets/03", "plinth probes check my.jsonl")
+    epilog=examples(
+        "plinth model probes list", "plinth model probes explain code/brackets/03", "plinth model probes check my.jsonl"
+    )
 )
 def probes() -> None:
     """Small sets of questions with one right answer, scored while a run trains and on its checkpoints."""
 
 
-@probes.command("list", epilog=examples("plinth probes list", "plinth probes list --json | jq '.probes.code.signal'"))
+@probes.command(
+    "list", epilog=examples("plinth model probes list", "plinth model probes list --json | jq '.probes.code.signal'")
+)
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
@@ -43,7 +48,9 @@ def list_(settings: Settings, as_json: bool) -> None:
     output.table(columns, rows, right=("items", "scored"))
 
 
-@probes.command(epilog=examples("plinth probes explain code/brackets/03", "plinth probes explain mine/wales --json"))
+@probes.command(
+    epilog=examples("plinth model probes explain code/brackets/03", "plinth model probes explain mine/wales --json")
+)
 @click.argument("name", metavar="PROBE/ITEM")
 @shared
 @json_option
@@ -61,7 +68,7 @@ def explain(settings: Settings, name: str, as_json: bool) -> None:
     item = next((one for one in items if f"{one.probe}/{one.item}" == name), None)
     if item is None:
         known = "PROBE/ITEM, as in code/brackets/03"
-        raise MissingError(f"no item {name}", expected=known, remedy="`plinth probes list` has the probes")
+        raise MissingError(f"no item {name}", expected=known, remedy="`plinth model probes list` has the probes")
     score = _score(ctx, item)
     if as_json:
         output.emit_json(item._asdict() | score)
@@ -76,7 +83,9 @@ def explain(settings: Settings, name: str, as_json: bool) -> None:
     _show_text("control: a prompt that does not lead to the right answer", item.control)
 
 
-@probes.command(epilog=examples("plinth probes check my.jsonl", "plinth probes check my.jsonl --examples 2"))
+@probes.command(
+    epilog=examples("plinth model probes check my.jsonl", "plinth model probes check my.jsonl --examples 2")
+)
 @click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--examples", "shots", type=click.IntRange(min=0), default=0, help="First lines that are examples.")
 @shared

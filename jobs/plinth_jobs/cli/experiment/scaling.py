@@ -1,4 +1,4 @@
-"""`plinth scaling`: the law of a table of runs, its optimum, and what a larger run will reach."""
+"""`plinth experiment scaling`: the law of a table of runs, its optimum, and what a larger run will reach."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ _AMOUNT = click.FloatRange(min=0, min_open=True)
 _DRAWS = click.option("--draws", type=click.IntRange(min=100), default=4000, help="Of the bootstrap (default: 4000).")
 
 
-@group(epilog=examples("plinth scaling example > runs.csv", "plinth scaling fit runs.csv --budget 1e21"))
+@group(
+    epilog=examples(
+        "plinth experiment scaling example > runs.csv", "plinth experiment scaling fit runs.csv --budget 1e21"
+    )
+)
 def scaling() -> None:
     """Fit the law of a ladder of small runs; find the optimum of a budget; foretell a larger run."""
 
 
-@scaling.command(epilog=examples("plinth scaling example > runs.csv"))
+@scaling.command(epilog=examples("plinth experiment scaling example > runs.csv"))
 def example() -> None:
     """Print a synthetic table of runs: parameters, tokens, loss, one probe."""
     from plinth.experiment.scaling.table import example as made
@@ -35,8 +39,8 @@ def example() -> None:
 
 @scaling.command(
     epilog=examples(
-        "plinth scaling fit runs.csv --budget 1e21",
-        "plinth scaling fit runs.csv --budget 1e21 --inference-tokens 1e12 --unique-tokens 3e9",
+        "plinth experiment scaling fit runs.csv --budget 1e21",
+        "plinth experiment scaling fit runs.csv --budget 1e21 --inference-tokens 1e12 --unique-tokens 3e9",
     )
 )
 @_TABLE
@@ -94,8 +98,8 @@ def fit(
 
 @scaling.command(
     epilog=examples(
-        "plinth scaling predict runs.csv --params 5e9 --tokens 1e11 --out foretold.json",
-        "plinth scaling compare foretold.json --loss 2.31",
+        "plinth experiment scaling predict runs.csv --params 5e9 --tokens 1e11 --out foretold.json",
+        "plinth experiment scaling compare foretold.json --loss 2.31",
     )
 )
 @_TABLE
@@ -127,7 +131,7 @@ def predict(
     output.facts({"prediction": made.digest})
 
 
-@scaling.command(epilog=examples("plinth scaling compare foretold.json --loss 2.31 --probe probe=0.81"))
+@scaling.command(epilog=examples("plinth experiment scaling compare foretold.json --loss 2.31 --probe probe=0.81"))
 @click.argument("prediction", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--loss", type=float, required=True, help="What the run reached.")
 @click.option("--probe", "probes", multiple=True, metavar="NAME=SCORE", help="A probe of the run; may be repeated.")
@@ -147,7 +151,7 @@ def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str
     except (ValidationError, ValueError) as error:
         raise RequestError(
             f"{prediction} or a --probe cannot be read", found=str(error).splitlines()[0],
-            expected="a file of `plinth scaling predict --out`, and NAME=SCORE",
+            expected="a file of `plinth experiment scaling predict --out`, and NAME=SCORE",
         ) from error  # fmt: skip
     found = made.compare(loss, scores)
     if as_json:

@@ -1,4 +1,4 @@
-"""The verdict on a source in words; `plinth source value` and `plinth experiment` show it."""
+"""The verdict on a source in words; `plinth corpus source value` and `plinth experiment` show it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Commands of whoever keeps the platform running.
 
-metrics        `plinth metrics list | serve | write`
-alerts         `plinth alerts list | rules | routes | silence`
-dashboards     `plinth dashboards`: Grafana's JSON
-retrospective  `plinth retrospective`: the page of a week or month
+metrics        `plinth ops metrics list | serve | write`
+alerts         `plinth ops alerts list | rules | routes | silence`
+dashboards     `plinth ops dashboards`: Grafana's JSON
+retrospective  `plinth ops retrospective`: the page of a week or month
 """

@@ -1,4 +1,4 @@
-"""`plinth alerts`: the table of alerts; files for Prometheus and Alertmanager; silences."""
+"""`plinth ops alerts`: the table of alerts; files for Prometheus and Alertmanager; silences."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ url_option = click.option(
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@group(epilog=examples("plinth alerts list", "plinth alerts rules --out rules.yaml"))
+@group(epilog=examples("plinth ops alerts list", "plinth ops alerts rules --out rules.yaml"))
 def alerts() -> None:
     """List alerts; write rules for Prometheus and routes for Alertmanager; silence a run that stops as planned."""
 
 
-@alerts.command("list", epilog=examples("plinth alerts list", "plinth alerts list --json"))
+@alerts.command("list", epilog=examples("plinth ops alerts list", "plinth ops alerts list --json"))
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
@@ -44,7 +44,7 @@ def list_(settings: Settings, as_json: bool) -> None:
     output.table(("alert", "of", "severity", "owner", "within", "runbook"), rows)
 
 
-@alerts.command(epilog=examples("plinth alerts rules --out rules.yaml && promtool check rules rules.yaml"))
+@alerts.command(epilog=examples("plinth ops alerts rules --out rules.yaml && promtool check rules rules.yaml"))
 @shared
 @click.option("--runbooks", default="docs/runbooks", show_default=True, help="Address of the folder of runbooks.")
 @out_option
@@ -57,8 +57,8 @@ def rules(settings: Settings, runbooks: str, out: Path | None) -> None:
 
 @alerts.command(
     epilog=examples(
-        "plinth alerts routes --webhook http://127.0.0.1:8080/ --out alertmanager.yaml",
-        "plinth alerts routes --out alertmanager.yaml && amtool check-config alertmanager.yaml",
+        "plinth ops alerts routes --webhook http://127.0.0.1:8080/ --out alertmanager.yaml",
+        "plinth ops alerts routes --out alertmanager.yaml && amtool check-config alertmanager.yaml",
     )
 )
 @shared
@@ -75,8 +75,8 @@ def routes(settings: Settings, webhook: str, out: Path | None) -> None:
 
 @alerts.command(
     epilog=examples(
-        "plinth alerts silence RUN --for 2h --by kim --reason 'planned move to another division'",
-        "plinth alerts silences",
+        "plinth ops alerts silence RUN --for 2h --by kim --reason 'planned move to another division'",
+        "plinth ops alerts silences",
     )
 )
 @click.argument("run")
@@ -92,7 +92,7 @@ def silence(run: str, length: str, by: str, reason: str, url: str) -> None:
     output.line(alertmanager.silence(url, run, _seconds(length), by, reason))
 
 
-@alerts.command(epilog=examples("plinth alerts silences", "plinth alerts silences --json"))
+@alerts.command(epilog=examples("plinth ops alerts silences", "plinth ops alerts silences --json"))
 @url_option
 @json_option
 def silences(url: str, as_json: bool) -> None:
@@ -112,7 +112,7 @@ def silences(url: str, as_json: bool) -> None:
     output.table(("silence", "of", "until", "by", "reason"), rows)
 
 
-@alerts.command("end-silence", epilog=examples("plinth alerts end-silence ID"))
+@alerts.command("end-silence", epilog=examples("plinth ops alerts end-silence ID"))
 @click.argument("number", metavar="ID")
 @url_option
 def end_silence(number: str, url: str) -> None:

@@ -1,4 +1,4 @@
-"""`plinth dashboards`: Grafana's JSON of every dashboard."""
+"""`plinth ops dashboards`: Grafana's JSON of every dashboard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from plinth_jobs.cli.options import examples
 
 
-@click.command(epilog=examples("plinth dashboards --out dashboards"))
+@click.command(epilog=examples("plinth ops dashboards --out dashboards"))
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write into.")
 def dashboards(out: Path) -> None:
     """Write the dashboards (executive, on-call, debug, data) as JSON that Grafana imports or is provisioned with."""

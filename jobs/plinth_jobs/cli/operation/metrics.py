@@ -1,4 +1,4 @@
-"""`plinth metrics`: the table of metrics, and the exporter."""
+"""`plinth ops metrics`: the table of metrics, and the exporter."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 PORT = 9464
 
 
-@group(epilog=examples("plinth metrics list", "plinth metrics serve"))
+@group(epilog=examples("plinth ops metrics list", "plinth ops metrics serve"))
 def metrics() -> None:
     """List metrics; serve them to Prometheus, or write them into a file for its textfile collector."""
 
 
-@metrics.command("list", epilog=examples("plinth metrics list", "plinth metrics list --json"))
+@metrics.command("list", epilog=examples("plinth ops metrics list", "plinth ops metrics list --json"))
 @json_option
 def list_(as_json: bool) -> None:
     """List every metric: name, labels, meaning, where it comes from."""
@@ -35,7 +35,7 @@ def list_(as_json: bool) -> None:
     output.table(("metric", "labels", "meaning", "source"), rows)
 
 
-@metrics.command(epilog=examples("plinth metrics serve", "plinth metrics serve --host 0.0.0.0 --port 9464"))
+@metrics.command(epilog=examples("plinth ops metrics serve", "plinth ops metrics serve --host 0.0.0.0 --port 9464"))
 @shared
 @recipe_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -67,7 +67,7 @@ def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
         raise RequestError(f"cannot serve on {host}:{port}", found=error, remedy="give another --port") from error
 
 
-@metrics.command(epilog=examples("plinth metrics write /var/lib/node_exporter/textfile/plinth.prom"))
+@metrics.command(epilog=examples("plinth ops metrics write /var/lib/node_exporter/textfile/plinth.prom"))
 @shared
 @recipe_option
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))

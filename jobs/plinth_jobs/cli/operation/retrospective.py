@@ -1,4 +1,4 @@
-"""`plinth retrospective`: the page of the last week or month."""
+"""`plinth ops retrospective`: the page of the last week or month."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 
-@click.command(epilog=examples("plinth retrospective", "plinth retrospective --month --at 2026-11-02"))
+@click.command(epilog=examples("plinth ops retrospective", "plinth ops retrospective --month --at 2026-11-02"))
 @click.option("--month", is_flag=True, help="Of the last calendar month; else of the last week, Monday to Sunday.")
 @click.option("--at", type=click.DateTime(), help="UTC; of the last one that had ended then.", show_default="now")
 @shared

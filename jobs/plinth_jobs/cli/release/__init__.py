@@ -5,15 +5,15 @@ key_proposals   its `--propose`, `sign` and `publish`: a root of several holders
 key_identities  its `identity`: whose Sigstore bundles count
 key_changes     what the three share: the record of a change, what is printed
 gates    `plinth gates`: the signed policy that a release must pass, and waivers
-people   `plinth people`: the login of MLflow, and who may log in
+people   `plinth ops people`: the login of MLflow, and who may log in
 release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions
-canary   `plinth canary`: give a canary back
+canary   `plinth release canary`: give a canary back
 verify   `plinth verify`: every link from a target to its sources
-papers   `plinth papers` and `plinth provider`: papers of a model, what its provider states, signatures of compliance
-taint    `plinth taint`: marks of unfit data and models, and their lifting
-incident `plinth incident`: incidents, which freeze promotions, and their facts
-consumer `plinth consumer`: services and models that use a release, and their feed
-impact   `plinth impact`: everything that came of something
-log      `plinth log`: decisions and refused ones, and their proof
-content  `plinth restore` and `plinth export`: files out of the content store
+papers   `plinth release papers` and `plinth release provider`: papers of a model, what its provider states, signatures
+of compliance taint    `plinth release taint`: marks of unfit data and models, and their lifting
+incident `plinth ops incident`: incidents, which freeze promotions, and their facts
+consumer `plinth release consumer`: services and models that use a release, and their feed
+impact   `plinth release impact`: everything that came of something
+log      `plinth release log`: decisions and refused ones, and their proof
+content  `plinth export restore` and `plinth export`: files out of the content store
 """

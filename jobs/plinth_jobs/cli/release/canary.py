@@ -1,4 +1,4 @@
-"""`plinth canary`: what is known of the canary beside the champion; give it back."""
+"""`plinth release canary`: what is known of the canary beside the champion; give it back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth canary",
-        "plinth canary --json",
-        "plinth canary --judge               one look of the sensor, without `plinth up`",
-        "plinth canary --return --by ops@example.org --reason 'slower answers on code'",
+        "plinth release canary",
+        "plinth release canary --json",
+        "plinth release canary --judge               one look of the sensor, without `plinth up`",
+        "plinth release canary --return --by ops@example.org --reason 'slower answers on code'",
     )
 )
 @shared
@@ -34,8 +34,8 @@ def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: 
 
     Every interval holds at all looks together, so looking often changes nothing. `plinth up` looks every minute, gives
     a canary back that is worse, and makes it champion where the policy lets that happen without a person. With
-    --return it is given back at once: the champion stays, and the version does not verify any more. `plinth promote
-    --stage canary` puts a version on trial. Repeat --return after a crash: it completes it.
+    --return it is given back at once: the champion stays, and the version does not verify any more. `plinth release
+    promote --stage canary` puts a version on trial. Repeat --return after a crash: it completes it.
     """
     from plinth_jobs.cli import output
     from plinth_registry import decisions

@@ -1,4 +1,4 @@
-"""`plinth consumer`: services that use a release, models made of one, and the feed that they read."""
+"""`plinth release consumer`: services that use a release, models made of one, and the feed that they read."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @group(
     epilog=examples(
-        "plinth consumer add search --owner search@example.org --model demo@champion --canary",
-        "plinth consumer add web --owner web@example.org --model demo --webhook https://web.example/in",
-        "plinth consumer add chat --owner chat@example.org --child chat/3",
-        "plinth consumer list",
-        "plinth consumer feed --after 12",
+        "plinth release consumer add search --owner search@example.org --model demo@champion --canary",
+        "plinth release consumer add web --owner web@example.org --model demo --webhook https://a.example",
+        "plinth release consumer add chat --owner chat@example.org --child chat/3",
+        "plinth release consumer list",
+        "plinth release consumer feed --after 12",
     )
 )
 def consumer() -> None:
     """Enrol services that use a release and models made of one; show what they must learn.
 
-    `plinth impact` and `plinth taint` name those that are concerned, with their owners. A canary serves only services
-    that were added with --canary.
+    `plinth release impact` and `plinth release taint` name those that are concerned, with their owners. A canary serves
+    only services that were added with --canary.
     """
 
 

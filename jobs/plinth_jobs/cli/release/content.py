@@ -1,4 +1,4 @@
-"""`plinth restore` and `plinth export`: files out of the content store."""
+"""`plinth export restore` and `plinth export`: files out of the content store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from plinth.text.plural import counted
 from plinth_jobs.cli.options import Commands, Settings, examples, json_option, shared
 
 
-@click.command(epilog=examples("plinth status --json | jq -r '.[].digest'", "plinth restore 3fa9c1d2 /tmp/shards"))
+@click.command(
+    epilog=examples("plinth status --json | jq -r '.[].digest'", "plinth export restore 3fa9c1d2 /tmp/shards")
+)
 @click.argument("digest")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--unreleased", is_flag=True, help="Write the files of a checkpoint that is no release.")
@@ -53,17 +55,18 @@ class Exports(Commands):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
-            return pointers
+            return super().get_command(ctx, name) or pointers
         command: click.Command = getattr(importlib.import_module(f"plinth_jobs.cli.{COMMANDS[name]}"), name)
         return command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["DIRECTORY", *COMMANDS]
+        return ["DIRECTORY", *COMMANDS, *super().list_commands(ctx)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        return (args[0], self.get_command(ctx, args[0]), args[1:] if args[0] in COMMANDS else args)
+        command = self.get_command(ctx, args[0])
+        return args[0], command, args if command is pointers else args[1:]
 
 
 @click.command(

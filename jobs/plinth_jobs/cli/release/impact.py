@@ -1,4 +1,4 @@
-"""`plinth impact`: everything that came of something."""
+"""`plinth release impact`: everything that came of something."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SHOWN = 40
 
 @click.command(
     epilog=examples(
-        "plinth impact web                    what was read from a bucket's sources",
-        "plinth impact 3fa9c1d2               a manifest, by the beginning of its digest",
-        "plinth impact 8c1f…                  a document, by its 32 digits; or a commit of the code",
-        "plinth impact web/curated --page     write a page with the graph",
+        "plinth release impact web                  what was read from a bucket's sources",
+        "plinth release impact 3fa9c1d2             a manifest, by the beginning of its digest",
+        "plinth release impact 8c1f…                a document, by its 32 digits; or a commit of the code",
+        "plinth release impact web/curated --page   write a page with the graph",
     )
 )
 @click.argument("target")

@@ -1,4 +1,4 @@
-"""`plinth incident`: open, note, close and show incidents; promotions are frozen while one is open."""
+"""`plinth ops incident`: open, note, close and show incidents; promotions are frozen while one is open."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _by = click.option("--by", help="Your name.", default=getpass.getuser, show_defa
 
 @group(
     epilog=examples(
-        'plinth incident open "loss of web-7b diverges" --run web-7b-3f2a --target web/curated',
-        'plinth incident note "shard 14 holds the wrong language"',
-        "plinth check incident",
-        "plinth incident close --reason 'the shard is replaced; the run is back on its curve'",
-        "plinth incident show --page",
+        'plinth ops incident open "loss of web-7b diverges" --run web-7b-3f2a --target web/curated',
+        'plinth ops incident note "shard 14 holds the wrong language"',
+        "plinth ops check incident",
+        "plinth ops incident close --reason 'the shard is replaced; the run is back on its curve'",
+        "plinth ops incident show --page",
     )
 )
 def incident() -> None:
@@ -36,7 +36,7 @@ def incident() -> None:
 @incident.command("open")
 @click.argument("title")
 @click.option("--run", "runs", multiple=True, help="A run that it concerns; `latest` is the newest. May be repeated.")
-@click.option("--target", "targets", multiple=True, help="What `plinth impact` takes. May be repeated.")
+@click.option("--target", "targets", multiple=True, help="What `plinth release impact` takes. May be repeated.")
 @_by
 @shared
 @json_option

@@ -1,4 +1,4 @@
-"""`plinth log`: every decision and every refused one, and the proof that none is missing."""
+"""`plinth release log`: every decision and every refused one, and the proof that none is missing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth log",
-        "plinth log --json | jq '.[] | select(.outcome == \"refused\")'",
-        "plinth log --verify           exit status 8 where an entry was edited, moved or removed",
+        "plinth release log",
+        "plinth release log --json | jq '.[] | select(.outcome == \"refused\")'",
+        "plinth release log --verify           exit status 8 where an entry was edited, moved or removed",
     )
 )
 @shared

@@ -1,4 +1,5 @@
-"""`plinth papers`, `plinth provider`: the papers of a model before an export, what its provider adds, signatures."""
+"""`plinth release papers`, `plinth release provider`: the papers of a model before an export, what its provider adds,
+signatures."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ SHOWN = {
 
 @click.command(
     epilog=examples(
-        "plinth papers                                 the newest candidate's",
-        "plinth papers champion --show summary",
-        "plinth papers demo/2 --to papers",
-        "plinth papers demo/2 --sign --reason 'read against the contracts'",
+        "plinth release papers                                 the newest candidate's",
+        "plinth release papers champion --show summary",
+        "plinth release papers demo/2 --to papers",
+        "plinth release papers demo/2 --sign --reason 'read against the contracts'",
     )
 )
 @click.argument("target", default="candidate")
@@ -79,7 +80,7 @@ def papers(
     output.table(("paper", "size", "SHA-256"), sizes)
 
 
-@click.command(epilog=examples("plinth provider provider.yaml", "plinth provider"))
+@click.command(epilog=examples("plinth release provider provider.yaml", "plinth release provider"))
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False)
 @owner_option
 @shared

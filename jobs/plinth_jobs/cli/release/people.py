@@ -1,4 +1,4 @@
-"""`plinth people`: the login of the workspace's MLflow server, and who may log in."""
+"""`plinth ops people`: the login of the workspace's MLflow server, and who may log in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from plinth_jobs.cli.options import Settings, examples, group, recipe_option, sh
 
 @group(
     epilog=examples(
-        "plinth people login",
-        "plinth people login --behind-proxy --origin https://mlflow.example.org",
-        "plinth people add ada@example.org",
-        "plinth people list",
+        "plinth ops people login",
+        "plinth ops people login --behind-proxy --origin https://mlflow.example.org",
+        "plinth ops people add ada@example.org",
+        "plinth ops people list",
     )
 )
 def people() -> None:
@@ -59,7 +59,7 @@ def login(settings: Settings, behind_proxy: bool, header: str, origin: str, sign
     output.say(f"MLflow asks for a login: {place}")
     if behind_proxy:
         output.say(f"The proxy sends {header}, and in {logins.SECRET_HEADER} what is in {place / logins.SECRET}")
-    return output.say("Give people accounts: `plinth people add NAME`")
+    return output.say("Give people accounts: `plinth ops people add NAME`")
 
 
 @people.command()

@@ -55,7 +55,7 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
     """Sign an approval of candidate VERSION (default: the newest) with your own key.
 
     Without --by: list the pending candidates, with every gate and its reason. If MLflow requires a login
-    (`plinth people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
+    (`plinth ops people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
     """
     from plinth_jobs.cli import output
     from plinth_registry import review
@@ -82,8 +82,8 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
 
 @click.command(
     epilog=examples(
-        "plinth promote --by ops@example.org --reason 'weekly release'",
-        "plinth promote 3 --stage canary --by ops@example.org --reason 'trial on a tenth of the traffic'",
+        "plinth release promote --by ops@example.org --reason 'weekly release'",
+        "plinth release promote 3 --stage canary --by ops@example.org --reason 'trial, 10% of traffic'",
     )
 )
 @version_argument
@@ -106,7 +106,7 @@ def promote(
         output.say(f"{made.model} version {made.version} is {made.action} (record {made.number}, signed)")
 
 
-@click.command(epilog=examples("plinth mirror"))
+@click.command(epilog=examples("plinth release mirror"))
 @shared
 @recipe_option
 def mirror(settings: Settings) -> None:
@@ -129,12 +129,14 @@ def mirror(settings: Settings) -> None:
             "MLflow lacks what the signed history says, and a deleted version cannot be made again",
             found=f"not in MLflow: {', '.join(missing)}",
             expected="every released version under its alias",
-            remedy="restore MLflow's database from a backup, or release again: `plinth promote VERSION --by PERSON "
-            "--reason TEXT`; consumers that read the signed history are not affected",
+            remedy="restore MLflow's database from a backup, or release again: `plinth release promote VERSION --by "
+            "PERSON --reason TEXT`; consumers that read the signed history are not affected",
         )
 
 
-@click.command(epilog=examples("plinth rollback --by ops@example.org --reason 'answers got worse in production'"))
+@click.command(
+    epilog=examples("plinth release rollback --by ops@example.org --reason 'answers got worse in production'")
+)
 @shared
 @recipe_option
 @person()

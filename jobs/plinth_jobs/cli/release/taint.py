@@ -1,4 +1,4 @@
-"""`plinth taint`: marks of unfit data and models, their lifting, their history."""
+"""`plinth release taint`: marks of unfit data and models, their lifting, their history."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ class MarkFirst(Commands):
     """A group whose first argument may be a target: then it is the target of `mark`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
+        named = not args or args[0] in self.list_commands(ctx) or args[0] in ctx.help_option_names
         return super().parse_args(ctx, args if named else ["mark", *args])
 
 
 @group(
     cls=MarkFirst,
     epilog=examples(
-        "plinth taint web/curated --by dpo@example.org --reason 'licence withdrawn'",
-        "plinth taint 3fa9c1d2 --by ops@example.org --reason 'trained on a broken shard'",
-        "plinth taint lift 3fa9c1d2 --by dpo@example.org --reason 'the licence was granted after all'",
-        "plinth taint list",
+        "plinth release taint web/curated --by dpo@example.org --reason 'licence withdrawn'",
+        "plinth release taint 3fa9c1d2 --by ops@example.org --reason 'trained on a broken shard'",
+        "plinth release taint lift 3fa9c1d2 --by dpo@example.org --reason 'the licence was granted'",
+        "plinth release taint list",
     ),
 )
 def taint() -> None:
     """Mark TARGET as unfit: an asset, a bucket, a digest, a document id or a commit. What was made of it is frozen.
 
     The gate `taint` fails for everything downstream, and for everything measured with it; loaders refuse it. Released
-    versions are listed, and stay until `plinth rollback`. Marks are signed by compliance and stay in the history.
+    versions are listed, and stay until `plinth release rollback`. Marks are signed by compliance and stay in the
+    history.
     """
 
 
@@ -60,7 +61,7 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
     for gap in done.gaps:
         output.say(output.plain_markup(output.visible(f"Not done: {gap}")))
     if done.aliases:
-        output.say("These are in use now: `plinth rollback --by PERSON --reason TEXT` moves them back.")
+        output.say("These are in use now: `plinth release rollback --by PERSON --reason TEXT` moves them back.")
     return None
 
 

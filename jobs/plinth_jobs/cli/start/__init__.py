@@ -1,17 +1,17 @@
 """Commands to set up and run.
 
 doctor   `plinth doctor`: check this machine
-check    `plinth check`: a checklist of this workspace; waivers of its lines
+check    `plinth ops check`: a checklist of this workspace; waivers of its lines
 machine  the checks of `plinth doctor`, one function each
 recipe   `plinth recipe check | show | schema`: the recipe, before anything runs
-gameday  `plinth gameday`: a fault on purpose, with verdict, signed record and page
-scale    `plinth scale`: an estimate of a corpus of any size
-plan     `plinth plan`: an estimate of a training run
+gameday  `plinth ops gameday`: a fault on purpose, with verdict, signed record and page
+scale    `plinth corpus scale`: an estimate of a corpus of any size
+plan     `plinth run plan`: an estimate of a training run
 divisions  its divisions over a fleet, ranked
 purchases  the best model that money buys on a fleet
-cost     `plinth cost`: what was spent, and limits
+cost     `plinth ops cost`: what was spent, and limits
 run      `plinth run` and `plinth up`: the commands that start work
-retention  `plinth gc`: storage by age, and the deletion of what nothing needs
-backup   `plinth backup`: back up, restore, drill
+retention  `plinth ops gc`: storage by age, and the deletion of what nothing needs
+backup   `plinth ops backup`: back up, restore, drill
 status   `plinth status` and `plinth report`: the state of every asset, and results pages
 """

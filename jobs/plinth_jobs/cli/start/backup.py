@@ -1,4 +1,4 @@
-"""`plinth backup`: everything of a workspace that cannot be made again, copied, put back, and proved by a drill."""
+"""`plinth ops backup`: everything of a workspace that cannot be made again, copied, put back, and proved by a drill."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ named = click.option("--name", default="", metavar="NAME", help="A backup, or th
 
 @group(
     epilog=examples(
-        "plinth backup to s3://plinth-backups/corpus",
-        "plinth backup list s3://plinth-backups/corpus",
-        "plinth backup drill s3://plinth-backups/corpus",
-        "plinth -w restored backup restore s3://plinth-backups/corpus",
+        "plinth ops backup to s3://plinth-backups/corpus",
+        "plinth ops backup list s3://plinth-backups/corpus",
+        "plinth ops backup drill s3://plinth-backups/corpus",
+        "plinth -w restored ops backup restore s3://plinth-backups/corpus",
     )
 )
 def backup() -> None:
@@ -85,7 +85,8 @@ def list_backups(place: str, as_json: bool) -> None:
 def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -> None:
     """Put a backup from PLACE back as the workspace, which must be empty.
 
-    Keys come from where they are kept: pin the root (`plinth keys pin`), then `plinth log --verify` proves the logs.
+    Keys come from where they are kept: pin the root (`plinth keys pin`), then `plinth release log --verify` proves the
+    logs.
     """
     from plinth.compute.progress import for_command
     from plinth.operation.backup import restoring

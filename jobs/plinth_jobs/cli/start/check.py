@@ -1,4 +1,4 @@
-"""`plinth check`: a checklist of this workspace, line by line with evidence, remedy and owner; and waivers."""
+"""`plinth ops check`: a checklist of this workspace, line by line with evidence, remedy and owner; and waivers."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class NamedFirst(Commands):
 @group(
     cls=NamedFirst,
     epilog=examples(
-        "plinth check readiness",
-        "plinth check security --json | jq '.[] | select(.outcome != \"pass\")'",
-        "plinth check list",
-        "plinth check waive backup --until 2027-01-31 --reason 'the robot is being repaired'",
+        "plinth ops check readiness",
+        "plinth ops check security --json | jq '.[] | select(.outcome != \"pass\")'",
+        "plinth ops check list",
+        "plinth ops check waive backup --until 2027-01-31 --reason 'the robot is being repaired'",
     ),
 )
 def check() -> None:

@@ -1,4 +1,4 @@
-"""`plinth cost`: the ledger of what runs may cost and have cost."""
+"""`plinth ops cost`: the ledger of what runs may cost and have cost."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ BY = ("run", "bucket", "team", "experiment", "person", "recipe")
 
 @group(
     epilog=examples(
-        "plinth cost show --by team --this-month",
-        "plinth cost limit team=web 5000 --per month",
-        "plinth cost limits",
+        "plinth ops cost show --by team --this-month",
+        "plinth ops cost limit team=web 5000 --per month",
+        "plinth ops cost limits",
     )
 )
 def cost() -> None:
     """Show what was spent and is reserved; set limits. Runs that could exceed a limit are not submitted."""
 
 
-@cost.command(epilog=examples("plinth cost show", "plinth cost show --by bucket --json"))
+@cost.command(epilog=examples("plinth ops cost show", "plinth ops cost show --by bucket --json"))
 @click.option("--by", type=click.Choice(BY), default="run", show_default=True, help="What to add up by.")
 @click.option("--this-month", is_flag=True, help="Only what was submitted in this calendar month (UTC).")
 @click.option("--everywhere", is_flag=True, help="Of all workspaces in the ledger, not of this one alone.")
@@ -101,7 +101,7 @@ def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
         output.table([by, "kWh", "kg of CO2", "how it is known"], table, right=["kWh", "kg of CO2"])
 
 
-@cost.command(epilog=examples("plinth cost corpus", "plinth cost corpus --json"))
+@cost.command(epilog=examples("plinth ops cost corpus", "plinth ops cost corpus --json"))
 @shared
 @json_option
 def corpus(settings: Settings, as_json: bool) -> None:
@@ -128,7 +128,7 @@ def corpus(settings: Settings, as_json: bool) -> None:
     output.say(output.CURRENCY)
 
 
-@cost.command(epilog=examples("plinth cost limit all 20000", "plinth cost limit team=web 5000 --per month"))
+@cost.command(epilog=examples("plinth ops cost limit all 20000", "plinth ops cost limit team=web 5000 --per month"))
 @click.argument("whose")
 @click.argument("amount", type=click.FloatRange(min=0), required=False)
 @click.option("--per", type=click.Choice(["total", "month"]), default="total", show_default=True, help="Period.")
@@ -155,7 +155,7 @@ def limit(
     _show_limits(ledger, now, as_json)
 
 
-@cost.command(epilog=examples("plinth cost limits", "plinth cost limits --json"))
+@cost.command(epilog=examples("plinth ops cost limits", "plinth ops cost limits --json"))
 @shared
 @json_option
 def limits(settings: Settings, as_json: bool) -> None:
@@ -188,7 +188,7 @@ def _show_limits(ledger: Ledger, now: float, as_json: bool) -> None:
         output.emit_json(rows)
         return
     if not rows:
-        output.say("No limit is set: `plinth cost limit all 5000 --per month` sets one.")
+        output.say("No limit is set: `plinth ops cost limit all 5000 --per month` sets one.")
         return
     output.table(
         ["limit", "spent or reserved", "set by"],

@@ -1,4 +1,4 @@
-"""`plinth plan --devices 512xH100`: the divisions of a recipe's run over a fleet, ranked."""
+"""`plinth run plan --devices 512xH100`: the divisions of a recipe's run over a fleet, ranked."""
 
 from __future__ import annotations
 

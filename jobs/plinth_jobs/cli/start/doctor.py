@@ -25,7 +25,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
     ),
     short_help="Check this machine: packages, memory, GPU, ports.",
 )
-@click.option("--security", is_flag=True, help="The security checklist instead: `plinth check security`.")
+@click.option("--security", is_flag=True, help="The security checklist instead: `plinth ops check security`.")
 @shared
 @json_option
 def doctor(settings: Settings, security: bool, as_json: bool) -> int:

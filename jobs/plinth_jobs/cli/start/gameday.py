@@ -1,4 +1,4 @@
-"""`plinth gameday`: play a fault in a rehearsal of its own; verdict, signed record, page."""
+"""`plinth ops gameday`: play a fault in a rehearsal of its own; verdict, signed record, page."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth gameday list",
-        "plinth gameday corrupted-checkpoint",
-        "plinth gameday partial-write --seed 7 --instants 20 --json",
-        "plinth gameday partial-write --seed 7 --first 12 --instants 1     one instant again",
+        "plinth ops gameday list",
+        "plinth ops gameday corrupted-checkpoint",
+        "plinth ops gameday partial-write --seed 7 --instants 20 --json",
+        "plinth ops gameday partial-write --seed 7 --first 12 --instants 1     one instant again",
     )
 )
 @click.argument("name")
@@ -111,7 +111,7 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
             f"game day {day.name} failed at {len(failed)} of {len(record.instants)} instants",
             found=f"instant {failed[0].number}: {'; '.join(failed[0].failures)}",
             expected=day.hypothesis,
-            remedy=f"repeat it: `plinth gameday {day.name} --seed {seed} --first {failed[0].number} --instants 1`",
+            remedy=f"repeat it: `plinth ops gameday {day.name} --seed {seed} --first {failed[0].number} --instants 1`",
         )
 
 

@@ -63,26 +63,32 @@ def extensions() -> Iterator[MachineFinding]:
     """Members of other packages, of every kind: each with its package, and whether it can be used."""
     from plinth.corpus.annotate.registry import ANNOTATORS
     from plinth.corpus.sources.readers import READERS
+    from plinth.entry_points import OWN, entries
     from plinth.errors import PlinthError
     from plinth.evaluation.gate import GATES
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.registry import PROBES
-    from plinth.extensions import entries
     from plinth.launch.choose import LAUNCHERS
     from plinth.training.engine.optimizers import OPTIMIZERS
+    from plinth_jobs.cli import nouns
 
     every = (ANNOTATORS, READERS, MEASUREMENTS, GATES, LAUNCHERS, PROBES, OPTIMIZERS)
     catalogues = {catalogue.group: catalogue for catalogue in every}
     for entry in entries():
-        catalogue = catalogues.get(entry.group)
-        name = f"{catalogue.noun if catalogue else entry.group} {entry.name}"
+        if entry.distribution == OWN:
+            continue  # the ring's, which the tests of the ring load
+        catalogue, is_command = catalogues.get(entry.group), entry.group == nouns.GROUP
+        name = f"{catalogue.noun if catalogue else 'command' if is_command else entry.group} {entry.name}"
         found = f"{entry.package}: {entry.value}"
-        if catalogue is None:
-            advice = f"no such group; name one of {', '.join(catalogues)} in {entry.distribution}"
+        if not (catalogue or is_command):
+            advice = f"no such group; name one of {', '.join((*catalogues, nouns.GROUP))} in {entry.distribution}"
             yield MachineFinding(name, "warn", found, advice)
             continue
         try:
-            catalogue.find(entry.name)
+            if catalogue:
+                catalogue.find(entry.name)
+            else:
+                nouns.load(entry)
         except PlinthError as error:
             yield MachineFinding(name, "warn", f"{found}: {error.brief}", error.remedy or "")
         else:

@@ -1,4 +1,4 @@
-"""`plinth plan`: an estimate of a training run."""
+"""`plinth run plan`: an estimate of a training run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth plan -r demo", "plinth plan --tokens-per-second 47000 --precision bf16 --device h200",
-        "plinth plan -r demo --devices 64xH100 --precision bf16",
-        "plinth plan -r demo --devices 2xcpu",
-        "plinth plan --devices 512xH100 --budget 2M --tokens 1T --runs ladder.csv",
+        "plinth run plan -r demo", "plinth run plan --tokens-per-second 47000 --precision bf16 --device h200",
+        "plinth run plan -r demo --devices 64xH100 --precision bf16",
+        "plinth run plan -r demo --devices 2xcpu",
+        "plinth run plan --devices 512xH100 --budget 2M --tokens 1T --runs ladder.csv",
     )
 )
 @shared
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--inference-tokens", type=LargeNumber(), help="With --budget: tokens to read and write later.")
 @click.option("--unique-tokens", type=LargeNumber(), help="With --budget: text that there is; more is repetition.")
 @click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="With --budget: your own ladder, as of `plinth scaling fit`.")  # fmt: skip
+              help="With --budget: your own ladder, as of `plinth experiment scaling fit`.")  # fmt: skip
 @click.option("--document-tokens", type=click.IntRange(min=1), help="Mean length of documents, for causal FLOPs.")
 @json_option
 def plan(

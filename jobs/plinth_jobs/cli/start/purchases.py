@@ -1,4 +1,4 @@
-"""The part of `plinth plan` that says what a sum of money buys."""
+"""The part of `plinth run plan` that says what a sum of money buys."""
 
 from __future__ import annotations
 

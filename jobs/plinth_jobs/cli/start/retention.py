@@ -1,4 +1,4 @@
-"""`plinth gc`: what a workspace keeps and why, what that costs, and the deletion of what nothing needs."""
+"""`plinth ops gc`: what a workspace keeps and why, what that costs, and the deletion of what nothing needs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @group(
     invoke_without_command=True,
     epilog=examples(
-        "plinth gc",
-        "plinth gc --json",
-        "plinth gc --delete --keep-days 90",
-        "plinth gc pin web/curated --reason 'audit of 2027'",
+        "plinth ops gc",
+        "plinth ops gc --json",
+        "plinth ops gc --delete --keep-days 90",
+        "plinth ops gc pin web/curated --reason 'audit of 2027'",
     ),
 )
 @click.option("--delete", "really", is_flag=True, help="Delete what was found unneeded a day ago and still is.")
@@ -98,11 +98,15 @@ def gc(
     output.facts({name: _words(made[name]) for name in ("unneeded", "due", "deleted", "needed again") if name in made})
     if not really and looked.unneeded:
         first = min(since.values(), default=looked.at) + pause_hours * 3600
-        output.say(f"`plinth gc --delete` deletes what has been unneeded for {pause_hours:g} h: from {_moment(first)}.")
+        output.say(
+            f"`plinth ops gc --delete` deletes what has been unneeded for {pause_hours:g} h: from {_moment(first)}."
+        )
     return None
 
 
-@gc.command(epilog=examples("plinth gc pin web/curated --reason 'audit of 2027'", "plinth gc pin 3fa9c1d2 --reason …"))
+@gc.command(
+    epilog=examples("plinth ops gc pin web/curated --reason 'audit of 2027'", "plinth ops gc pin 3fa9c1d2 --reason …")
+)
 @click.argument("target")
 @click.option("--reason", required=True, help="What it is kept for, and until when.")
 @shared
@@ -119,7 +123,7 @@ def pin(settings: Settings, target: str, reason: str) -> None:
     output.facts(made.model_dump())
 
 
-@gc.command(epilog=examples("plinth gc unpin 3fa9c1d2"))
+@gc.command(epilog=examples("plinth ops gc unpin 3fa9c1d2"))
 @click.argument("digest")
 @shared
 def unpin(settings: Settings, digest: str) -> None:
@@ -130,7 +134,7 @@ def unpin(settings: Settings, digest: str) -> None:
     output.facts(pins.lift(settings.context(), digest).model_dump())
 
 
-@gc.command("pins", epilog=examples("plinth gc pins", "plinth gc pins --json"))
+@gc.command("pins", epilog=examples("plinth ops gc pins", "plinth ops gc pins --json"))
 @shared
 @json_option
 def list_pins(settings: Settings, as_json: bool) -> None:
@@ -146,7 +150,8 @@ def list_pins(settings: Settings, as_json: bool) -> None:
 
 
 def _prove(ctx: Context) -> None:
-    """Refuse to delete where signed records are missing or changed, and remember what came of what for `plinth impact`.
+    """Refuse to delete where signed records are missing or changed, and remember what came of what for `plinth release
+    impact`.
 
     Raises:
         SignatureError: a signed log does not hold; what its lost records named is not known.

@@ -142,7 +142,7 @@ def up(settings: Settings, dagster_port: int, pages_port: int, origin: tuple[str
 def down(settings: Settings, as_json: bool) -> None:
     """Stop what Plinth has started for a workspace on this machine: the Dagster pages and the MLflow server.
 
-    Training runs go on; `plinth job cancel` ends one. What needs the server again starts it.
+    Training runs go on; `plinth run job cancel` ends one. What needs the server again starts it.
     """
     from plinth_jobs import running
     from plinth_jobs.cli import output
@@ -179,9 +179,9 @@ def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
     made = {*summary.done, *summary.fresh}
     commands = [("status", "", "the state of every asset")]
     if "funnel" in made:
-        commands.append(("funnel", "", "documents through every stage"))
+        commands.append(("corpus funnel", "", "documents through every stage"))
     if "run" in made:
-        commands.append(("batch", " latest 1", "the documents of a training step"))
+        commands.append(("run batch", " latest 1", "the documents of a training step"))
     if summary.release.get("alias") == "champion":
         commands.append(("verify", " champion", "every link back to the sources"))
     if "waiting" in summary.release:

@@ -1,4 +1,4 @@
-"""`plinth scale`: an estimate of a corpus of any size, from measured speeds."""
+"""`plinth corpus scale`: an estimate of a corpus of any size, from measured speeds."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Bytes(click.ParamType[float]):
 
 @click.command(
     epilog=examples(
-        "plinth scale 100TB --html 600TB --cores 4000",
-        "plinth scale 2TB --core-hour 0.03 --json",
-        "plinth scale 2TB --rates trial-10GB --rates trial-30GB",
-        "plinth scale --check workspace --rates trial-10GB",
+        "plinth corpus scale 100TB --html 600TB --cores 4000",
+        "plinth corpus scale 2TB --core-hour 0.03 --json",
+        "plinth corpus scale 2TB --rates trial-10GB --rates trial-30GB",
+        "plinth corpus scale --check workspace --rates trial-10GB",
     )
 )
 @shared

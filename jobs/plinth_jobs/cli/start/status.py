@@ -1,4 +1,5 @@
-"""`plinth status`, `plinth report` and `plinth pages`: the state of every asset, results pages, the index of pages."""
+"""`plinth status`, `plinth report` and `plinth report pages`: the state of every asset, results pages, the index of
+pages."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def _under_way(ctx: Context) -> Iterator[str]:
             reached = max(timeline(run.directory.events).steps, default=0)
             at = f"step {reached:,} of {run.total_steps:,}"
             if state in (RunState.QUEUED, RunState.RUNNING):
-                yield f"run {run.run_id} is {state}: {at}; `plinth timeline {run.run_id}`"
+                yield f"run {run.run_id} is {state}: {at}; `plinth run timeline {run.run_id}`"
             elif state is RunState.LOST:
                 yield f"run {run.run_id} was lost at {at}: its job is gone; `plinth run` resumes it"
 
@@ -139,7 +140,7 @@ def report(settings: Settings, candidate: str | None, as_json: bool) -> None:
         output.say(page.absolute().as_uri())
 
 
-@click.command(epilog=examples("plinth pages", "plinth pages --json | jq -r .page"))
+@click.command(epilog=examples("plinth report pages", "plinth report pages --json | jq -r .page"))
 @shared
 @json_option
 def pages(settings: Settings, as_json: bool) -> None:

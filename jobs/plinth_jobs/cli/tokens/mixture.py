@@ -1,4 +1,4 @@
-"""`plinth mixture`: shares and epochs of every stream by phase."""
+"""`plinth tokens mixture`: shares and epochs of every stream by phase."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "plinth mixture",
-        "plinth mixture --try",
-        "plinth mixture --streams",
-        "plinth mixture --course --json | jq '.course[0].realised'",
+        "plinth tokens mixture",
+        "plinth tokens mixture --try",
+        "plinth tokens mixture --streams",
+        "plinth tokens mixture --course --json | jq '.course[0].realised'",
     )
 )
 @shared

@@ -1,4 +1,4 @@
-"""`plinth packing`: both packings of the published shards compared."""
+"""`plinth tokens packing`: both packings of the published shards compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from plinth.tokens.packing.packing import PackingCounts
 
 
-@click.command(epilog=examples("plinth packing", "plinth packing -s 2048 -s 8192 --json | jq .[0]"))
+@click.command(epilog=examples("plinth tokens packing", "plinth tokens packing -s 2048 -s 8192 --json | jq .[0]"))
 @click.option(
     "-s",
     "--sequence-tokens",

@@ -1,4 +1,4 @@
-"""`plinth tokenizer`: the audit, or the tokens of a text."""
+"""`plinth tokens tokenizer`: the audit, or the tokens of a text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog=examples("plinth tokenizer", "plinth tokenizer --text 'x = 42'", "plinth tokenizer --json | jq .languages")
+    epilog=examples(
+        "plinth tokens tokenizer",
+        "plinth tokens tokenizer --text 'x = 42'",
+        "plinth tokens tokenizer --json | jq .languages",
+    )
 )
 @click.option("-t", "--text", help="Show the tokens of this text instead of the audit.")
 @shared

@@ -1,4 +1,4 @@
-"""`plinth audit resume`: proof that a resumed run equals the uninterrupted one."""
+"""`plinth run audit resume`: proof that a resumed run equals the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 
-@group(epilog=examples("plinth audit resume latest", "plinth audit resume latest --from 100"))
+@group(epilog=examples("plinth run audit resume latest", "plinth run audit resume latest --from 100"))
 def audit() -> None:
     """Audits of a run."""
 
 
 @audit.command(
-    epilog=examples("plinth audit resume latest", "plinth audit resume latest --from 100 --json | jq .equal")
+    epilog=examples("plinth run audit resume latest", "plinth run audit resume latest --from 100 --json | jq .equal")
 )
 @click.argument("run")
 @click.option("--from", "start", type=click.IntRange(min=1), metavar="STEP", help="Replay from the checkpoint at STEP.")

@@ -1,4 +1,4 @@
-"""`plinth batch`: the documents of one training step, computed from the manifests."""
+"""`plinth run batch`: the documents of one training step, computed from the manifests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ SHOWN = 60
 
 
 @click.command(
-    epilog=examples("plinth batch latest 100", "plinth batch latest 100 --json | jq -r '.sequences[].documents[].uri'")
+    epilog=examples(
+        "plinth run batch latest 100", "plinth run batch latest 100 --json | jq -r '.sequences[].documents[].uri'"
+    )
 )
 @click.argument("run")
 @click.argument("step", type=click.IntRange(min=1))

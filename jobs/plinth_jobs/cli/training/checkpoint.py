@@ -1,4 +1,4 @@
-"""`plinth checkpoint list | verify | average`: the committed checkpoints of a run."""
+"""`plinth run checkpoint list | verify | average`: the committed checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _DEGREES = ("tensor", "pipeline", "sequence")
 CHANGED = 1
 
 
-@group(epilog=examples("plinth checkpoint list latest", "plinth checkpoint verify latest"))
+@group(epilog=examples("plinth run checkpoint list latest", "plinth run checkpoint verify latest"))
 def checkpoint() -> None:
     """The checkpoints of a run. Each resumes on any layout of ranks that the recipe accepts."""
 
 
-@checkpoint.command("list", epilog=examples("plinth checkpoint list latest", "plinth checkpoint list latest --json"))
+@checkpoint.command(
+    "list", epilog=examples("plinth run checkpoint list latest", "plinth run checkpoint list latest --json")
+)
 @click.argument("run")
 @shared
 @json_option
@@ -52,7 +54,9 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
     output.table(columns, table, right=("step", "tokens", "GB"))
 
 
-@checkpoint.command(epilog=examples("plinth checkpoint verify latest", "plinth checkpoint verify latest 5000 --json"))
+@checkpoint.command(
+    epilog=examples("plinth run checkpoint verify latest", "plinth run checkpoint verify latest 5000 --json")
+)
 @click.argument("run")
 @click.argument("step", type=click.IntRange(min=1), required=False)
 @shared
@@ -82,9 +86,9 @@ def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> Non
 
 @checkpoint.command(
     epilog=examples(
-        "plinth checkpoint average latest --steps 900,950,1000",
-        "plinth checkpoint average latest --steps 900,1000 --weights 1,3 --json",
-        "plinth checkpoint average latest --steps 1000 --ema",
+        "plinth run checkpoint average latest --steps 900,950,1000",
+        "plinth run checkpoint average latest --steps 900,1000 --weights 1,3 --json",
+        "plinth run checkpoint average latest --steps 1000 --ema",
     )
 )
 @click.argument("run")

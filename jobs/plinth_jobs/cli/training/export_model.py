@@ -186,7 +186,7 @@ def _run(
         raise MissingError(
             f"run {config.run_id} has no checkpoint {step or ''}".rstrip(),
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="`plinth checkpoint list RUN` shows them",
+            remedy="`plinth run checkpoint list RUN` shows them",
         )
     unreleased.require_untainted(ctx, config.run_id, (config.tokenizer, config.mixture, *config.shards.values()))
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")

@@ -1,4 +1,4 @@
-"""`plinth federated coordinate | rounds`: sites that train on their own text and average their weights."""
+"""`plinth run federated coordinate | rounds`: sites that train on their own text and average their weights."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from plinth.training.federated.parameters import Federated
 
 
-@group(epilog=examples("plinth federated coordinate -r oslo.yaml", "plinth federated rounds -r oslo.yaml"))
+@group(epilog=examples("plinth run federated coordinate -r oslo.yaml", "plinth run federated rounds -r oslo.yaml"))
 def federated() -> None:
     """Federated rounds of the sites that a recipe names (training.federated)."""
 
 
-@federated.command(epilog=examples("plinth federated coordinate -r oslo.yaml --wait 1800"))
+@federated.command(epilog=examples("plinth run federated coordinate -r oslo.yaml --wait 1800"))
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
@@ -42,7 +42,7 @@ def coordinate(settings: Settings, wait: float) -> None:
     until_all_end(Coordinator(exchange, params), wait, lambda made: output.say(_words(made)))
 
 
-@federated.command(epilog=examples("plinth federated rounds -r oslo.yaml --json"))
+@federated.command(epilog=examples("plinth run federated rounds -r oslo.yaml --json"))
 @recipe_option
 @shared
 @json_option

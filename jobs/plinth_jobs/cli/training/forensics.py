@@ -1,4 +1,5 @@
-"""`plinth replay` and `plinth blame`: the loss of a step by document and source. Torch runs in a child process."""
+"""`plinth run replay` and `plinth run blame`: the loss of a step by document and source. Torch runs in a child
+process."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _checkpoint = click.option(
 
 
 @click.command(
-    epilog=examples("plinth replay latest 100", "plinth replay latest 100 --json | jq '.documents[0].spans'")
+    epilog=examples("plinth run replay latest 100", "plinth run replay latest 100 --json | jq '.documents[0].spans'")
 )
 @click.argument("run")
 @click.argument("step", type=click.IntRange(min=1))
@@ -56,7 +57,7 @@ def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_j
     _rest(len(rows))
 
 
-@click.command(epilog=examples("plinth blame latest 100", "plinth blame latest 100 --json | jq '.sources'"))
+@click.command(epilog=examples("plinth run blame latest 100", "plinth run blame latest 100 --json | jq '.sources'"))
 @click.argument("run")
 @click.argument("step", type=click.IntRange(min=1))
 @_checkpoint

@@ -1,4 +1,4 @@
-"""`plinth goodput`: every rank-second of a run by its cause."""
+"""`plinth run goodput`: every rank-second of a run by its cause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 
-@click.command(epilog=examples("plinth goodput latest", "plinth goodput latest --json | jq .rank_s"))
+@click.command(epilog=examples("plinth run goodput latest", "plinth run goodput latest --json | jq .rank_s"))
 @click.argument("run")
 @shared
 @json_option

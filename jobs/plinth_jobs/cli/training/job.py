@@ -1,4 +1,4 @@
-"""`plinth job`: the job of a run. The same commands for every launcher."""
+"""`plinth run job`: the job of a run. The same commands for every launcher."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from plinth.training.config import RunConfig
 
 
-@group(epilog=examples("plinth job status latest", "plinth job logs latest -n 20", "plinth job cancel latest"))
+@group(
+    epilog=examples("plinth run job status latest", "plinth run job logs latest -n 20", "plinth run job cancel latest")
+)
 def job() -> None:
     """Inspect and control the job of a run, from any machine that reads the workspace; a local job from its own."""
 
 
-@job.command(epilog=examples("plinth job status latest", "plinth job status latest --json | jq -r .status"))
+@job.command(epilog=examples("plinth run job status latest", "plinth run job status latest --json | jq -r .status"))
 @click.argument("run")
 @shared
 @json_option
@@ -27,7 +29,7 @@ def status(settings: Settings, run: str, as_json: bool) -> None:
     _show(_facts(settings.run_config(run)), as_json)
 
 
-@job.command(epilog=examples("plinth job logs latest", "plinth job logs latest -n 200"))
+@job.command(epilog=examples("plinth run job logs latest", "plinth run job logs latest -n 200"))
 @click.argument("run")
 @click.option(
     "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of lines, from the end."
@@ -42,14 +44,14 @@ def logs(settings: Settings, run: str, lines: int) -> None:
     output.line(launcher_of(config).logs(config.directory.log, lines))
 
 
-@job.command(epilog=examples("plinth job cancel latest"))
+@job.command(epilog=examples("plinth run job cancel latest"))
 @click.argument("run")
 @shared
 @json_option
 def cancel(settings: Settings, run: str, as_json: bool) -> None:
     """Signal the job of RUN to save and stop; kill it after the grace period of the recipe.
 
-    It is not requeued. `plinth job submit RUN` continues from the last committed checkpoint.
+    It is not requeued. `plinth run job submit RUN` continues from the last committed checkpoint.
     """
     from plinth.training.job import cancel as stop
 
@@ -58,7 +60,7 @@ def cancel(settings: Settings, run: str, as_json: bool) -> None:
     _show(_facts(config), as_json)
 
 
-@job.command(epilog=examples("plinth job submit latest"))
+@job.command(epilog=examples("plinth run job submit latest"))
 @click.argument("run")
 @shared
 @json_option
@@ -71,7 +73,9 @@ def submit(settings: Settings, run: str, as_json: bool) -> None:
     _show(_facts(config), as_json)
 
 
-@job.command(epilog=examples("plinth job manifest latest > job.yaml", "plinth job manifest latest | kubectl diff -f -"))
+@job.command(
+    epilog=examples("plinth run job manifest latest > job.yaml", "plinth run job manifest latest | kubectl diff -f -")
+)
 @click.argument("run")
 @shared
 def manifest(settings: Settings, run: str) -> None:

@@ -1,4 +1,4 @@
-"""`plinth profile`: a trace of chosen steps of a run that is under way."""
+"""`plinth run profile`: a trace of chosen steps of a run that is under way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _ranks(context: click.Context, parameter: click.Parameter, value: str) -> tu
 
 
 @click.command(
-    epilog=examples("plinth profile latest --steps 100-103", "plinth profile latest --steps 500 --ranks 0,8")
+    epilog=examples("plinth run profile latest --steps 100-103", "plinth run profile latest --steps 500 --ranks 0,8")
 )
 @click.argument("run")
 @click.option("--steps", required=True, callback=_steps, metavar="FIRST-LAST", help="Steps that are still to come.")

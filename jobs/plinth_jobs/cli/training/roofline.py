@@ -1,4 +1,4 @@
-"""`plinth roofline`: what the steps of a run are bound by, and what would help."""
+"""`plinth run roofline`: what the steps of a run are bound by, and what would help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CLOSE = 0.01
 
 
-@click.command(epilog=examples("plinth roofline latest", "plinth roofline latest --json | jq .causes[0].cause"))
+@click.command(epilog=examples("plinth run roofline latest", "plinth run roofline latest --json | jq .causes[0].cause"))
 @click.argument("run")
 @click.option("--measure", is_flag=True, help="Measure this machine again, also where it is known.")
 @shared

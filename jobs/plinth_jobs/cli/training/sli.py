@@ -1,4 +1,4 @@
-"""`plinth sli`: service-level indicators of all runs and assets, their error budgets; as Parquet for DuckDB."""
+"""`plinth ops sli`: service-level indicators of all runs and assets, their error budgets; as Parquet for DuckDB."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ at_option = click.option("--at", type=click.DateTime(), help="UTC; as things sto
 @group(
     invoke_without_command=True,
     epilog=examples(
-        "plinth sli",
-        "plinth sli --gate --only goodput",
-        "plinth sli --at 2026-03-01 --json",
-        "plinth sli export levels",
+        "plinth ops sli",
+        "plinth ops sli --gate --only goodput",
+        "plinth ops sli --at 2026-03-01 --json",
+        "plinth ops sli export levels",
     ),
 )
 @click.option("--gate", is_flag=True, help="Fail (exit code 6) where an error budget is spent.")
@@ -83,7 +83,7 @@ def _row(one: ErrorBudget) -> tuple[object, ...]:
     return one.indicator, f"{one.value:.2%}", of, f"{one.target:.2%}", state, measure
 
 
-@sli.command(epilog=examples("plinth sli export levels", 'duckdb -init levels/views.sql -c "from levels"'))
+@sli.command(epilog=examples("plinth ops sli export levels", 'duckdb -init levels/views.sql -c "from levels"'))
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @at_option
 @shared

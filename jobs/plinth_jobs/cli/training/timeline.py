@@ -1,4 +1,4 @@
-"""`plinth timeline`: the page of one run."""
+"""`plinth run timeline`: the page of one run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import click
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 
-@click.command(epilog=examples("plinth timeline latest", "plinth timeline latest --peak-tflops 989 --price 2.5"))
+@click.command(
+    epilog=examples("plinth run timeline latest", "plinth run timeline latest --peak-tflops 989 --price 2.5")
+)
 @click.argument("run")
 @click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option(

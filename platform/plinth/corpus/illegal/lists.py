@@ -3,7 +3,7 @@
 Files of one list of the recipe, distinguished by the beginning of their names; one entry a line (`lists.listfiles`):
 
     sha256…     64 hexadecimal digits: of a record as it came, of its normalised text, or of a media item
-    simhash…    16 hexadecimal digits: SimHash of a text's word shingles (`plinth quarantine hash` prints it)
+    simhash…    16 hexadecimal digits: SimHash of a text's word shingles (`plinth corpus quarantine hash` prints it)
     phash…      16 hexadecimal digits: perceptual hash of an image, of whatever kind the records declare
     keywords…   a term or phrase of at most 8 words, tab, a category of small letters, digits and _
     domains…    a host name; it stands for every host below it

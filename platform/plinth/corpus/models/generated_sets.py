@@ -1,4 +1,4 @@
-"""The mark of labelled sets that `plinth slices --write` generates, and its refusal.
+"""The mark of labelled sets that `plinth corpus slices --write` generates, and its refusal.
 
 Generated good and bad text share one generator: a model that learns from one half and is measured on the other
 looks perfect and takes innocent text of other kinds for bad. Such sets are for tests.
@@ -51,7 +51,7 @@ def refused(where: str, marked: int, user: str) -> SourceError:
     """The error for a generated set in a recipe that is no test."""
     return SourceError(
         f"{user} may not read {where}",
-        found=f"{marked:,} generated examples (`plinth slices --write`)",
+        found=f"{marked:,} generated examples (`plinth corpus slices --write`)",
         expected="text that people labelled: good and bad text of one generator proves nothing about other text",
         remedy="name a labelled set of yours or a ready model (docs/learned-gates.md); `test: true` marks a test "
         "recipe, which may read it",

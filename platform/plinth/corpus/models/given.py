@@ -1,5 +1,5 @@
-"""A model that was trained before, given as files, which a list of the recipe names: what `plinth restore` wrote, or a
-ready model of others (`fasttext`, `transformer`).
+"""A model that was trained before, given as files, which a list of the recipe names: what `plinth export restore`
+wrote, or a ready model of others (`fasttext`, `transformer`).
 
 A model trained on a bucket changes when the bucket grows, and then every document is scored again. A given model stays:
 only a new snapshot is scored, two workspaces score alike, and sidecars of the same bytes are reused.
@@ -32,8 +32,8 @@ class GivenModelParams(Frozen):
     """Where the files are."""
 
     files: str = Field(
-        description="Name of an entry of `corpus.lists`: the folder that `plinth restore` wrote, a fastText model, "
-        "or a Hugging Face folder."
+        description="Name of an entry of `corpus.lists`: the folder that `plinth export restore` wrote, a fastText "
+        "model, or a Hugging Face folder."
     )
     of: Literal["classifier", "tagger", "ngram", "fasttext", "transformer"] = Field(
         description="Kind of model that they are; of others' are `fasttext` (`.bin`, `.ftz`) and `transformer` (a head "

@@ -169,8 +169,8 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
         f"{bucket}, which is trusted as reference",
         found="; ".join([f"{in_words(row['buckets'][bucket])}; for example {', '.join(first)}", *others]),
         expected=f"at most {bound:.1%} of its documents and bytes (corpus.max_reference_removed)",
-        remedy=f"read what it takes: `plinth policy removal --reason {row['reason']} --bucket {bucket}`; then correct "
-        "the model, its labels or the threshold, or take the rule out",
+        remedy=f"read what it takes: `plinth corpus policy removal --reason {row['reason']} --bucket {bucket}`; then "
+        "correct the model, its labels or the threshold, or take the rule out",
     )
 
 
@@ -193,7 +193,7 @@ def samples(
     buckets: Sequence[str],
     count: int,
 ) -> list[dict[str, Any]]:
-    """Documents on which a rule fires, smallest hash first; the rows can be labelled by `plinth review`.
+    """Documents on which a rule fires, smallest hash first; the rows can be labelled by `plinth corpus review`.
 
     Args:
         annotations: by annotator and bucket; values of sidecars that are not there are left out.

@@ -59,7 +59,9 @@ def sample(
     if not chosen:
         have = reasons(ctx, buckets)
         shown = ", ".join(f"{name} ({n:,})" for name, n in have.most_common(40)) or "nothing was removed"
-        raise MissingError(f"nothing was removed for {reason!r}", expected=shown, remedy="`plinth funnel` shows all")
+        raise MissingError(
+            f"nothing was removed for {reason!r}", expected=shown, remedy="`plinth corpus funnel` shows all"
+        )
     return _with_survivors(ctx, [_row(ctx, *place) for place in chosen])
 
 

@@ -158,7 +158,7 @@ def _require_same(measure: str, a: pa.Table, b: pa.Table) -> None:
                 f"{measure}: the two models were measured on other text",
                 found=f"{name} of item {a['item'][at]}: {str(ours[at])[:80]} and {str(theirs[at])[:80]}",
                 expected="the same items, from the same corpus and with the same bounds",
-                remedy="compare by `plinth compare`, which measures both alike",
+                remedy="compare by `plinth model compare A B`, which measures both alike",
             )
 
 

@@ -56,7 +56,7 @@ def read(name: str, given: UserProbe, data: bytes) -> Read:
             f"probe {name}: {len(found.rejects)} of {lines} lines are no items",
             found="; ".join(f"line {one.line}: {one.reason}" for one in found.rejects[:5]),
             expected=f"at most a share of {given.max_rejected:g}",
-            remedy=f"correct {given.path}; `plinth probes check {given.path}` lists every line",
+            remedy=f"correct {given.path}; `plinth model probes check {given.path}` lists every line",
         )
     if len(found.items) <= given.examples:
         raise SourceError(

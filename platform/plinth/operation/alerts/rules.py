@@ -34,7 +34,7 @@ def rules(alerts: Sequence[Alert], runbooks: str = "docs/runbooks") -> dict[str,
 
 def written(data: Any) -> str:
     """Data as YAML, as it is written into a file."""
-    head = "# Written by `plinth alerts`; change the table of alerts instead.\n"
+    head = "# Written by `plinth ops alerts`; change the table of alerts instead.\n"
     return head + str(yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True))
 
 

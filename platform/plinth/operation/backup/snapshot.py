@@ -104,7 +104,7 @@ class BackupArchive:
             raise IntegrityError(
                 f"the backup is torn: content of {what} is missing or of another length",
                 found=f"no {self._where(sha256)} of {size} bytes",
-                remedy="restore an earlier backup (`plinth backup list PLACE`), and find out who can write there",
+                remedy="restore an earlier backup (`plinth ops backup list PLACE`), and find out who can write there",
             )
         digest = hashlib.sha256()
         for piece in read_file(self._where(sha256)):
@@ -115,7 +115,7 @@ class BackupArchive:
                 f"the backup was changed: content of {what}",
                 found=f"SHA-256 {digest.hexdigest()} in {self._where(sha256)}",
                 expected=sha256,
-                remedy="restore an earlier backup (`plinth backup list PLACE`), and find out who can write there",
+                remedy="restore an earlier backup (`plinth ops backup list PLACE`), and find out who can write there",
             )
 
     def commit(self, snapshot: BackupSnapshot) -> str:
@@ -134,7 +134,7 @@ class BackupArchive:
         """
         found = sorted(name for name in sizes(f"{self.place}/snapshots") if _NAME.fullmatch(name))
         if not found:
-            raise MissingError(f"no backup at {self.place}", remedy=f"plinth backup to {self.place}")
+            raise MissingError(f"no backup at {self.place}", remedy=f"plinth ops backup to {self.place}")
         return found
 
     def named(self, name: str = "") -> str:

@@ -115,7 +115,7 @@ def _group(
         try:
             made.append(_file(archive, workspace, group, path, scratch))
         except MissingError:
-            if group in GROUPS[:2] and not path.startswith("pins/"):  # `plinth gc unpin` deletes one
+            if group in GROUPS[:2] and not path.startswith("pins/"):  # `plinth ops gc unpin` deletes one
                 raise
             gone.add(path.partition("/step-")[0] + "/step-" + path.partition("/step-")[2].partition("/")[0])
     yield from (each for each in made if not any(each.path.startswith(one) for one in gone))

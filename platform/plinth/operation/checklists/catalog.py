@@ -51,7 +51,7 @@ def find(name: str) -> Check:
     if name not in known:
         raise RequestError(
             f"no checklist has a line {name!r}",
-            remedy=nearest(name, known) or f"`plinth check list` has them, of {', '.join(CHECKLISTS)}",
+            remedy=nearest(name, known) or f"`plinth ops check list` has them, of {', '.join(CHECKLISTS)}",
         )
     return known[name]
 

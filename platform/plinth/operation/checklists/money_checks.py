@@ -111,8 +111,8 @@ def backed_up(scope: CheckScope) -> CheckAnswer:
 
 
 def _newest_backup(place: str) -> tuple[str, float] | None:
-    """Name and Unix time of the newest backup, None without one: a record of `plinth backup`, which is written last, so
-    that content of one that was killed counts for nothing; in a folder of another program, its newest file."""
+    """Name and Unix time of the newest backup, None without one: a record of `plinth ops backup`, which is written
+    last, so that content of one that was killed counts for nothing; in a folder of another program, its newest file."""
     from plinth.operation.backup.snapshot import BackupArchive
 
     folder = Path(place)
@@ -147,11 +147,11 @@ CHECKS = (
     ),
     Check(
         "error-budget", "no error budget is spent", "on-call", ("readiness", "incident"),
-        "`plinth goodput RUN` names the causes; mend them before anything is promoted", error_budget_left,
+        "`plinth run goodput RUN` names the causes; mend them before anything is promoted", error_budget_left,
     ),
     Check(
         "money-limit", "a limit holds for what runs may cost", "finance", ("preproduction", "readiness"),
-        "`plinth cost limit all 5000 --per month`", money_limited,
+        "`plinth ops cost limit all 5000 --per month`", money_limited,
     ),
     Check(
         "alerts-sound", "every alert can fire in its time, and has a runbook", "on-call", ("readiness",),
@@ -164,7 +164,7 @@ CHECKS = (
     Check(
         "backup", "what cannot be made again has a fresh backup elsewhere", "platform",
         ("preproduction", "readiness", "incident"),
-        "name the place in checklists.yaml (`backups`), and run `plinth backup to PLACE` every day", backed_up,
+        "name the place in checklists.yaml (`backups`), and run `plinth ops backup to PLACE` every day", backed_up,
     ),
     Check(
         "alerts", "nothing has alarmed within a day", "on-call", ("incident",), "read alerts.jsonl", alerts_seen,

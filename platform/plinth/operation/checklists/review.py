@@ -40,7 +40,8 @@ def require(lines: Sequence[CheckedLine]) -> None:
                 f"{len(found)} of {len(lines)} checks {'failed' if outcome == 'fail' else 'could not be determined'}",
                 found=", ".join(line.name for line in found),
                 expected="pass, warn, not applicable, or a signed waiver",
-                remedy="each line has its remedy; to accept one: `plinth check waive LINE --until DATE --reason TEXT`",
+                remedy="each line has its remedy; to accept one: `plinth ops check waive LINE --until DATE --reason "
+                "TEXT`",
             )
 
 

@@ -104,7 +104,7 @@ def newest_checkpoint(scope: CheckScope) -> CheckAnswer:
         return not_applicable("no committed checkpoint")
     found = f"run {config.run_id}, step {steps[-1]} of {', '.join(map(str, steps))}"
     if checkpoint.stated_bytes(config.directory, steps[-1]) > READ_BYTES:
-        return undetermined(f"{found}: too large to read here; `plinth checkpoint verify {config.run_id}`")
+        return undetermined(f"{found}: too large to read here; `plinth run checkpoint verify {config.run_id}`")
     return passed(found) if checkpoint.is_valid(config.directory, steps[-1]) else failed(f"{found}: not as committed")
 
 
@@ -114,11 +114,12 @@ READ_BYTES = 2 << 30
 CHECKS = (
     Check(
         "resume-proof", "a resumed run equals the uninterrupted one", "training", ("preproduction", "readiness"),
-        "`plinth audit resume latest`", resume_proved,
+        "`plinth run audit resume latest`", resume_proved,
     ),
     Check(
         "checkpoint-interval", "saves are about as frequent as failures and their stall ask for", "training",
-        ("preproduction",), "set training.checkpoints.every_steps; `plinth plan` prints the best", saves_often_enough,
+        ("preproduction",), "set training.checkpoints.every_steps; `plinth run plan` prints the best",
+        saves_often_enough,
     ),
     Check(
         "checkpoint-copy", "checkpoints have a second copy elsewhere", "training", ("preproduction", "readiness"),
@@ -134,7 +135,8 @@ CHECKS = (
     ),
     Check(
         "jobs-ended", "no run is left failed, lost or silent", "on-call", ("readiness", "incident"),
-        "`plinth timeline RUN` shows why; `plinth job submit RUN` resumes it, `plinth job cancel RUN` gives it up",
+        "`plinth run timeline RUN` shows why; `plinth run job submit RUN` resumes it, `plinth run job cancel RUN` "
+        "gives it up",
         restarts_bounded,
     ),
     Check(

@@ -7,12 +7,12 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rehearsals train on CPUs, whatever th
 
 import cryptography.hazmat.primitives.serialization  # noqa: F401
 
-from plinth import extensions
+from plinth import entry_points
 from plinth.training import data, loop  # noqa: F401
 from plinth.training.checkpoint.writer import rank_part  # noqa: F401
 from plinth.training.engine.ranks import import_deepspeed
 from plinth.training.supervise import supervisor  # noqa: F401
 
 import_deepspeed(cuda=False)
-extensions.entries()
+entry_points.entries()
 gc.freeze()  # as `python -m plinth.training` does

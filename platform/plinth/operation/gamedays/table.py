@@ -36,7 +36,7 @@ def find(name: str, table: Mapping[str, str] = TABLE) -> GameDay:
         MissingError: there is none.
     """
     if name not in table:
-        remedy = "`plinth gameday list` lists them"
+        remedy = "`plinth ops gameday list` lists them"
         raise MissingError(f"no game day {name!r}", expected=", ".join(sorted(table)), remedy=remedy)
     module, _, attribute = table[name].partition(":")
     found: GameDay = getattr(import_module(module), attribute)

@@ -229,5 +229,5 @@ def refuse_spent(found: Sequence[ErrorBudget]) -> None:
             f"error budget spent: {', '.join(one.indicator for one in spent)}",
             found="; ".join(f"{one.indicator} {one.value:.2%} of {one.total_s:,.0f} {one.unit}" for one in spent),
             expected="; ".join(f"{one.indicator} above {one.target:.2%}" for one in spent),
-            remedy="`plinth goodput RUN` names the causes; promote nothing until they are mended (docs/slis.md)",
+            remedy="`plinth run goodput RUN` names the causes; promote nothing until they are mended (docs/slis.md)",
         )

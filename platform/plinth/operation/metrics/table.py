@@ -1,6 +1,6 @@
 """The table of all metrics: those of runs beside what trains them (`training.sinks.run_metrics`), all others here.
 
-Every name that a rule, a dashboard or a page reads is in it. `plinth metrics list` prints it.
+Every name that a rule, a dashboard or a page reads is in it. `plinth ops metrics list` prints it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def processors(workspace: Workspace, precision: str, ranks: int) -> PlannedDevic
             f"the processors of this machine were not measured in {precision}",
             found=f"no such measurement below {machine_speed.FOLDER}/ of the workspace",
             expected="FLOP/s and bandwidth, which a few seconds give",
-            remedy="`plinth roofline RUN --measure` with any run of this workspace",
+            remedy="`plinth run roofline RUN --measure` with any run of this workspace",
         )
     return found
 

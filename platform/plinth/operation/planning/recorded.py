@@ -49,7 +49,7 @@ ALIKE = 4
 #: Failures, or those that the published rate would give, from which recorded ones are believed.
 FAILURES = 3
 
-#: Seconds of a restore, where none is recorded: the bound of `plinth sli`.
+#: Seconds of a restore, where none is recorded: the bound of `plinth ops sli`.
 RESTORE_S = 300.0
 
 

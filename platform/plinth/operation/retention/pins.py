@@ -47,7 +47,7 @@ def lift(state: State, digest: str) -> Pin:
     """
     found = [one for one in every(state) if one.digest.startswith(digest)]
     if len(found) != 1:
-        raise MissingError(f"{len(found)} pins begin with {digest!r}", expected="one", remedy="`plinth gc pins`")
+        raise MissingError(f"{len(found)} pins begin with {digest!r}", expected="one", remedy="`plinth ops gc pins`")
     state.workspace.objects(FOLDER).remove_old(_name(found[0].digest), float("inf"))
     return found[0]
 

@@ -111,7 +111,7 @@ def _held(state: State) -> Iterator[tuple[str, set[str]]]:
             raise StorageError(
                 f"{objects.where(name)} is not what a machine's records name",
                 found=error,
-                remedy="`plinth gc` on that machine writes it again; delete it where the machine is no more",
+                remedy="`plinth ops gc` on that machine writes it again; delete it where the machine is no more",
             ) from error
 
 

@@ -262,5 +262,6 @@ def _require(limit: Limit, counted: int, wanted: Reservation) -> None:
             found=f"{limit.text}; {counted / MICROS:,.2f} spent or reserved, {wanted.reserved / MICROS:,.2f} wanted "
             f"({wanted.reason})",
             expected=f"at most {max(0, limit.amount - counted) / MICROS:,.2f}",
-            remedy="wait for other runs to settle, train less, or raise the limit: `plinth cost limit WHOSE AMOUNT`",
+            remedy="wait for other runs to settle, train less, or raise the limit: `plinth ops cost limit WHOSE "
+            "AMOUNT`",
         )

@@ -27,7 +27,7 @@ class Spending(Frozen):
     )
     team: str = Field("", description="Who pays for what is trained here.")
     device: str = Field("", description="What a rank runs on, by its name in the table of devices: price and power.")
-    device_table: Path | None = Field(None, description="Devices of your own, as for `plinth plan --device-table`.")
+    device_table: Path | None = Field(None, description="Devices of your own, as for `plinth run plan --device-table`.")
     spot: bool = Field(False, description="At the price of devices that may be taken away.")
     price_per_rank_hour: float | None = Field(None, ge=0, description="In place of the device's.")
     margin: float = Field(

@@ -22,7 +22,7 @@ from plinth.training.config import load
 TEXT_STAGES = ("documents", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
 #: Stages that are listed with the model they belong to.
 _MODEL_STAGES = ("run", "checkpoint", "candidate", "release")
-_UNTIL_GC = "until `plinth gc --delete` deletes it, once no run, candidate, signed record or pin needs it"
+_UNTIL_GC = "until `plinth ops gc --delete` deletes it, once no run, candidate, signed record or pin needs it"
 HOLDS_TEXT, MAY_HOLD_TEXT, UNKNOWN = "still holds the text", "may still hold the text", "unknown"
 TAINTED, NOT_TAINTED = "still holds it: tainted", "still holds it: not tainted"
 
@@ -88,7 +88,7 @@ def near_duplicates_left(found: Sequence[FoundDocuments]) -> Iterator[Remaining]
             yield Remaining(
                 what=f"{counted(len(left), 'near duplicate')} of {each.kind} {each.value} under other addresses",
                 where="the published corpus: " + ", ".join(one.id for one in left[:10]) + shards,
-                until="until they are excluded too (`plinth takedown exclude --texts`)",
+                until="until they are excluded too (`plinth corpus takedown exclude --texts`)",
             )
 
 

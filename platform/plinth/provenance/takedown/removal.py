@@ -79,7 +79,9 @@ def propose(
     alike = similar.alike_of(ctx)
     found = find(ctx, kind, value, alike)
     if kind == "document" and not found.documents:
-        raise MissingError(f"no document {value} in any ledger", remedy="`plinth takedown find --url URL` shows ids")
+        raise MissingError(
+            f"no document {value} in any ledger", remedy="`plinth corpus takedown find --url URL` shows ids"
+        )
     chosen = [one for one in found.documents if spans or not one.how.startswith(similar.SPAN)]
     wants = kind in WITH_TEXTS if texts is None else texts
     signed = _signed(ctx, found, chosen, alike) if wants else ()

@@ -121,7 +121,7 @@ def prove(
             "the exclusion list has no such entry",
             found=numbers(listed),
             expected=", ".join(map(str, only)) or "at least one entry",
-            remedy="`plinth takedown list` shows them",
+            remedy="`plinth corpus takedown list` shows them",
         )
     buckets = _checked(ctx, listed)
     problems = [

@@ -34,7 +34,7 @@ _CONTENT: Final = frozenset(("store", "records", "manifests", "refs", "input", "
 _WEIGHTY: Final = frozenset(("runs", "models"))
 _TEXTS: Final = frozenset((".json", ".jsonl", ".yaml", ".yml", ".txt", ".md", ".html", ".log", ".csv", ""))
 _UNTIL: Final = {
-    "reports": "until the page is written again (`plinth report`, `plinth pages`), or you delete it",
+    "reports": "until the page is written again (`plinth report`, `plinth report pages`), or you delete it",
     "mlflow": "until the artifact or run is deleted in MLflow (`mlflow gc` removes its bytes)",
     "dagster": "until its run is deleted in Dagster (`dagster run delete`)",
 }
@@ -70,7 +70,7 @@ def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
     yield Remaining(
         what="intermediate results in the step cache",
         where=f"records and store of {ctx.workspace.uri or 'the workspace'}",
-        until="until `plinth gc --delete` deletes them: unused for 30 days, and found so twice, a day apart",
+        until="until `plinth ops gc --delete` deletes them: unused for 30 days, and found so twice, a day apart",
         state=MAY_HOLD_TEXT,
     )
     if ctx.workspace.uri:

@@ -40,7 +40,7 @@ def section(found: RunRoofline | None) -> dict[str, Any] | None:
         for one in found.causes
     ]
     drawn = "" if found.roof is None else svg(figure, found, found.roof, title="roofline", key="roofline")
-    command = f"plinth roofline {found.run}" if found.roof is None or found.device is None else ""
+    command = f"plinth run roofline {found.run}" if found.roof is None or found.device is None else ""
     return {"first": found.causes[0].cause, "words": _words(found), "command": command, "rows": rows, "svg": drawn}
 
 

@@ -270,10 +270,13 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     acts = (event for event in measured.events if event["event"] == "intervention" and event.get("action") != "warn")
     bad = next((event["window"][0] for event in acts if event.get("window")), max(1, measured.last_step))
     return [
-        {"what": "the documents of a step", "command": f"plinth batch {about.run_id} {bad}"},
-        {"what": "a step's loss, document by document", "command": f"plinth replay {about.run_id} {bad}"},
-        {"what": "which sources a step's loss came from", "command": f"plinth blame {about.run_id} {bad}"},
-        {"what": "what bounds its steps", "command": f"plinth roofline {about.run_id}"},
-        {"what": "what is committed, and whether it is intact", "command": f"plinth checkpoint list {about.run_id}"},
-        {"what": "prove that a resume is exact", "command": f"plinth audit resume {about.run_id}"},
+        {"what": "the documents of a step", "command": f"plinth run batch {about.run_id} {bad}"},
+        {"what": "a step's loss, document by document", "command": f"plinth run replay {about.run_id} {bad}"},
+        {"what": "which sources a step's loss came from", "command": f"plinth run blame {about.run_id} {bad}"},
+        {"what": "what bounds its steps", "command": f"plinth run roofline {about.run_id}"},
+        {
+            "what": "what is committed, and whether it is intact",
+            "command": f"plinth run checkpoint list {about.run_id}",
+        },
+        {"what": "prove that a resume is exact", "command": f"plinth run audit resume {about.run_id}"},
     ]

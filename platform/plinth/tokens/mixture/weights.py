@@ -79,7 +79,7 @@ def without_text(phases: Sequence[Phase], empty: Collection[str]) -> tuple[Phase
                 f"mixture.phases.{phase.name} has no text",
                 found=f"buckets {', '.join(sorted(empty))} have no tokens",
                 expected="text in at least one bucket of the phase",
-                remedy="`plinth funnel` shows which rule removed the documents; correct it, or the weights",
+                remedy="`plinth corpus funnel` shows which rule removed the documents; correct it, or the weights",
             )
         found.append(changed)
     return tuple(found)
@@ -117,7 +117,7 @@ def streams_by_key(
         raise RecipeError(
             f"mixture.{where}: no stream is named {', '.join(unknown)}",
             found=selectors.nearest(unknown[0], {*names, *_selectors(names)}).removeprefix("; "),
-            remedy="correct the key; `plinth mixture --streams` lists the streams",
+            remedy="correct the key; `plinth tokens mixture --streams` lists the streams",
         )
     return claimed
 

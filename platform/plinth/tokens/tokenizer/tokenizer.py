@@ -85,7 +85,7 @@ def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifes
             "the tokenizer has no text to train on",
             found=f"empty buckets {[found.bucket for found in sampled]}",
             expected="curated documents",
-            remedy="`plinth funnel` shows where documents were dropped",
+            remedy="`plinth corpus funnel` shows where documents were dropped",
         )
     inputs = [f"{found.bucket}:{found.budget_bytes}" for found in sampled]
     inputs += [part.blob.sha256 for found in sampled for part in found.parts]

@@ -21,7 +21,7 @@ from pydantic import Field
 
 import plinth
 from plinth import processes
-from plinth.extensions import name_and_version
+from plinth.entry_points import name_and_version
 from plinth.records import Frozen
 from plinth.training.attempts.code import code_digests, together
 

@@ -142,5 +142,5 @@ def _foreign(mean: Manifest, found: str) -> LineageError:
         f"{mean.digest[:12]} is not the mean that it says it is",
         found=found,
         expected="the statement of the trainer who averaged, about these files and these checkpoints",
-        remedy="make it again: `plinth checkpoint average RUN --steps …`",
+        remedy="make it again: `plinth run checkpoint average RUN --steps …`",
     )

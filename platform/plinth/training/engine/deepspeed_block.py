@@ -26,7 +26,7 @@ _PRECISION = "training.precision, under which gradients are accumulated in FP32"
 _CHECKPOINTS = "training.checkpoints"
 _MEAN = "nothing: gradients are the mean over the scored targets of the global batch"
 _OFFLOAD = "training.parallel.offload"
-_BUCKETS = "nothing: `plinth plan` counts the engine's own buckets"
+_BUCKETS = "nothing: `plinth run plan` counts the engine's own buckets"
 
 #: What the engine owns, and what has it in a recipe.
 OWNED: Mapping[str, str] = {
@@ -61,7 +61,7 @@ OWNED: Mapping[str, str] = {
     "data_efficiency": "mixture",
     "curriculum_learning": "mixture.phases",
     "dataloader_drop_last": "mixture",
-    "autotuning": "nothing: `plinth plan` compares divisions",
+    "autotuning": "nothing: `plinth run plan` compares divisions",
     "timers": "training.telemetry",
     f"{ZERO}.stage": "training.parallel.zero_stage",
     f"{ZERO}.offload_optimizer": _OFFLOAD,

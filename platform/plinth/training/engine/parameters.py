@@ -66,7 +66,8 @@ class Optimizer(Frozen):
         gt=0,
         lt=1,
         exclude_if=lambda given: given is None,
-        description="Keep a mean of the weights, of which this share stays after a step (`plinth checkpoint average`).",
+        description="Keep a mean of the weights, of which this share stays after a step (`plinth run checkpoint "
+        "average`).",
     )
     ema_tokens: int | None = Field(
         None,

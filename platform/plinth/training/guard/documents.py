@@ -2,7 +2,7 @@
 
 The order of the data is arithmetic, so a thread of the leading rank can list the window's documents from the
 manifests while training goes on. Sources are ranked by their share of the window against their share of the
-steps before it, so that a source that is always common does not lead. `plinth blame` goes further, by loss.
+steps before it, so that a source that is always common does not lead. `plinth run blame` goes further, by loss.
 """
 
 from __future__ import annotations

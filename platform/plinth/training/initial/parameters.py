@@ -24,7 +24,7 @@ class InitialWeights(Frozen):
     checkpoint: str | None = Field(
         None,
         description="`RUN` or `RUN:STEP` of this workspace, committed and signed; without a step the newest. Or the "
-        "digest of a mean (`plinth checkpoint average`), which its trainer signed.",
+        "digest of a mean (`plinth run checkpoint average`), which its trainer signed.",
     )
     folder: str | None = Field(
         None,

@@ -20,7 +20,7 @@ from plinth.training.parallel.parameters import Parallel
 
 
 class GradientPath(Frozen):
-    """How gradients are accumulated and reduced; `plinth plan` prints it."""
+    """How gradients are accumulated and reduced; `plinth run plan` prints it."""
 
     accumulation_dtype: str
     communication_dtype: str

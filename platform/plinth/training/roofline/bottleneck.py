@@ -33,7 +33,8 @@ HELP: dict[Cause, str] = {
     "training.parallel.compile",
     "communication": "a larger global batch, fewer ranks that divide the model, training.parallel.communication_dtype, "
     "a lower ZeRO stage, faster links",
-    "slow rank": "what makes that rank slow: its disk, its processors, its device (`plinth timeline`), or another node",
+    "slow rank": "what makes that rank slow: its disk, its processors, its device (`plinth run timeline`), or another "
+    "node",
     "input": "shards on a faster disk or cached on the node (training.reading)",
     "checkpoint": "training.checkpoints: a larger every_steps, mode async, a faster disk",
     "host": "larger steps, fewer other processes on the node",

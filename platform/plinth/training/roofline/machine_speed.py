@@ -91,7 +91,7 @@ def known(workspace: Workspace, machine: str) -> MachineSpeed | None:
         raise IntegrityError(
             f"the measured speed of machine {machine} cannot be read",
             found=str(cause),
-            remedy="measure it again: `plinth roofline RUN --measure`",
+            remedy="measure it again: `plinth run roofline RUN --measure`",
         ) from cause
 
 

@@ -22,7 +22,7 @@ class Telemetry(Frozen):
     profile_steps: tuple[int, int] | None = Field(
         None,
         description="First and last step of which rank 0 writes a `torch.profiler` trace; a run that is under way is "
-        "asked by `plinth profile`.",
+        "asked by `plinth run profile`.",
     )
     devices_s: float = internal(30.0, ge=0, description="Seconds between samples of a node's GPUs; 0: errors only.")
 

@@ -1,6 +1,6 @@
 """A request for a trace of chosen steps, in the run's directory: `profiles/0001.json`.
 
-    plinth profile ──▶ request ──▶ leading rank, looks once a second ──▶ with the numbers of a step ──▶ every rank
+    plinth run profile ──▶ request ──▶ leading rank, looks once a second ──▶ with the numbers of a step ──▶ every rank
     recipe: telemetry.profile_steps ───────────────────────────────────────────────────────────────────▶ every rank
 
 Needs no torch. Does not belong here: the trace (profiler).
@@ -48,7 +48,7 @@ def submit(config: RunConfig, first: int, last: int, ranks: tuple[int, ...] = (0
             f"steps {first} to {last} of run {config.run_id} cannot be traced any more",
             found=f"{done} steps that are taken, of {config.total_steps}",
             expected=f"steps from {done + 1} on",
-            remedy="a trace is taken while a step is trained; `plinth replay RUN STEP` scores a step's batch "
+            remedy="a trace is taken while a step is trained; `plinth run replay RUN STEP` scores a step's batch "
             "without training on it"
             + ("" if done < config.total_steps else "; set training.telemetry.profile_steps for the next run"),
         )

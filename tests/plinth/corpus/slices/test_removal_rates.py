@@ -104,7 +104,7 @@ def test_the_bound_holds_for_documents_and_bytes(
         return removal_rates.require_bound(tiny.ctx, made, corpus.documents, [bucket], bound)
     with pytest.raises(RemovalRateError, match=f"rule toxic .* of the bucket {bucket}") as caught:
         removal_rates.require_bound(tiny.ctx, made, corpus.documents, [bucket], bound)
-    assert f"plinth policy removal --reason toxic --bucket {bucket}" in str(caught.value.remedy)
+    assert f"plinth corpus policy removal --reason toxic --bucket {bucket}" in str(caught.value.remedy)
     assert "for example" in str(caught.value.found)
     return None
 

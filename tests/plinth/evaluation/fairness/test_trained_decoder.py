@@ -85,7 +85,7 @@ def test_nine_to_one_is_found_one_to_one_is_not_and_drift_is_the_way_between(
     assert 1 < values["gender"]["value"] < 3.3  # log2 9 = 3.17 bits, were it learnt whole
     assert all(abs(one["value"]) < 0.3 for name, one in values.items() if name != "gender")
 
-    assert call(["-w", str(ctx.workspace.root), "fairness", "--against", even.digest, "--json"]) == 0
+    assert call(["-w", str(ctx.workspace.root), "model", "fairness", "--against", even.digest, "--json"]) == 0
     drift = json.loads(capsys.readouterr().out)["drift"]["gender"]
     assert drift["bias"]["low"] > 1
     before = even.stats["attributes"]["gender"]["value"]

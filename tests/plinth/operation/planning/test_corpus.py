@@ -113,4 +113,4 @@ def test_protected_sets_cost_what_their_benchmark_counted() -> None:
 
 
 def test_a_size_that_is_none() -> None:
-    assert call(["scale", "lots"]) == 2
+    assert call(["corpus", "scale", "lots"]) == 2

@@ -257,15 +257,15 @@ def test_a_plan_says_what_was_recorded(workspace: Workspace) -> None:
     config = lived(workspace, "one", [2.0] * STEPS, **model)
     forecast.keep(config, forecast.foretell(config, device()))
     for more in ([], ["--devices", "8xH100"]):
-        done = CliRunner().invoke(cli, ["plan", *asked, "-r", "demo", *more], catch_exceptions=False)
+        done = CliRunner().invoke(cli, ["run", "plan", *asked, "-r", "demo", *more], catch_exceptions=False)
         assert "foretold and measured: 1 run, a step off by" in done.stdout
     assert "computation reaches 40.00% to 60.00% of the peak (stated" in done.stdout
     own = [*asked, "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "2xcpu", "--json"]
-    refused = CliRunner().invoke(cli, ["plan", *own])
+    refused = CliRunner().invoke(cli, ["run", "plan", *own])
     assert "were not measured" in str(refused.exception)
     speed = SPEED.model_copy(update={"machine": machine_speed.this_machine()})
     workspace.objects(machine_speed.FOLDER).put(f"{speed.machine}.json", speed.model_dump_json().encode(), None)
-    found = json.loads(CliRunner().invoke(cli, ["plan", *own], catch_exceptions=False).stdout)
+    found = json.loads(CliRunner().invoke(cli, ["run", "plan", *own], catch_exceptions=False).stdout)
     (run,) = recorded.known(workspace)[0]
     assert run.flops_per_s is not None
     assert found["efficiency"]["low"] == pytest.approx(run.flops_per_s[0] / PEAK)
@@ -273,7 +273,7 @@ def test_a_plan_says_what_was_recorded(workspace: Workspace) -> None:
     assert found["pauses"]["stall_s"] == pytest.approx(0.5)
     assert found["foretold"][0]["run"] == "one"
     for more in (["--budget", "2M"], ["--budget", "2M", "--devices", "2xcpu"]):
-        assert CliRunner().invoke(cli, ["plan", *asked, *more]).exit_code == 2
+        assert CliRunner().invoke(cli, ["run", "plan", *asked, *more]).exit_code == 2
 
 
 @pytest.mark.parametrize(

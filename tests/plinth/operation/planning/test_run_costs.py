@@ -92,12 +92,12 @@ def test_the_command_says_both(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert call([*check, "--json"]) == 0
     stages = json.loads(capsys.readouterr().out)["stages"]
     assert stages["lines"]["measured"]["operations"] == 5 + 9 * 40
-    assert call(["scale", "1TB", "--rates", str(tmp_path / "5")]) == 0
+    assert call(["corpus", "scale", "1TB", "--rates", str(tmp_path / "5")]) == 0
     assert "annotate" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["scale"]) == call(["scale", "1TB", "--check", str(tmp_path)]) == 2
+    assert call(["corpus", "scale"]) == call(["corpus", "scale", "1TB", "--check", str(tmp_path)]) == 2
     Workspace(tmp_path).ensure()
-    assert call(["scale", "--check", str(tmp_path)]) == 3
+    assert call(["corpus", "scale", "--check", str(tmp_path)]) == 3
     assert "no costs of a run" in capsys.readouterr().err

@@ -178,7 +178,7 @@ def test_models_that_are_not_retrained_are_listed_with_their_marks(removed: tupl
 
 
 def test_raw_sources_stay_on_the_list_when_earlier_snapshots_are_deleted(corpus: Corpus) -> None:
-    """`plinth gc` deletes what said which documents held it; the last reading of the source still left it out."""
+    """`plinth ops gc` deletes what said which documents held it; the last reading of the source still left it out."""
     exclude(corpus, "url", PAGE)
     old = [*index.saved(corpus.ctx)]
     corpus.build()

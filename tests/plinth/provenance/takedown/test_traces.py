@@ -105,7 +105,7 @@ def test_the_report_lists_pages_that_still_show_the_text(corpus: Corpus) -> None
     listed = report.facts(corpus.ctx, report.prove(corpus.ctx))["remains"]
     (held,) = [one for one in listed if one["what"].startswith("reports/samples.html")]
     assert (held["state"], "plinth report" in held["until"]) == ("still holds the text", True)
-    assert any("step cache" in one["what"] and "plinth gc --delete" in one["until"] for one in listed)
+    assert any("step cache" in one["what"] and "plinth ops gc --delete" in one["until"] for one in listed)
     page.unlink()
     listed = report.facts(corpus.ctx, report.prove(corpus.ctx))["remains"]
     assert not [one for one in listed if "samples.html" in one["what"]]

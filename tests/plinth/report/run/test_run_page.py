@@ -153,7 +153,7 @@ def test_the_page_needs_nothing_else_and_says_everything(timeline: list[dict[str
         "bad.example (web) 75% of the tokens, 0% before; 4 documents, such as https://bad.example/1",
         "61.00 USD",
         "23.6%",
-        "plinth blame tiny-0123 7",
+        "plinth run blame tiny-0123 7",
     ):
         assert words in text, words
     for key in (

@@ -141,7 +141,7 @@ def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, Hist
 
 @pytest.mark.exhaustive
 def test_the_commands_tell_the_same(guarded: tuple[RunConfig, History], capsys: pytest.CaptureFixture[str]) -> None:
-    """`plinth blame`, `plinth replay` and `plinth audit resume`, as a person calls them."""
+    """`plinth run blame`, `plinth run replay` and `plinth run audit resume`, as a person calls them."""
     config, _ = guarded
     step, where = str(poisoned_corpus.POISON.start), ["-w", config.workspace]
 

@@ -43,8 +43,8 @@ class FineWeb2Params(Frozen):
 
     limits: str | None = Field(
         None,
-        description="A list of `corpus.lists` with limits of yours by language, as `plinth limits` writes them; the "
-        "other languages have FineWeb-2's.",
+        description="A list of `corpus.lists` with limits of yours by language, as `plinth corpus limits` writes them; "
+        "the other languages have FineWeb-2's.",
     )
 
 

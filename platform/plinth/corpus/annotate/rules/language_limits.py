@@ -69,7 +69,7 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
                 f"{where}: line {number} states no limits of a language",
                 found=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
                 expected="a JSON object with the fields of docs/languages-and-pii.md",
-                remedy="write it with `plinth limits --bucket BUCKET --out FILE`",
+                remedy="write it with `plinth corpus limits --bucket BUCKET --out FILE`",
             ) from error
         found[one.label] = one
     return found

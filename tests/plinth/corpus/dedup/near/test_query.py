@@ -1,4 +1,4 @@
-"""`plinth near`: exact and near duplicates of a text, what became of them, and what is refused."""
+"""`plinth corpus near`: exact and near duplicates of a text, what became of them, and what is refused."""
 
 import json
 import random

@@ -224,7 +224,7 @@ def test_scores_equal_those_of_kenlm(trained: tuple[Context, Any, Manifest], tmp
     model = loaded(ctx, made)
     path = tmp_path / "model.arpa"
     ctx.refs.publish(made, "key")
-    assert call(["-w", str(ctx.workspace.root), "arpa", "perplexity", str(path)]) == 0
+    assert call(["-w", str(ctx.workspace.root), "corpus", "arpa", "perplexity", str(path)]) == 0
     peer = kenlm.Model(str(path))
     rng = random.Random(9)
     lines = [*prose(rng, 200).split("\n"), "A stranger walks in.", "the the the", "fish", "12 !"]

@@ -1,0 +1,307 @@
+"""Commands by their words: those of the core are in a table, others are entry points of installed packages.
+
+A command is imported when it is called. Entry points have the group `plinth.commands`; the name is the words of the
+command joined by dots (`corpus.quarantine`), the value is `module:attribute` of a click command. Packages of Plinth's
+own ring and packages of a user add commands alike; none replaces one that is here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from plinth.entry_points import OWN, Entry, absent, entries, not_here
+from plinth.errors import ExtensionError
+from plinth_jobs.cli.options import Commands, Further
+
+GROUP = "plinth.commands"
+
+#: Section of `plinth --help` -> command -> (module in this package, one line of help). A noun without a module is no
+#: command itself; that of a package of the ring has GROUP for a module, and is listed without an import.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Commands": {
+        "doctor": ("start.doctor", "Check this machine: packages, memory, GPU, ports."),
+        "recipe": ("start.recipe", "Check, print or describe a recipe."),
+        "run": ("start.run", "Run the pipeline, from sources to release; inspect training."),
+        "status": ("start.status", "List every asset: up to date, stale or never materialized."),
+        "report": ("start.status", "Write the results page of a candidate; the index of pages."),
+        "explain": ("corpus.explain", "Trace one document through every stage."),
+        "approve": ("release.release", "Sign an approval of a candidate."),
+        "verify": ("release.verify", "Verify every link from a model or asset to its sources."),
+        "up": ("start.run", "Serve Dagster, MLflow and the pages of the workspace."),
+        "down": ("start.run", "Stop the servers that Plinth has started."),
+    },
+    "Groups of commands": {
+        "corpus": ("", "Text: funnel, samples, labels, policies, takedowns."),
+        "tokens": ("", "Tokenizer, packing and mixture."),
+        "model": ("", "Quality of a checkpoint: scores, probes, comparisons."),
+        "experiment": ("experiment.experiment", "Compare arms of a recipe over seeds; scaling laws."),
+        "release": ("", "Promote, roll back, trace; taints, consumers, documents."),
+        "ops": ("", "Metrics, alerts, costs, backups, incidents, accounts."),
+        "keys": ("release.keys", "Make and change the root of trust: which key signs what."),
+        "gates": ("release.gates", "Sign, show or check the policy that a release must pass."),
+        "export": ("release.content", "Export DVC pointers, text, tokens or a model; restore files."),
+    },
+}
+
+#: Noun -> command below it -> (module in this package, one line of help).
+BELOW: dict[str, dict[str, tuple[str, str]]] = {
+    "corpus": {
+        "funnel": ("corpus.funnel", "Count documents and bytes through every stage, with reasons."),
+        "card": ("corpus.card", "Print the data card: text by bucket, its screening."),
+        "ledger": ("corpus.ledger", "Export one row per document for any query engine."),
+        "sample": ("corpus.sample", "Draw documents that a reason removed."),
+        "review": ("corpus.sample", "Label a sample, or summarise all labels."),
+        "label": ("corpus.sample", "Label one removed document good or bad."),
+        "near": ("corpus.near", "Find documents similar to a text: copies, leaks, takedowns."),
+        "trace": ("corpus.trace", "Find a text verbatim in the data, and the steps that saw it."),
+        "takedown": ("corpus.takedown", "Find everything that holds a text; remove it and prove it."),
+        "quarantine": ("corpus.quarantine", "List hits on lists of illegal content, without their text."),
+        "slices": ("corpus.slices", "Show the error rates of learned gates by slice."),
+        "policy": ("corpus.policy", "Compare another policy; show what learned rules remove."),
+        "limits": ("corpus.limits", "Fit limits and stop words by language from a bucket."),
+        "source": ("corpus.source", "Estimate the value of a new source from a sample."),
+        "arpa": ("corpus.arpa", "Export an n-gram model as ARPA."),
+        "scale": ("start.scale", "Estimate a corpus of any size: core hours, bytes, money."),
+    },
+    "tokens": {
+        "tokenizer": ("tokens.tokenizer", "Show the tokenizer's audit, or the tokens of a text."),
+        "packing": ("tokens.packing", "Compare packings: padded, masked, dropped and cut tokens."),
+        "mixture": ("tokens.mixture", "Show the shares and epochs of every stream by phase."),
+    },
+    "run": {
+        "batch": ("training.batch", "List the documents of a training step."),
+        "timeline": ("training.timeline", "Write the page of a run: metrics, events, cost."),
+        "goodput": ("training.goodput", "Show where every rank-second of a run went."),
+        "roofline": ("training.roofline", "Name what bounds a run's steps, and what would help."),
+        "replay": ("training.forensics", "Score a step's batch again, document by document."),
+        "blame": ("training.forensics", "Attribute the loss of a step to documents and sources."),
+        "checkpoint": ("training.checkpoint", "List and verify the checkpoints of a run."),
+        "profile": ("training.profile", "Trace chosen steps of a run under way, for Perfetto."),
+        "audit": ("training.audit", "Prove that a resumed run equals the uninterrupted one."),
+        "job": ("training.job", "Submit, inspect or cancel the job of a run."),
+        "plan": ("start.plan", "Estimate a training run: parameters, FLOPs, time, memory."),
+        "federated": ("training.federated", "Average the weights of sites that share no text."),
+    },
+    "model": {
+        "evaluation": ("evaluation.evaluation", "Show bits per byte by slice, the worst documents and spans."),
+        "probes": ("evaluation.probes", "List probes and their scores, explain an item, check a file."),
+        "fairness": ("evaluation.fairness", "Show differences between groups, toxicity, and their drift."),
+        "exposure": ("evaluation.exposure", "Show the canaries' exposure at the checkpoints of a run."),
+        "generate": ("evaluation.generate", "Write what a model says after prompts."),
+        "drift": ("evaluation.drift", "Show text on which the champion is no longer what it was."),
+        "compare": ("evaluation.compare", "Compare two models, with intervals; write the page."),
+    },
+    "experiment": {
+        "scaling": ("experiment.scaling", "Fit a ladder of runs; predict a larger one."),
+    },
+    "release": {
+        "promote": ("release.release", "Release an approved candidate that passes its gates."),
+        "canary": ("release.canary", "Show how the canary compares; give it back."),
+        "rollback": ("release.release", "Return the release to the last good version."),
+        "mirror": ("release.release", "Make MLflow show what the signed history says."),
+        "papers": ("release.papers", "Show, write or sign the papers of a candidate or release."),
+        "provider": ("release.papers", "Sign what the provider of a release states of itself."),
+        "taint": ("release.taint", "Mark data or a model unfit; freeze all derived from it."),
+        "consumer": ("release.consumer", "Enrol services and models that use a release; their feed."),
+        "log": ("release.log", "List every decision and every refused one; prove the list."),
+        "impact": ("release.impact", "List all that came of a digest, source, document or commit."),
+    },
+    "ops": {
+        "metrics": ("operation.metrics", "Serve metrics to Prometheus, or write them into a file."),
+        "alerts": ("operation.alerts", "Write rules and routes of alerts; silence a planned stop."),
+        "dashboards": ("operation.dashboards", "Write Grafana's dashboards."),
+        "retrospective": ("operation.retrospective", "Write the page of the last week or month."),
+        "backup": ("start.backup", "Back up a workspace, restore one, prove that it can be."),
+        "gc": ("start.retention", "Show what storage costs by age; delete what nothing needs."),
+        "gameday": ("start.gameday", "Play a fault in a rehearsal; verdict, signed record, page."),
+        "check": ("start.check", "Evaluate a checklist of this workspace, with evidence."),
+        "sli": ("training.sli", "Show service-level indicators and error budgets of all runs."),
+        "cost": ("start.cost", "Show what was spent, on what, by whom; set limits."),
+        "incident": ("release.incident", "Freeze promotions while an incident is open; its facts."),
+        "people": ("release.people", "Let MLflow ask for a login; make accounts."),
+    },
+    "report": {
+        "pages": ("start.status", "Write the index of all pages: state, runs, links."),
+    },
+    "export": {
+        "restore": ("release.content", "Write the files of a manifest into a folder."),
+    },
+}
+
+#: Every command of the core by its words.
+COMMANDS = {
+    **{name: row for commands in SECTIONS.values() for name, row in commands.items()},
+    **{f"{noun} {name}": row for noun, commands in BELOW.items() for name, row in commands.items()},
+}
+
+#: Noun -> commands that had a name of their own in earlier versions, which still answers in this one.
+_RENAMED = {
+    "corpus": "funnel card ledger sample review label near trace takedown quarantine slices policy limits source arpa "
+    "scale",
+    "tokens": "tokenizer packing mixture",
+    "run": "batch timeline goodput roofline replay blame checkpoint profile audit job plan federated",
+    "model": "evaluation probes fairness exposure generate drift compare",
+    "experiment": "scaling",
+    "release": "promote canary rollback mirror papers provider taint consumer log impact",
+    "ops": "metrics alerts dashboards retrospective backup gc gameday check sli cost incident people",
+    "report": "pages",
+    "export": "restore",
+}
+#: Earlier name -> words.
+RENAMED = {name: f"{noun} {name}" for noun, names in _RENAMED.items() for name in names.split()}
+
+
+class Below(Further):
+    """The commands below some words; empty words are those of `plinth` itself."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __contains__(self, name: object) -> bool:
+        words = f"{self.words} {name}".strip()
+        return words in COMMANDS or name in below(self.words)  # metadata is read for a command that is not in the table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(below(self.words))
+
+    def __len__(self) -> int:
+        return len(below(self.words))
+
+    def __getitem__(self, name: str) -> click.Command:
+        words = f"{self.words} {name}".strip()
+        if found := find(words):
+            return found
+        for missing in (words, self.words):
+            if package := absent(GROUP).get(missing.replace(" ", ".")):
+                raise not_here(f"`plinth {missing}`", package)
+        raise KeyError(name)
+
+    def line(self, name: str) -> str:
+        words = f"{self.words} {name}".strip()
+        if words in COMMANDS:
+            return COMMANDS[words][1]
+        try:
+            return self[name].get_short_help_str(limit=1000)
+        except Exception as error:  # of a package: `--help` never fails for it
+            return f"cannot be used: {' '.join(str(error).split())}"
+
+
+def find(words: str) -> click.Command | None:
+    """The command or group of these words, imported; None where there is none.
+
+    Raises:
+        ExtensionError: it is of another package and cannot be used.
+    """
+    own: click.Command | None = None
+    module, line = COMMANDS.get(words, ("", ""))
+    if module and module != GROUP:
+        own = getattr(importlib.import_module(f"plinth_jobs.cli.{module}"), words.rpartition(" ")[2])
+    elif (not line or module == GROUP) and (entry := installed().get(words)):
+        own = load(entry)
+    if isinstance(own, Commands):
+        own.further = Below(words)
+    elif isinstance(own, click.Group) and below(words):
+        own = _and_below(words, own, own.callback, invoke_without_command=own.invoke_without_command)
+    elif own and words in BELOW:
+        own = _and_below(words, own, _unless_below(own), invoke_without_command=True)
+    elif own is None and (line or below(words)):
+        own = Commands(words.rpartition(" ")[2], help=line, epilog=f"`plinth {words} COMMAND --help` shows examples.")
+        own.further = Below(words)
+    return own
+
+
+def below(words: str) -> list[str]:
+    """Names of the commands directly below some words: of the core, then of packages."""
+    start = f"{words} ".lstrip()
+    named = (*COMMANDS, *sorted(installed()))
+    return list(dict.fromkeys(each[len(start) :].split()[0] for each in named if each.startswith(start)))
+
+
+def installed() -> dict[str, Entry]:
+    """Commands of installed packages by their words, without those that have the words of a built-in command."""
+    found = dict[str, Entry]()
+    for entry in sorted(_entries(), key=lambda entry: entry.distribution != OWN):
+        words = entry.name.replace(".", " ")
+        if entry.distribution == OWN or not _is_taken(words):
+            found.setdefault(words, entry)
+    return found
+
+
+def load(entry: Entry) -> click.Command:
+    """Import the command of an entry point.
+
+    Raises:
+        ExtensionError: it cannot be imported, is not a click command, or its words are taken.
+    """
+    words, problem = entry.name.replace(".", " "), ""
+    module, _, attribute = entry.value.partition(":")
+    claims = [other for other in _entries() if other.name == entry.name and other.distribution != OWN]
+    if entry.distribution != OWN and _is_taken(words):
+        problem = "is a command of Plinth already"
+    elif " " in words and not isinstance(find(words.rpartition(" ")[0]), click.Group):
+        problem = "is below a command that has no commands"
+    elif len(claims) > 1:
+        problem = f"exists {len(claims)} times: {', '.join(f'{one.package} ({one.value})' for one in claims)}"
+    else:
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except (Exception, SystemExit) as error:
+            if entry.distribution == OWN:
+                raise
+            problem = f"cannot be imported: {type(error).__name__}: {error}"
+        else:
+            if isinstance(command, click.Command):
+                return command
+            problem = f"is not a click command but a {type(command).__name__}"
+    raise ExtensionError(
+        f"`plinth {words}` of {entry.package} {problem}",
+        found=entry.value,
+        expected="a click command with words of its own",
+        remedy=f"repair or uninstall {entry.distribution}; see docs/extending.md",
+    )
+
+
+def _entries() -> list[Entry]:
+    return [entry for entry in entries() if entry.group == GROUP]
+
+
+def _is_taken(words: str) -> bool:
+    """True if words are those of a built-in command."""
+    own = {entry.name.replace(".", " ") for entry in _entries() if entry.distribution == OWN}
+    return words in COMMANDS or words in RENAMED or words in own
+
+
+def _and_below(words: str, own: click.Command, callback: Any, **settings: Any) -> Commands:
+    """A group that is a command itself, with the commands below its words."""
+    found = Commands(
+        own.name,
+        own.commands if isinstance(own, click.Group) else None,
+        callback=callback,
+        context_settings=own.context_settings,
+        epilog=own.epilog,
+        help=own.help,
+        params=own.params,
+        **settings,
+    )
+    found.further = Below(words)
+    return found
+
+
+def _unless_below(own: click.Command) -> Any:
+    """Call a command, but not when one below it is called; then options of its own are refused."""
+
+    @click.pass_context
+    def call(ctx: click.Context, *args: Any, **options: Any) -> Any:
+        if ctx.invoked_subcommand is None:
+            return own.callback(*args, **options) if own.callback else None
+        given = click.core.ParameterSource.COMMANDLINE
+        for option in own.params:
+            if option.name in ctx.params and ctx.get_parameter_source(option.name) is given:
+                raise click.UsageError(f"{max(option.opts, key=len)} is an option of `{ctx.command_path}` alone", ctx)
+        return None
+
+    return call

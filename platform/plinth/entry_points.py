@@ -1,0 +1,88 @@
+"""Entry points of installed packages in Plinth's groups, read without importing any of them, or pydantic.
+
+`plinth.extensions` has the catalogues over them.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from importlib import metadata, util
+from typing import NamedTuple
+
+from plinth.errors import RecipeError
+
+PREFIX = "plinth."
+#: Plinth's own distribution: its entry points are the members of the ring.
+OWN = "plinth"
+
+
+class Entry(NamedTuple):
+    """An entry point of an installed package, not imported yet."""
+
+    group: str
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def package(self) -> str:
+        """The package for people: name and version."""
+        return f"{self.distribution} {self.version}".strip()
+
+    @property
+    def top(self) -> str:
+        """The top-level package of its module."""
+        return self.value.partition(":")[0].partition(".")[0]
+
+
+def entries() -> tuple[Entry, ...]:
+    """Every entry point of the installed packages whose group begins with `plinth.`; none of a ring package that is not
+    there."""
+    return tuple(entry for entry in _entries(tuple(sys.path)) if not _is_absent(entry))
+
+
+def absent(group: str) -> dict[str, str]:
+    """Members of a group that packages of the ring have which are not there: name -> package."""
+    return {one.name: one.top for one in _entries(tuple(sys.path)) if one.group == group and _is_absent(one)}
+
+
+def not_here(what: str, package: str) -> RecipeError:
+    """The refusal of what a package of the ring has which is not there."""
+    return RecipeError(
+        f"{what} needs the package {package}, which is not installed",
+        expected="an installation of Plinth with its ring",
+        remedy="install Plinth whole (its wheel has the package), or do without",
+    )
+
+
+def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Name and version of an installed distribution, from the head of its metadata: the library parses all of it, with
+    the whole description of the package, for either."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    head = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines() if line[:1].isalpha())
+    try:
+        return head["Name"].strip(), head["Version"].strip()
+    except KeyError:  # of a distribution that another tool has written
+        return distribution.name, distribution.version
+
+
+@lru_cache(maxsize=4)
+def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
+    found, seen = list[Entry](), set[str]()
+    for distribution in metadata.distributions(path=list(path)):
+        name, version = name_and_version(distribution)
+        if name not in seen:  # of two copies, Python imports the first
+            seen.add(name)
+            for point in distribution.entry_points:
+                if point.group.startswith(PREFIX):
+                    value = point.value.partition("[")[0].replace(" ", "")
+                    found.append(
+                        Entry(group=point.group, name=point.name, value=value, distribution=name, version=version)
+                    )
+    return tuple(sorted(found, key=lambda entry: (entry.group, entry.name, entry.distribution)))
+
+
+def _is_absent(entry: Entry) -> bool:
+    return entry.distribution == OWN and util.find_spec(entry.top) is None
