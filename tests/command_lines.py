@@ -16,7 +16,7 @@ import click
 from plinth_jobs.cli.nouns import RENAMED
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("registry", "assets", "jobs", "platform/plinth")
+SOURCES = ("registry", "assets", "jobs", "platform")
 #: Stands for a value that is filled in when the sentence is printed.
 FILLED = "VALUE"
 _TICKED = re.compile(r"`(plinth [^`]+)`")

@@ -193,29 +193,29 @@ def fixed(bench: Bench) -> Iterator[dict[str, Any]]:
 
 def reads(bench: Bench) -> Iterator[dict[str, Any]]:
     yield from bench.plinth("explain", 2, False, bench.document or drawn(bench))
-    for command in ("verify release", "approve", "funnel", "batch latest 1", "gates show"):
+    for command in ("verify release", "approve", "corpus funnel", "run batch latest 1", "gates show"):
         yield from bench.plinth(command, 2)
 
 
 def drawn(bench: Bench) -> str:
     """Id of a document that the demo trained on."""
-    command = [sys.executable, "-m", "plinth_jobs.cli", "batch", "latest", "1", "--json"]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "run", "batch", "latest", "1", "--json"]
     done = subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, text=True, check=True)
     return str(json.loads(done.stdout)["sequences"][0]["documents"][0]["id"])
 
 
 def decides(bench: Bench) -> Iterator[dict[str, Any]]:
     yield from bench.plinth("gates waive 1 stability --until 2099-01-31", 4, True, *WHO[2:])
-    yield from bench.plinth("promote 1", 4, True, *WHO)
-    yield from bench.plinth("rollback --withdraw", 4, True, *WHO)  # the demo has one good version
+    yield from bench.plinth("release promote 1", 4, True, *WHO)
+    yield from bench.plinth("release rollback --withdraw", 4, True, *WHO)  # the demo has one good version
     public = Path(bench.environment["PLINTH_TRUST"]) / "login.pub"
     command = [sys.executable, "-m", "plinth_jobs.cli", "keys", "new", "approver", "mlflow-login"]
     made = subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, text=True, check=True)
     public.write_text(made.stdout[made.stdout.index("-----BEGIN") :])
-    for words in (f"keys enrol approver {public} --owner mlflow-login", "people login"):
+    for words in (f"keys enrol approver {public} --owner mlflow-login", "ops people login"):
         command = [sys.executable, "-m", "plinth_jobs.cli", *words.split()]
         subprocess.run(command, cwd=ROOT, env=bench.environment, capture_output=True, check=True)
-    yield from bench.plinth("people add person:bench@example.org", 4, True)
+    yield from bench.plinth("ops people add person:bench@example.org", 4, True)
 
 
 def stages(bench: Bench) -> Iterator[dict[str, Any]]:

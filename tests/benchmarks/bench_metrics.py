@@ -141,7 +141,18 @@ def memory(pid: int) -> tuple[float, float]:
 def process(what: str, space: Path, looks: int = 4) -> None:
     """The real process of a workspace: scrapes and memory, once all parts are collected and refreshes have passed."""
     port = free_port()
-    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", str(space), "metrics", "serve", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "plinth_jobs.cli",
+        "-w",
+        str(space),
+        "ops",
+        "metrics",
+        "serve",
+        "--port",
+        str(port),
+    ]
     served = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         wait_for(lambda: scrape(port) if b"plinth_sli_objective_ratio" in scrape(port)[1] else None, "all parts")

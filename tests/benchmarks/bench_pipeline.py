@@ -74,7 +74,7 @@ def ours(crawl: Path, engine: str, folder: Path) -> dict[str, Any]:
         "2",
     ]
     used = timed(command, folder / "plinth.log")
-    command = [sys.executable, "-m", "plinth_jobs.cli", "funnel", "-w", str(workspace), "--json"]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "corpus", "funnel", "-w", str(workspace), "--json"]
     stages = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["total"]["stages"]
     return {**used, "stages": stages}
 

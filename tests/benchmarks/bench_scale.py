@@ -46,7 +46,7 @@ def main() -> None:
         for seed, (space, megabytes) in enumerate(zip(spaces, given.megabytes, strict=True)):
             perturbed_corpus.write(space / "input" / "corpus", texts, megabytes, seed, FILE_BYTES)
             plinth("run", "-r", recipe, "-w", space, "--select", "funnel")
-        check = ["scale", "--check", spaces[2], "--rates", spaces[0], "--rates", spaces[1]]
+        check = ["corpus", "scale", "--check", spaces[2], "--rates", spaces[0], "--rates", spaces[1]]
         print(plinth(*check))
         found: dict[str, Any] = json.loads(plinth(*check, "--json"))
     found["machine"] = {"cores": os.cpu_count(), "processor": platform.machine()}

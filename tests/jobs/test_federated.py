@@ -37,7 +37,7 @@ def test_two_sites_train_one_model(corpus: Path, tmp_path: Path) -> None:
     exchange = tmp_path / "exchange"
     places = {site: copied(corpus, tmp_path / site / "workspace") for site in WEIGHTS}
     recipes = {site: _recipe(places[site].parent, site, exchange, 10) for site in WEIGHTS}
-    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", str(places["oslo"]), "federated", "coordinate"]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", str(places["oslo"]), "run", "federated", "coordinate"]
     coordinator = subprocess.Popen([*command, "-r", str(recipes["oslo"])], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         with ThreadPoolExecutor() as pool:

@@ -122,7 +122,7 @@ def test_an_expired_head_is_signed_by_a_person_only(
     content["corpus"]["annotate"] = {"language": {}, "licence": {}}
     recipe.write_text(json.dumps(content))
     mlflow_agrees(monkeypatch)
-    command = ["mirror", "-w", str(ctx.workspace.root), "--recipe", str(recipe)]
+    command = ["release", "mirror", "-w", str(ctx.workspace.root), "--recipe", str(recipe)]
     assert call(command) == 0
     with pytest.MonkeyPatch.context() as patch:  # a version of the history was deleted in MLflow: nothing repairs that
         patch.setattr("plinth_registry.mirror.missing", lambda *_: ("demo version 1 (champion)",))

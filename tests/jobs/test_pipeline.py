@@ -125,13 +125,13 @@ def test_slices_of_the_evaluation_add_up_and_lead_to_documents(released):
     worst = found["worst"][0]
     trace = answer(released, "explain", worst["id"])
     assert (trace["status"], trace["uri"], trace["bucket"]) == ("heldout", worst["uri"], worst["bucket"])
-    shown = here(released, "evaluation", "licence", "--worst", 1).stdout
+    shown = here(released, "model", "evaluation", "licence", "--worst", 1).stdout
     assert f"plinth explain {worst['id']}" in shown
     assert "MIT" in shown
     assert "language" not in shown
     same = answer(released, "evaluation", "--against", found["digest"][:12], "--spans", 3)
     assert [one["difference"] for one in same] == [0.0] * 3
-    unknown = here(released, "evaluation", "licenze")
+    unknown = here(released, "model", "evaluation", "licenze")
     assert (unknown.returncode, "one of bucket" in unknown.stderr) == (3, True)
 
 
@@ -186,7 +186,7 @@ def test_shards_are_pulled_with_plain_dvc(released, tmp_path):
 
 
 def test_a_manifest_is_restored(released, tmp_path):
-    assert here(released, "restore", digests(released)["code/shards"][:16], tmp_path / "back").returncode == 0
+    assert here(released, "export", "restore", digests(released)["code/shards"][:16], tmp_path / "back").returncode == 0
     assert (tmp_path / "back" / "shard-00000.bin").stat().st_size > 0
 
 

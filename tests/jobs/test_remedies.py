@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from plinth_jobs.cli.nouns import COMMANDS, RENAMED
+from plinth_jobs.cli.nouns import COMMANDS, RENAMED, installed
 from plinth_jobs.cli.root import cli
 from plinth_jobs.cli.start.run import _next
 from plinth_jobs.pipeline import RunSummary
@@ -43,7 +43,7 @@ def test_every_command_in_the_source_can_be_typed() -> None:
 
 def test_a_command_in_a_sentence_is_in_backticks() -> None:
     """Else no test sees it, and no reader sees where it ends."""
-    assert list(command_lines.unquoted((*COMMANDS, *RENAMED))) == []
+    assert list(command_lines.unquoted((*COMMANDS, *RENAMED, *installed()))) == []
 
 
 def test_every_command_of_a_page_can_be_typed() -> None:

@@ -83,7 +83,7 @@ def test_a_source_of_the_kind_of_the_test_text_is_bought(asked: tuple[Path, Path
     """From new weights and in annealing from a mid-run checkpoint; what else changed is measured."""
     workspace, recipe = asked
     (parent,) = (workspace / "runs").glob("planted-*")
-    command = ("source", "value", new(workspace, "articles"), "-r", recipe, *DESCRIBED, *ASKED)
+    command = ("corpus", "source", "value", new(workspace, "articles"), "-r", recipe, *DESCRIBED, *ASKED)
     found = answer(workspace, *command, "--anneal", f"{parent.name}:40", "--anneal-tokens", 40960, "--seeds", 5)
     assert found["verdict"] == "buy"
     by_use = {one["use"]: one for one in found["gains"]}
@@ -104,7 +104,7 @@ def test_a_source_of_the_kind_of_the_test_text_is_bought(asked: tuple[Path, Path
 def test_words_in_another_order_are_not_bought_once_trained_on(asked: tuple[Path, Path]) -> None:
     """New text, as fit as any by its words: only the trained runs show that it is not worth what is asked of it."""
     workspace, recipe = asked
-    command = ("source", "value", new(workspace, "reversed"), "-r", recipe, *DESCRIBED, *ASKED)
+    command = ("corpus", "source", "value", new(workspace, "reversed"), "-r", recipe, *DESCRIBED, *ASKED)
     found = answer(workspace, *command, "--least-gain", 0.5, "--seeds", 5)
     (proxy,) = found["gains"]
     assert found["verdict"] == "do not buy"
@@ -134,7 +134,7 @@ def test_what_the_workspace_has_already_is_not_bought_and_trains_nothing(asked: 
 def test_a_checkpoint_that_is_not_kept_is_refused_before_anything_is_trained(asked: tuple[Path, Path]) -> None:
     workspace, recipe = asked
     before = set((workspace / "runs").glob("*"))
-    command = ("source", "value", new(workspace, "articles"), "-r", recipe, *DESCRIBED, *ASKED)
+    command = ("corpus", "source", "value", new(workspace, "articles"), "-r", recipe, *DESCRIBED, *ASKED)
     refused = plinth(workspace, *command, "--anneal", "planted:41", "--anneal-tokens", 20480, check=False)
     assert refused.returncode == 3  # nothing has that name
     assert "has no checkpoint 41" in refused.stderr
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_is_not_kept_is_refused_before_anything_is_trained(ask
 )
 def test_what_cannot_be_asked_is_refused_by_name(asked: tuple[Path, Path], name: str, said: str) -> None:
     workspace, recipe = asked
-    command = ("source", "value", new(workspace, name), "-r", recipe, *DESCRIBED, *ASKED)
+    command = ("corpus", "source", "value", new(workspace, name), "-r", recipe, *DESCRIBED, *ASKED)
     refused = plinth(workspace, *command, check=False)
     assert refused.returncode == 2
     assert said in refused.stderr

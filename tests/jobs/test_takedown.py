@@ -32,7 +32,7 @@ def test_a_file_is_taken_down(tmp_path):
     found = answer(tmp_path, "takedown", "find", "--url", trained["uri"])
     assert trained["id"] in {one["id"] for one in found["found"]["documents"]}
     before = {asset: parts(tmp_path, asset) for asset in ("code/documents", "code/c4", "prose/documents")}
-    asked = ("takedown", "exclude", "--url", trained["uri"], "--reason", "a letter", "--yes")
+    asked = ("corpus", "takedown", "exclude", "--url", trained["uri"], "--reason", "a letter", "--yes")
     taken = answer(tmp_path, *asked)
     assert taken["takes"] >= 1
     assert plinth(tmp_path, "corpus", "takedown", "report", check=False).returncode == 6

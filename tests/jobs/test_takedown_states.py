@@ -126,7 +126,7 @@ def test_no_report_while_something_is_behind_and_all_of_it_is_named(
 def test_the_command_signs_what_it_found(rebuilt: Corpus, plinth: Callable[..., Any]) -> None:  # noqa: F811
     """Models that were not retrained are signed for only where that is asked for, and named."""
     stale(rebuilt, "run")
-    asked = ("takedown", "report", "-w", rebuilt.ctx.workspace.root, "-r", "tiny")
+    asked = ("corpus", "takedown", "report", "-w", rebuilt.ctx.workspace.root, "-r", "tiny")
     assert plinth(*asked).code == 6
     shown = plinth(*asked, "--without-retraining")
     assert shown.code == 0, shown.err

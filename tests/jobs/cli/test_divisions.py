@@ -12,7 +12,7 @@ from plinth_jobs.cli.root import cli
 
 def test_divisions_from_the_command_line() -> None:
     """JSON has all of them, in the order of the table."""
-    asked = ["plan", "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "8xH200"]
+    asked = ["run", "plan", "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "8xH200"]
     found = json.loads(CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False).stdout)
     assert found["minimum_devices"] == 1
     assert found["plan"]["device"] == "h200"

@@ -116,7 +116,7 @@ def test_every_kept_checkpoint_with_the_copies_that_it_has_seen(
     event = {"event": "skipped", "step": skipped, "rule": "r", "window": [skipped, skipped], "seq": 1, "at": "0"}
     run.directory.events.write_text(json.dumps(event) + "\n")
 
-    command = ("exposure", "latest", "-w", ctx.workspace.root)
+    command = ("model", "exposure", "latest", "-w", ctx.workspace.root)
     first_time = plinth(*command, "--json")
     assert [f"memorisation/canaries, step {step}: " in first_time.err for step in STEPS] == [True, True]  # progress
     found = json.loads(first_time.out)

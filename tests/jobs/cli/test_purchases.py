@@ -10,7 +10,7 @@ from plinth_jobs.cli.root import call
 
 
 def test_a_budget_is_answered_without_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "-w", str(tmp_path), "--devices", "512xH100", "--budget", "2M", "--tokens", "1T", "--json"]
+    words = ["run", "plan", "-w", str(tmp_path), "--devices", "512xH100", "--budget", "2M", "--tokens", "1T", "--json"]
     assert call(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["device_hours"] == pytest.approx(2e6 / DEVICES["h100"].on_demand_hour)

@@ -14,9 +14,10 @@ import click
 import pytest
 
 from plinth import errors
+from plinth.entry_points import OWN
 from plinth.storage.workspace import Workspace
 from plinth_jobs.cli import root
-from plinth_jobs.cli.nouns import COMMANDS, SECTIONS, find
+from plinth_jobs.cli.nouns import COMMANDS, SECTIONS, find, installed
 from plinth_jobs.cli.options import Settings, shared
 from plinth_jobs.cli.root import cli
 
@@ -31,6 +32,13 @@ BRANCHES = {
     errors.GateError: 8,
     errors.RegistryError: 9,
 }
+
+
+#: Commands of the core and of the ring.
+BUILT_IN = sorted(
+    {name for name, (module, _) in COMMANDS.items() if module}
+    | {name for name, entry in installed().items() if entry.distribution == OWN}
+)
 
 
 @pytest.fixture
@@ -48,7 +56,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     return arrange
 
 
-@pytest.mark.parametrize("name", [name for name, (module, _) in COMMANDS.items() if module])
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_every_command_teaches_with_an_example(plinth: Plinth, name: str) -> None:
     shown = plinth(*name.split(), "--help")
     assert shown.code == 0
@@ -107,7 +115,7 @@ def test_unknown_command_names_the_nearest(words: tuple[str, ...], nearest: str,
 
 
 def test_groups_list_whole_sentences(plinth: Plinth) -> None:
-    groups = [name for name in COMMANDS if isinstance(find(name), click.Group)]
+    groups = [name for name in BUILT_IN if isinstance(find(name), click.Group)]
     assert len(groups) > 20
     for name in groups:
         lines = plinth(*name.split(), "--help").out.partition("Commands:")[2].partition("Examples:")[0]
@@ -130,7 +138,7 @@ def test_options_work_before_and_after_the_command(tmp_path: Path, monkeypatch: 
     assert [str(settings.workspace) for settings in seen] == ["from-environment", "a", "b", "b"]
 
 
-@pytest.mark.parametrize("words", [("restore", "abc", "out"), ("down",)])
+@pytest.mark.parametrize("words", [("export", "restore", "abc", "out"), ("down",)])
 def test_commands_refuse_an_absent_workspace_by_name(plinth: Plinth, tmp_path: Path, words: tuple[str, ...]) -> None:
     outcome = plinth(*words)
     assert outcome.code == 3
@@ -191,7 +199,7 @@ def test_a_command_that_takes_long_is_shown_by_its_name_until_it_ends(tmp_path: 
 
 
 def test_commands_exist_under_their_names() -> None:
-    for name in COMMANDS:
+    for name in BUILT_IN:
         command = find(name)
         assert command is not None
         assert command.name == name.rpartition(" ")[2]

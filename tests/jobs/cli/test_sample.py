@@ -120,7 +120,7 @@ def test_source_value(plinth: Plinth, workspace: Path) -> None:
     Path("r.yaml").write_text(json.dumps(tried))
     lines = [json.dumps({"text": text}) for text, _ in judged_corpus.texts("prose")]
     Path("new.jsonl").write_text("\n".join(lines) + "\n")
-    words = ("source", "value", "new.jsonl", "-r", "r.yaml", "--kind", "jsonl", "--licence", "MIT")
+    words = ("corpus", "source", "value", "new.jsonl", "-r", "r.yaml", "--kind", "jsonl", "--licence", "MIT")
     outcome = plinth(*words, "--json")
     assert outcome.code == 0, outcome.err
     found = json.loads(outcome.out)

@@ -152,7 +152,7 @@ def test_a_wrong_selection_leaves_nothing_behind(tmp_path: Path, plinth: Plinth)
     assert not (tmp_path / "w").exists()
 
 
-@pytest.mark.parametrize("words", [("status",), ("status", "-r", RECIPE), ("plan",), ("report",)])
+@pytest.mark.parametrize("words", [("status",), ("status", "-r", RECIPE), ("run", "plan"), ("report",)])
 def test_a_workspace_that_is_not_there_is_named(tmp_path: Path, plinth: Plinth, words: tuple[object, ...]) -> None:
     """Not its recipe, which nobody could have noted; and no table of what was not made."""
     done = plinth(*words, "-w", tmp_path / "absent")

@@ -90,7 +90,7 @@ def test_exclude_counts_signs_and_is_listed(plinth: Callable[..., Any], workspac
 
 
 def test_half_the_corpus_needs_yes_with_the_count(plinth: Callable[..., Any], workspace: Path) -> None:
-    asked = ("takedown", "exclude", "--licence", "MIT", "--reason", "a letter", "-w", workspace)
+    asked = ("corpus", "takedown", "exclude", "--licence", "MIT", "--reason", "a letter", "-w", workspace)
     shown = plinth(*asked)
     assert shown.code == 2
     assert "this exclusion takes 3 of 3 documents (100.0%)" in shown.err

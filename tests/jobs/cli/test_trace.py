@@ -99,8 +99,8 @@ def test_a_folder_is_no_text(plinth: Callable[..., Any], workspace: Path, tmp_pa
     for target in (tmp_path, ".", "workspace/"):
         refused = plinth("corpus", "trace", target, "-w", workspace)
         assert (refused.code, "is a folder" in refused.err) == (3, True)
-    for command in ("trace", "near", "explain"):
-        refused = plinth(command, "\udcff", "-w", workspace)
+    for command in ("corpus trace", "corpus near", "explain"):
+        refused = plinth(*command.split(), "\udcff", "-w", workspace)
         assert (refused.code, "holds bytes that are no UTF-8" in refused.err) == (2, True)
 
 

@@ -223,7 +223,7 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
 
 def test_the_wall_clock_of_a_plan_is_at_the_speed_of_recorded_runs(workspace: Workspace) -> None:
     """Steps of 2.25 s without saves; a speed that is stated goes before, another device has none."""
-    asked = ["plan", "--workspace", str(workspace.root), "-r", "jobs/plinth_jobs/recipes/demo.yaml"]
+    asked = ["run", "plan", "--workspace", str(workspace.root), "-r", "jobs/plinth_jobs/recipes/demo.yaml"]
 
     def answer(*more: str) -> dict[str, Any]:
         made = CliRunner().invoke(cli, [*asked, *more, "--json"], catch_exceptions=False).stdout

@@ -83,7 +83,16 @@ def test_a_run_against_the_constants_counts_what_it_has(tmp_path: Path) -> None:
 def test_the_command_says_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for parts in (2, 5, 40):
         finished(tmp_path / str(parts), parts)
-    check = ["scale", "--check", str(tmp_path / "40"), "--rates", str(tmp_path / "2"), "--rates", str(tmp_path / "5")]
+    check = [
+        "corpus",
+        "scale",
+        "--check",
+        str(tmp_path / "40"),
+        "--rates",
+        str(tmp_path / "2"),
+        "--rates",
+        str(tmp_path / "5"),
+    ]
     assert call(check) == 0
     shown = capsys.readouterr().out
     assert "in all" in shown

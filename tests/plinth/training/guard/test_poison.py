@@ -150,13 +150,13 @@ def test_the_commands_tell_the_same(guarded: tuple[RunConfig, History], capsys: 
         heard = capsys.readouterr()
         return heard.out if "--json" in arguments else "".join(heard)
 
-    page = said("blame", config.run_id, step)
+    page = said("run", "blame", config.run_id, step)
     assert "not trained" in page
     assert page.index("scraped.example") < page.index("orderly.example")
-    found = json.loads(said("replay", "latest", step, "--checkpoint", "112", "--json"))
+    found = json.loads(said("run", "replay", "latest", step, "--checkpoint", "112", "--json"))
     assert (found["checkpoint"], found["documents"][0]["source"]) == (112, "scraped.example")
-    assert "has no step 121" in said("replay", "latest", "121", code=3)
-    assert "nothing to replay from step 3" in said("audit", "resume", "latest", "--from", "3", code=3)
-    page = said("audit", "resume", "latest")
+    assert "has no step 121" in said("run", "replay", "latest", "121", code=3)
+    assert "nothing to replay from step 3" in said("run", "audit", "resume", "latest", "--from", "3", code=3)
+    page = said("run", "audit", "resume", "latest")
     assert "bit for bit equal" in page
     assert sorted(path.name for path in config.directory.audits.iterdir())[-1] >= "0001.json"

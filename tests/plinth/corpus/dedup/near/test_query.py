@@ -115,7 +115,7 @@ def test_the_command(shared_tiny: Any, tmp_path: Path, capsys: Any) -> None:
     _, docs = indexed(shared_tiny)
     page = tmp_path / "page.txt"
     page.write_text(docs[0].text)
-    base = ["near", "--workspace", str(shared_tiny.ctx.workspace.root)]
+    base = ["corpus", "near", "--workspace", str(shared_tiny.ctx.workspace.root)]
     assert call([*base, str(page), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [match["exact"] for match in found] == [True, True, False]
