@@ -52,7 +52,7 @@ def test_the_page_quotes_what_the_command_says(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     page = (ROOT / "docs" / "scale.md").read_text()
-    command, shown = re.search(r"```console\n\$ plinth (scale [^\n]*)\n(.*?)```", page, re.DOTALL).groups()
+    command, shown = re.search(r"```console\n\$ plinth (corpus scale [^\n]*)\n(.*?)```", page, re.DOTALL).groups()
     assert call(command.split()) == 0
     said = capsys.readouterr().out
     assert [line.split() for line in said.splitlines() if line.strip()] == [
