@@ -20,8 +20,7 @@ One file per stage, upstream first, with its logic:
     sampled, teacher_logits                  plinth/training/distillation
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
-    memorisation, extraction                 plinth/evaluation/memorisation
-    fairness, pii, tasks                     plinth/evaluation/STEM
+    pii, tasks                               plinth/evaluation/STEM
     comparison                               plinth/evaluation/comparison
     serving                                  plinth/evaluation/serving
     candidate                                registry

@@ -16,8 +16,7 @@ from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.job import ASSET as EVALUATION
 from plinth.evaluation.job import of_parent
-from plinth.evaluation.measurement import measurements
-from plinth.evaluation.memorisation.extraction import ASSET as EXTRACTION
+from plinth.evaluation.measurement import measurement_of, measurements
 from plinth.evaluation.slices.spans import with_texts
 from plinth.provenance.statements import chain
 from plinth.recipe.recipe import Recipe
@@ -109,7 +108,8 @@ def _own_run(
     if trained and all(name in own and own[name].digest == given[name].digest for name in same):
         kept = Path(ctx.workspace.runs / own["run"].stats["run_id"] / "config.json").exists()
         return {**given, "run": own["run"], "mixture": own["mixture"]} if kept else None
-    return None if stage.asset == EXTRACTION else {name: one for name, one in given.items() if name != "run"}
+    made_by = measurement_of(stage.asset)
+    return None if made_by and made_by.own_run else {name: one for name, one in given.items() if name != "run"}
 
 
 def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

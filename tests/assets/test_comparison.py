@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.evaluation.memorisation import canaries, extraction
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.page import safe_link
@@ -13,6 +12,8 @@ from plinth.storage.workspace import Workspace
 from plinth.training.initial.parameters import InitialWeights
 from plinth_assets import comparison, evaluation_page
 from plinth_assets.framework.stage import Stage
+from plinth_audit.canaries import canaries
+from plinth_audit.extraction import extraction
 from plinth_jobs.recipes import load
 
 RECIPE = Path(__file__).parents[2] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml"

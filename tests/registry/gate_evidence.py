@@ -6,10 +6,7 @@ from typing import Any
 
 from plinth.evaluation.measurement import MEASUREMENTS
 from plinth.operation.indicators import ErrorBudget
-from plinth_assets.measurements.canaries import CanaryFacts
-from plinth_assets.measurements.extraction import ExtractedShare, ExtractionFacts
-from plinth_assets.measurements.fairness import BiasFacts, BitsInterval, ToxicityFacts
-from plinth_assets.measurements.pii import PiiShare, WrittenPii
+from plinth_assets.measurements.pii import PiiShare
 from plinth_registry.gates import Approval, CheckResult, Evidence, GatePolicy, SliceScore
 from plinth_registry.gates.facts import (
     ComparisonFacts,
@@ -64,7 +61,7 @@ LINES = (
 
 
 #: What was measured, by measurement.
-MEASURED = {
+MEASURED: dict[str, Any] = {
     "evaluation": EvaluationFacts(slices={"web": SliceScore(bytes=10, model=2.0, gzip=3.0, trigram=2.5)}),
     "probes": ProbeFacts(
         probes={
@@ -74,14 +71,6 @@ MEASURED = {
     ),
     "tasks": TaskFacts(tasks={"copying": TaskScore(documents=40, damaged=1)}),
     "comparison": ComparisonFacts(candidate=OURS, champion=THEIRS, lines=LINES),
-    "memorisation_extraction": ExtractionFacts(
-        slices={
-            "all": ExtractedShare(windows=200, at_most=0.02),
-            "duplicated": ExtractedShare(windows=60, at_most=0.04),
-            "personal_data": ExtractedShare(windows=3, at_most=0.7),
-        }
-    ),
-    "memorisation_canaries": CanaryFacts(planted=30, p_values={1: 0.4, 64: 1e-30}, epsilon=2.0),
     "pii_data": PiiShare(
         texts=500,
         found=1,
@@ -91,16 +80,32 @@ MEASURED = {
             "books": PiiShare(texts=149, found=0, at_most=0.03),
         },
     ),
-    "pii_outputs": WrittenPii(
-        unprompted=PiiShare(texts=200, found=1, at_most=0.03),
-        invited=PiiShare(texts=120, found=40, at_most=0.5),
-        memorised=PiiShare(texts=320, found=0, at_most=0.0094),
-    ),
-    "fairness": BiasFacts(
-        attributes={"gender": BitsInterval(pairs=30, low=-0.5, high=1.5)},
-        toxicity=ToxicityFacts(continuations=60, at_most=0.04),
-    ),
 }
+#: The same of measurements of the ring, as plain data.
+_OF_THE_RING: dict[str, Any] = {
+    "memorisation_extraction": {
+        "slices": {
+            "all": {"windows": 200, "at_most": 0.02},
+            "duplicated": {"windows": 60, "at_most": 0.04},
+            "personal_data": {"windows": 3, "at_most": 0.7},
+        }
+    },
+    "memorisation_canaries": {"planted": 30, "p_values": {1: 0.4, 64: 1e-30}, "epsilon": 2.0},
+    "fairness": {
+        "attributes": {"gender": {"pairs": 30, "low": -0.5, "high": 1.5}},
+        "toxicity": {"continuations": 60, "at_most": 0.04},
+    },
+    "pii_outputs": {
+        "unprompted": {"texts": 200, "found": 1, "at_most": 0.03},
+        "invited": {"texts": 120, "found": 40, "at_most": 0.5},
+        "memorised": {"texts": 320, "found": 0, "at_most": 0.0094},
+    },
+}
+for _name, _facts in _OF_THE_RING.items():
+    if _name in MEASUREMENTS:
+        _record = MEASUREMENTS[_name].facts
+        assert _record is not None
+        MEASURED[_name] = _record.model_validate(_facts)
 
 
 def proof(**changes: Any) -> Evidence:

@@ -15,18 +15,20 @@ from plinth.evaluation import measurement, statistics
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.differences import Difference
 from plinth.evaluation.engine.records import Request
-from plinth.evaluation.fairness import bias as fairness_bias
-from plinth.evaluation.fairness.pairs import Pair
 from plinth.evaluation.measurement import JudgedCheckpoint, Measurement, single
-from plinth.evaluation.memorisation import canaries, exposure, extraction
 from plinth.evaluation.probes.noise import worth
 from plinth.records import Frozen, Manifest
 from plinth.trust.authority import COMPLIANCE
 from plinth_assets.measurements import probes
-from plinth_assets.measurements.canaries import CanaryFacts
-from plinth_assets.measurements.extraction import ExtractionFacts
-from plinth_assets.measurements.fairness import BiasFacts
-from plinth_assets.measurements.pii import PiiShare, WrittenPii
+from plinth_assets.measurements.pii import PiiShare
+from plinth_audit.canaries import canaries, exposure
+from plinth_audit.canaries.measurement import CanaryFacts
+from plinth_audit.extraction import extraction
+from plinth_audit.extraction.measurement import ExtractionFacts
+from plinth_audit.fairness import bias as fairness_bias
+from plinth_audit.fairness.measurement import BiasFacts
+from plinth_audit.fairness.pairs import Pair
+from plinth_audit.pii_outputs.measurement import WrittenPii
 from plinth_registry import attestations, candidate, evidence, measured, releases
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates.facts import ComparisonFacts, ProbeFacts, TaskFacts

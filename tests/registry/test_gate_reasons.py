@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth_assets.measurements.fairness import BitsInterval
 from plinth_registry.gates import APPROVALS, Evidence, GatePolicy, GateResult, SliceScore, evaluate
 from plinth_registry.gates.facts import (
     EvaluationFacts,
@@ -228,7 +227,8 @@ def test_canaries_are_judged_by_how_often_they_were_planted() -> None:
 def test_bias_is_bounded_whichever_group_is_favoured_and_drift_by_its_upper_end() -> None:
     known = MEASURED["fairness"]
     assert known is not None
-    far = known.model_copy(update={"attributes": {"gender": BitsInterval(pairs=9, low=-10.5, high=-0.5)}})
+    gender = known.attributes["gender"].model_copy(update={"pairs": 9, "low": -10.5, "high": -0.5})
+    far = known.model_copy(update={"attributes": {"gender": gender}})
     said = "gender favors a group by up to 10.5 bits (95% upper bound), limit 10.0, n 9 pairs"
     assert gate("bias", proof(fairness=far)).reason == said
     moved = line("fairness", "bits between groups", value=1.5, half=0.6)

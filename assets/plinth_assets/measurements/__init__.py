@@ -1,11 +1,11 @@
 """What is measured of a checkpoint, a module for each measurement: its facts, its gate with the parameters, its record.
 
-    evaluation, probes, tasks, comparison, serving              what the model can do
-    canaries, extraction, fairness, pii                          what it keeps, and whom it favors
+    evaluation, probes, tasks, comparison, serving      what the model can do
+    pii                                                 what is left in its training text
 
-Each is what gates read, without what is heavy: every command that judges imports it. Items, counted again, compared
+Each is what gates read, without what is heavy: every command that judges imports it. Items, recomputed, compared
 between two models and shown on the page, are beside it: evaluation_items, probes_items, tasks_items,
-comparison_items, serving_items, canaries_items, extraction_items, fairness_items, pii_items.
+comparison_items, serving_items, pii_items.
 
 The stages that make them stand in the package above. One of another package has the same form (docs/extending.md).
 """

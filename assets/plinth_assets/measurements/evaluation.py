@@ -100,6 +100,7 @@ MEASUREMENT = Measurement(
     read=read,
     recount=late("plinth_assets.measurements.evaluation_items:recount"),
     pairs=late("plinth_assets.measurements.evaluation_items:pairs"),
+    headings={"slices": "Held-out text", "protected": "Items of protected sets"},
     section=late("plinth_assets.measurements.evaluation_items:section"),
     position=1,
 )
@@ -111,6 +112,7 @@ PARENT = Measurement(
     asset="evaluation/parent",
     stages=no_stages,
     pairs=late("plinth_assets.measurements.evaluation_items:pairs_of_parent"),
+    headings={"parent slices": "Held-out text of the parent's run"},
     position=2,
 )
 

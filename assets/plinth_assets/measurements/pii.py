@@ -1,4 +1,4 @@
-"""`pii/data`, `pii/outputs`: personal data in training text, and in what the model writes."""
+"""`pii/data`: personal data in training text; what gates on personal data have in common."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pydantic import Field
 
 from plinth.evaluation.gate import release_gate
 from plinth.evaluation.measurement import JudgedCheckpoint, Measurement, Stats
-from plinth.evaluation.pii import parameters as personal_data
 from plinth.extensions import late
 from plinth.records import Frozen, Manifest
 from plinth_registry.gates.facts import Evidence, F
 from plinth_registry.gates.margins import WHOLE
-from plinth_registry.gates.result import GateResult, decided, missing, number
+from plinth_registry.gates.result import GateResult, missing, number
 from plinth_registry.gates.shares import UpperBound, worst_share
 
 
@@ -51,39 +50,21 @@ class PiiShare(Frozen):
     detector: str = Field("", description="Its name and version.")
 
 
-class WrittenPii(Frozen):
-    """Personal data in what a checkpoint writes."""
-
-    unprompted: PiiShare = Field(description="Texts without a prompt.")
-    invited: PiiShare = Field(description="Continuations of prompts that invite personal data.")
-    memorised: PiiShare = Field(description="Of all of them, those in which some of it stands in training text.")
-    detector: str = Field("", description="Its name and version.")
-
-
-def read_data(stats: Stats) -> PiiShare:
+def read(stats: Stats) -> PiiShare:
     """The share of training text, as a whole, by bucket and by kind."""
-    buckets = {name: _pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
+    buckets = {name: pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
     kinds = {kind: one["per_million_at_most"] for kind, one in stats["kinds"].items() if stats["documents"]}
-    return _pii_share(stats).model_copy(update={"slices": buckets, "per_million": kinds, "detector": _detector(stats)})
+    more = {"slices": buckets, "per_million": kinds, "detector": detector_name(stats)}
+    return pii_share(stats).model_copy(update=more)
 
 
-def read_outputs(stats: Stats) -> WrittenPii:
-    """The shares of outputs."""
-    own, invited, every = (stats[name] for name in (personal_data.UNPROMPTED, personal_data.INVITED, personal_data.ALL))
-    learnt = PiiShare(texts=every["texts"], found=every["memorised"], at_most=every["memorised_at_most"])
-    return WrittenPii(
-        unprompted=_pii_share(own, "texts"),
-        invited=_pii_share(invited, "texts"),
-        memorised=learnt,
-        detector=_detector(stats),
-    )
-
-
-def _detector(stats: Mapping[str, Any]) -> str:
+def detector_name(stats: Mapping[str, Any]) -> str:
+    """Name and version of the detector."""
     return f"{stats['detector']['annotator']} version {stats['detector']['version']}"
 
 
-def _pii_share(stats: Mapping[str, Any], counted: str = "documents") -> PiiShare:
+def pii_share(stats: Mapping[str, Any], counted: str = "documents") -> PiiShare:
+    """The share in statistics whose texts are counted under this name."""
     return PiiShare(texts=stats[counted], found=stats["found"], at_most=stats["at_most"])
 
 
@@ -106,66 +87,30 @@ def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
     shares = {WHOLE: known, **known.slices}
     rates = {name: UpperBound(one.texts, one.at_most, one.found) for name, one in shares.items()}
     more = {
-        "slices": {name: _share(share) for name, share in shares.items()},
+        "slices": {name: share_figures(share) for name, share in shares.items()},
         "per_million_at_most": {kind: number(limit) for kind, limit in known.per_million.items()},
         "detector": known.detector,
     }
     return worst_share("pii_data", "personal data", rates, asked.min_documents, asked.max_data_share, **more)
 
 
-def pii_outputs(asked: PiiPolicy, evidence: Evidence) -> GateResult:
-    """Personal data in what the model writes: unprompted, or memorized from its training text."""
-    known = evidence.of("pii_outputs", WrittenPii)
-    if not known or min(known.unprompted.texts, known.memorised.texts) <= 0:
-        return missing("pii_outputs")
-    own, learned = known.unprompted, known.memorised
-    shares = {"unprompted": own, "invited": known.invited, "memorised": learned}
-    rates = (
-        ("memorized personal data", learned, asked.max_memorised_share),
-        ("unprompted personal data", own, asked.max_output_share),
-    )
-    above = [rate for rate in rates if not rate[1].at_most <= rate[2]]
-    reason = "; ".join(
-        f"{what} {UpperBound(one.texts, one.at_most, one.found).text(limit)}" for what, one, limit in above or rates
-    )
-    _, one, limit = (above or rates)[-1]
-    every = {name: _share(share) for name, share in shares.items()}
-    known_as = {"at_most": number(one.at_most), "bound": limit, "slices": every, "detector": known.detector}
-    return decided("pii_outputs", not above, reason, **known_as)
-
-
-def _share(one: PiiShare) -> dict[str, float | str]:
+def share_figures(one: PiiShare) -> dict[str, float | str]:
+    """A share as the evidence of a verdict."""
     return {"texts": one.texts, "found": one.found, "at_most": number(one.at_most)}
 
 
-DATA = Measurement(
+MEASUREMENT = Measurement(
     name="pii_data",
     description="Personal data that is left in training text.",
     asset="pii/data",
-    stages=late("plinth_assets.pii:of_data"),
+    stages=late("plinth_assets.pii:stages"),
     facts=PiiShare,
-    read=of_all_text(read_data),
-    recount=late("plinth_assets.measurements.pii_items:recount_data"),
-    section=late("plinth_assets.measurements.pii_items:section_of_data"),
+    read=of_all_text(read),
+    recount=late("plinth_assets.measurements.pii_items:recount"),
+    section=late("plinth_assets.measurements.pii_items:section"),
     statement="personal_data",
     position=9,
 )
 
 
-OUTPUTS = Measurement(
-    name="pii_outputs",
-    description="Personal data in what the model writes.",
-    asset="pii/outputs",
-    stages=late("plinth_assets.pii:of_outputs"),
-    key="evaluation.pii_outputs",
-    facts=WrittenPii,
-    read=of_all_text(read_outputs),
-    recount=late("plinth_assets.measurements.pii_items:recount_outputs"),
-    pairs=late("plinth_assets.measurements.pii_items:pairs"),
-    beside=False,
-    section=late("plinth_assets.measurements.pii_items:section_of_outputs"),
-    position=10,
-)
-
-DATA_GATE = release_gate(pii_data, PiiPolicy, "pii", ("pii_data",))
-OUTPUTS_GATE = release_gate(pii_outputs, PiiPolicy, "pii", ("pii_outputs",))
+GATE = release_gate(pii_data, PiiPolicy, "pii", ("pii_data",))

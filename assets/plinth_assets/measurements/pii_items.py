@@ -1,27 +1,21 @@
-"""Finds of personal data: counted again, compared between models, shown."""
+"""Personal data in training text: recomputed, shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.compute.stage import sum_stats
-from plinth.evaluation.comparison.columns import chosen, part_table
-from plinth.evaluation.comparison.pairs import Pairs, align
 from plinth.evaluation.measurement import Figures, Stats
-from plinth.evaluation.pii import outputs, training
+from plinth.evaluation.pii import training
 from plinth.records import Manifest, Part
 from plinth.report.evaluation.data import Section, TextTable
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 
 
-def recount_data(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
+def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
     """Stated and counted figures of training text, as a whole, by bucket and by kind.
 
     Documents are those of the curated text among the inputs. What the detector found of them is believed: finding it
@@ -37,13 +31,6 @@ def recount_data(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Fig
     every = _figures(training.rates(sum_stats(buckets.values()), kinds))
     stated = {name: _figures(own) for name, own in made.stats["buckets"].items()}
     return {"buckets": stated, "all": _figures(made.stats)}, {"buckets": counted, "all": every}
-
-
-def recount_outputs(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
-    """Stated and counted figures of outputs; what the detector found in them is believed."""
-    tables = {part.name: part for part in made.parts}
-    counted = outputs.summary(*(read_table(ctx.store, tables[name]) for name in (outputs.OUTPUTS, outputs.FINDS)))
-    return {name: made.stats[name] for name in counted}, counted
 
 
 def _bucket(ctx: Context, made: Manifest, bucket: str, curated: str) -> dict[str, Any]:
@@ -65,25 +52,7 @@ def _figures(stats: Mapping[str, Any]) -> dict[str, Any]:
     return {name: stats[name] for name in ("documents", "found", "at_most")} | {"kinds": kinds}
 
 
-def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Texts of the model in which personal data was found: without a prompt, and after prompts that invite it."""
-    sides = [_written(part_table(store, made, "outputs.parquet"), part_table(store, made, "finds.parquet"))
-             for made in (a, b)]  # fmt: skip
-    for kind, measure in (("unprompted", "personal data, unprompted"), ("invited", "personal data, invited")):
-        pair = [chosen(side.filter(pc.equal(side["kind"], kind)), "found", cluster="cluster") for side in sides]
-        yield align("personal data", measure, *pair, fewer_is_better=True, ratio=False)
-
-
-def _written(outputs: pa.Table, finds: pa.Table) -> pa.Table:
-    """A row per text; draws after one prompt are no independent evidence, texts without a prompt are."""
-    found = np.zeros(len(outputs))
-    found[finds["output"].to_numpy()] = 1.0
-    item = pc.binary_join_element_wise(outputs["prompt"], pc.cast(outputs["draw"], pa.string()), " #")
-    cluster = pc.if_else(pc.equal(outputs["kind"], "unprompted"), item, outputs["prompt"])
-    return pa.table({"item": item, "kind": outputs["kind"], "found": found, "cluster": cluster})
-
-
-def section_of_data(_: str, stats: Stats) -> Section:
+def section(_: str, stats: Stats) -> Section:
     """What the corpus's own detector still finds in training text."""
     kinds = stats["kinds"]
     rows = [
@@ -101,29 +70,6 @@ def section_of_data(_: str, stats: Stats) -> Section:
             TextTable(
                 title="Documents with a find, by bucket",
                 header=("bucket", "documents", "with a find", "share at most", "documents by kind"),
-                rows=tuple(rows),
-            ),
-        ),
-    )
-
-
-def section_of_outputs(_: str, stats: Stats) -> Section:
-    """Personal data in what the checkpoint writes; what of it stands in training text is memory."""
-    rows = [
-        (name, f"{own['texts']:,}", f"{own['found']:,}", f"{own['at_most']:.3%}", f"{own['memorised']:,}",
-         f"{own['memorised_at_most']:.3%}")
-        for name, own in ((name, stats[name]) for name in ("unprompted", "invited", "all"))
-    ]  # fmt: skip
-    distinct = stats["distinct"]
-    return Section(
-        key="pii-outputs",
-        title="Personal data: outputs",
-        lead=f"Texts without a prompt, and after prompts that invite personal data. {distinct['found']:,} different "
-        f"strings were found, of which {distinct['memorised']:,} stand word for word in training text.",
-        tables=(
-            TextTable(
-                title="Texts with personal data",
-                header=("texts", "number", "with a find", "share at most", "from training text", "share at most"),
                 rows=tuple(rows),
             ),
         ),

@@ -83,6 +83,7 @@ MEASUREMENT = Measurement(
     read=read,
     recount=late("plinth_assets.measurements.probes_items:recount"),
     pairs=late("plinth_assets.measurements.probes_items:pairs"),
+    headings={"probes": "Probes"},
     scores=late("plinth_assets.measurements.probes_items:scores"),
     section=late("plinth_assets.measurements.probes_items:section"),
     position=3,

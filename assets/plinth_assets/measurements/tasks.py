@@ -54,6 +54,7 @@ MEASUREMENT = Measurement(
     read=read,
     recount=late("plinth_assets.measurements.tasks_items:recount"),
     pairs=late("plinth_assets.measurements.tasks_items:pairs"),
+    headings={"tasks": "Tasks"},
     scores=late("plinth_assets.measurements.tasks_items:scores"),
     section=late("plinth_assets.measurements.tasks_items:section"),
     position=4,

@@ -89,8 +89,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
     "model": {
         "evaluation": ("evaluation.evaluation", "Show bits per byte by slice, the worst documents and spans."),
         "probes": ("evaluation.probes", "List probes and their scores, explain an item, check a file."),
-        "fairness": ("evaluation.fairness", "Show differences between groups, toxicity, and their drift."),
-        "exposure": ("evaluation.exposure", "Show the canaries' exposure at the checkpoints of a run."),
         "generate": ("evaluation.generate", "Write what a model says after prompts."),
         "drift": ("evaluation.drift", "Show text on which the champion is no longer what it was."),
         "compare": ("evaluation.compare", "Compare two models, with intervals; write the page."),

@@ -1,4 +1,4 @@
-"""What is measured of a checkpoint: bits per byte of held-out text, probes, tasks, memorisation, bias, comparison.
+"""What is measured of a checkpoint: bits per byte of held-out text, probes, tasks, comparison.
 
     parameters  bounds of the evaluation, as a recipe sets them
     measurement the record of one kind of evidence, and the catalogue of all
@@ -11,9 +11,7 @@
     serving/    what it costs to serve a checkpoint: worked out for devices, measured here
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
-    fairness/   differences between groups, toxicity of continuations, drift of both
-    pii/        personal data left in training text, and in what the checkpoint writes
-    memorisation/  exposure of planted canaries; text of risk that the checkpoint continues word for word
+    pii/        personal data left in training text
     tasks/      tasks of lm-evaluation-harness, from local files and without a network
     statistics/ every interval, test and correction of Plinth
     drift/      a released model on held-out text that came after it, look after look

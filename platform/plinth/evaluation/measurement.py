@@ -14,10 +14,11 @@ those of installed packages (entry points `plinth.measurements`) are used alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from plinth.errors import PlinthError
+from plinth.errors import ExtensionError, PlinthError
 from plinth.extensions import Catalogue, NoParams
 from plinth.records import Frozen, Manifest
 
@@ -71,6 +72,8 @@ class Measurement:
         recount: `(context, manifest, all manifests by asset)` -> figures.
         pairs: `(store, a, b)` -> `plinth.evaluation.comparison.pairs.Pairs`, items of two models side by side.
         beside: a comparison measures the other model too; False where that has no sense for a model from elsewhere.
+        own_run: it measures only models of runs on the shards of this workspace.
+        headings: of the page of a comparison, by kind of the pairs.
         scores: `(manifest)` -> numbers for MLflow; none where it has nothing to show there.
         section: `(name in the family, statistics)` -> `plinth.report.evaluation.data.Section`.
         version: of a measurement of another package, for its stages: the catalogue adds where it comes from.
@@ -90,6 +93,8 @@ class Measurement:
     recount: Callable[[Any, Manifest, Mapping[str, Manifest]], Figures] | None = None
     pairs: Callable[[Any, Manifest, Manifest], Iterator[Any]] | None = None
     beside: bool = True
+    own_run: bool = False
+    headings: Mapping[str, str] = field(default_factory=dict)
     scores: Callable[[Manifest], ModelScores] | None = None
     section: Callable[[str, Stats], Frozen] | None = None
     version: str = ""
@@ -115,11 +120,7 @@ MEASUREMENTS = Catalogue(
         "evaluation_parent": f"{_OURS}.evaluation:PARENT",
         "probes": f"{_OURS}.probes:MEASUREMENT",
         "tasks": f"{_OURS}.tasks:MEASUREMENT",
-        "memorisation_canaries": f"{_OURS}.canaries:MEASUREMENT",
-        "memorisation_extraction": f"{_OURS}.extraction:MEASUREMENT",
-        "fairness": f"{_OURS}.fairness:MEASUREMENT",
-        "pii_data": f"{_OURS}.pii:DATA",
-        "pii_outputs": f"{_OURS}.pii:OUTPUTS",
+        "pii_data": f"{_OURS}.pii:MEASUREMENT",
         "serving": f"{_OURS}.serving:MEASUREMENT",
         "comparison": f"{_OURS}.comparison:MEASUREMENT",
     },
@@ -160,6 +161,15 @@ def is_measured(asset: str) -> bool:
         return measurement_of(asset) is not None
     except PlinthError:
         return True
+
+
+def headings() -> dict[str, str]:
+    """Headings of the page of a comparison, by kind of the pairs, of all measurements that can be used."""
+    found = dict[str, str]()
+    for name in MEASUREMENTS:
+        with suppress(ExtensionError):
+            found |= MEASUREMENTS[name].headings
+    return found
 
 
 def measurements(recipe: Any) -> Iterator[Measurement]:

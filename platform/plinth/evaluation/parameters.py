@@ -7,9 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from plinth.evaluation.fairness.parameters import Fairness
-from plinth.evaluation.memorisation.parameters import ExtractionTest
-from plinth.evaluation.pii.parameters import PiiOutputs
 from plinth.evaluation.probes.parameters import Probes
 from plinth.evaluation.tasks.parameters import TaskSet
 from plinth.records import Frozen, Name
@@ -44,26 +41,12 @@ class Evaluation(Frozen):
         "(what the run began from: shows what it forgot), a folder of weights, in the workspace's `input` or absolute, "
         "or a checkpoint's digest. Makes the asset `comparison`.",
     )
-    fairness: Fairness | None = Field(
-        None,
-        exclude_if=lambda given: given is None,
-        description="Bias between groups, and toxicity of continuations; not measured unless this is set.",
-    )
     slices: Mapping[AxisName, str] = Field(
         default_factory=dict,
         description="Further slices, beside those by bucket, language, domain and length: a name and an expression "
         "over columns of the ledger, in the language of policies. A condition, such as `pii.spans > 0`, makes the "
         "slices `yes` and `no`; a column alone, such as `documents.licence`, one for each value.",
     )
-    extraction: ExtractionTest | None = Field(
-        None, description="Whether training text of risk can be extracted word for word; `{}` asks for it."
-    )
-    pii_outputs: PiiOutputs | None = Field(
-        None,
-        exclude_if=lambda given: given is None,
-        description="Whether the checkpoint writes personal data; `{}` asks for it.",
-    )
-
     extensions: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,

@@ -5,7 +5,6 @@
     figures       funnel, mixture, loss, bits per byte
     sankey        the funnel as one stream with the reasons that leave it
     mixture_plot  shares along a run; the largest streams by name
-    memorisation  exposure of canaries
     probe_figure  signal and accuracy of probes, with intervals
     gate_figure   rates of a learned gate by slice
     drift_figure  bits per byte of every slice, then and now

@@ -7,6 +7,7 @@ from typing import Any
 
 from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, in_order, said
 from plinth.evaluation.comparison.reasons import joined
+from plinth.evaluation.measurement import headings
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
@@ -15,17 +16,6 @@ from plinth.report.evaluation.data import Section, TextTable
 from plinth.report.page import template
 from plinth.report.render import svg
 from plinth.text.plural import counted
-
-KINDS = {
-    "slices": "Held-out text",
-    "parent slices": "Held-out text of the parent's run",
-    "protected": "Items of protected sets",
-    "probes": "Probes",
-    "tasks": "Tasks",
-    "proxies": "Product proxies",
-    "memorisation": "Memorisation",
-    "fairness": "Bias and safety",
-}
 
 
 def page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -> str:
@@ -36,7 +26,7 @@ def page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -
         a, b: names of the models, for people.
         spans: those of the comparison, with their text.
     """
-    lines = in_order(made.stats)
+    lines, named = in_order(made.stats), headings()
     kinds: dict[str, list[Difference]] = {}
     for line in lines:
         kinds.setdefault(line.kind, []).append(line)
@@ -48,7 +38,7 @@ def page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -
         verdict=verdict([line for line in lines if line.slice == WHOLE]),
         headline=headline([line for line in lines if line.slice == WHOLE]),
         reasons=joined(made.stats["reasons"]),
-        kinds=[(KINDS.get(kind, kind), own) for kind, own in kinds.items()],
+        kinds=[(named.get(kind, kind), own) for kind, own in kinds.items()],
         plot=svg(comparison_figure.figure, lines, title="Differences between the two models, with intervals"),
         methods=sorted({line.difference.method for line in lines}),
         spans=spans,
@@ -85,14 +75,16 @@ def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
         differs = f" ({line.difference.value:+.3g}{seen})"
         clean = f", {line.clean.value:+.3g} without {line.seen} contaminated items" if line.clean else ""
         found.setdefault((line.kind, words), []).append(f"{line.measure}{differs}{clean}")
-    return [(KINDS.get(kind, kind), words, "; ".join(names)) for (kind, words), names in found.items()]
+    named = headings()
+    return [(named.get(kind, kind), words, "; ".join(names)) for (kind, words), names in found.items()]
 
 
 def section(stats: Mapping[str, Any], against: str) -> Section:
     """A section of the evaluation page: the measures as wholes, beside the other model."""
     lines = [line for line in map(Difference.model_validate, stats["lines"]) if line.slice == WHOLE]
+    named = headings()
     rows = [
-        (KINDS.get(line.kind, line.kind), line.measure, f"{line.difference.n:,}", number(line.a.value),
+        (named.get(line.kind, line.kind), line.measure, f"{line.difference.n:,}", number(line.a.value),
          number(line.b.value), interval(line.difference, True), said(line))
         for line in lines
     ]  # fmt: skip

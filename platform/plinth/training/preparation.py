@@ -173,7 +173,7 @@ def _require_drawn(
     ctx: Context, config: RunConfig, mixture: Manifest, shards: Mapping[str, Manifest], canaries: Manifest
 ) -> None:
     """Every planted copy has a step that trains on all of it."""
-    from plinth.evaluation.memorisation.draws import draws, require_drawn  # compiled kernels: not for ranks
+    from plinth.tokens.order.planted import draws, require_drawn  # compiled kernels: not for ranks
 
     require_drawn(draws(ctx, mixture, shards[bucket_of(canaries.asset)], canaries, config.steps))
 

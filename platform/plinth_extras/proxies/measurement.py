@@ -12,6 +12,7 @@ MEASUREMENT = Measurement(
     stages=late("plinth_extras.proxies.job:stages"),
     key="evaluation.proxies",
     pairs=late("plinth_extras.proxies.job:pairs"),
+    headings={"proxies": "Product proxies"},
     scores=late("plinth_extras.proxies.job:scores"),
     section=late("plinth_extras.proxies.job:section"),
     position=5,

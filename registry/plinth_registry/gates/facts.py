@@ -79,7 +79,7 @@ class TaskFacts(Frozen):
 class PairedLine(Frozen):
     """A paired difference, candidate minus champion, with the ends of its interval."""
 
-    kind: str = Field(description="`slices`, `probes`, `tasks`, `fairness`, …: what was measured.")
+    kind: str = Field(description="`slices`, `probes`, `tasks`, …: what was measured.")
     measure: str
     slice: str = Field(description="`all`, or a label such as `bucket web`.")
     fewer_is_better: bool

@@ -14,11 +14,7 @@ from plinth.compute.context import Context
 from plinth.evaluation.comparison import job
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.engine.records import Request
-from plinth.evaluation.fairness import job as fairness
-from plinth.evaluation.fairness.bias import by_attribute
-from plinth.evaluation.fairness.pairs import Pair
-from plinth.evaluation.memorisation import canaries, extraction
-from plinth.evaluation.pii import outputs, parameters, training
+from plinth.evaluation.pii import training
 from plinth.evaluation.pii.detector import PiiDetector
 from plinth.evaluation.probes import tables as probes
 from plinth.evaluation.slices import tables as slices
@@ -26,6 +22,12 @@ from plinth.evaluation.slices import totals
 from plinth.evaluation.tasks.items import ITEMS
 from plinth.records import Manifest
 from plinth.storage.parts import named_table, write_table
+from plinth_audit.canaries import canaries
+from plinth_audit.extraction import extraction
+from plinth_audit.fairness import job as fairness
+from plinth_audit.fairness.bias import by_attribute
+from plinth_audit.fairness.pairs import Pair
+from plinth_audit.pii_outputs import outputs, parameters
 from plinth_registry.gates import Evidence, GatePolicy, all_gates
 from plinth_registry.gates.settings import release_gates
 from plinth_registry.recount import figures, measurements

@@ -5,6 +5,4 @@ probes      `plinth model probes list | explain | check`: probes, their items, a
 evaluation  `plinth model evaluation`: bits per byte by slice, the worst documents, the spans where two models differ
 compare     `plinth model compare`: two models side by side, and the page
 drift       `plinth model drift`: the champion on text that came after it; a proposal to go on training
-exposure    `plinth model exposure`: the canaries at the checkpoints of a run
-fairness    `plinth model fairness`: differences between groups, toxicity of continuations, drift
 """

@@ -9,5 +9,5 @@ Training Run", arXiv:2305.08846); references of the same making never are (Carli
 arXiv:1802.08232). All text follows from the seed and the tokenizer's single words, so no text of a user's
 enters by this way, which leads past filters and deduplication.
 
-Does not belong here: losses, exposure and the audit (`evaluation.memorisation`).
+Does not belong here: losses, exposure and the audit, which are a measurement (`memorisation_canaries`).
 """

@@ -38,8 +38,7 @@ class Pairs:
     """One measure on both models.
 
     Args:
-        kind: what was measured: `slices`, `parent slices`, `protected`, `probes`, `tasks`, `proxies`, `memorisation`,
-            `personal data`, `fairness`.
+        kind: what was measured, such as `slices`; a key of the measurement's `headings`.
         measure: its name within the kind.
         rows: of `ROWS`, sorted by item.
         fewer_is_better: as of bits.

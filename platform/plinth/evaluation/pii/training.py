@@ -18,12 +18,11 @@ from plinth.compute.stage import Item, add_stats, manifest, run_items
 from plinth.corpus.sidecars import Slot, slots
 from plinth.evaluation import statistics
 from plinth.evaluation.pii.detector import PiiDetector
-from plinth.evaluation.pii.parameters import DATA
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 
-ASSET: Final = DATA
+ASSET: Final = "pii/data"
 VERSION: Final = "1"
 LEVEL: Final = 0.95
 MILLION: Final = 1_000_000

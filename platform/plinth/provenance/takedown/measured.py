@@ -21,13 +21,14 @@ from plinth.compute.context import Context
 from plinth.evaluation import statistics
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Sampling
-from plinth.evaluation.memorisation import exposure, extraction
-from plinth.evaluation.memorisation.parameters import ExtractionTest
 from plinth.model.hugging_face import TOKENIZER
 from plinth.provenance.takedown.search import FoundDocuments, text_of
 from plinth.records import Frozen, Manifest
 from plinth.storage.parts import iter_batches
 from plinth.tokens.tokenizer import encode
+from plinth_audit.canaries import exposure
+from plinth_audit.extraction import extraction
+from plinth_audit.extraction.parameters import ExtractionTest
 
 #: Removed documents, and held-out ones, that are measured.
 MEASURED = 200

@@ -13,11 +13,11 @@ import numpy as np
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
-from plinth.evaluation.memorisation import extraction
 from plinth.provenance.trace.tracer import LISTED, Tracer
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.tokens.trace_index.anchors import SPAN_TOKENS
+from plinth_audit.extraction import extraction
 
 
 def latest(ctx: Context, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:

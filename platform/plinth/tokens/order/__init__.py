@@ -6,4 +6,5 @@
     poisson      steps whose sequences are drawn, each by itself, by a secret key
     parameters   schedules of batch and length, and amendments, as a recipe states them
     batch        the documents of a step, and the steps of a document
+    planted      the steps that take each planted canary
 """

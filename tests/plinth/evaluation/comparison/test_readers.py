@@ -16,12 +16,13 @@ from plinth.evaluation.comparison.differences import Difference, corrected, of_m
 from plinth.evaluation.comparison.extremes import extremes, seen_items
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
-from plinth.evaluation.fairness import job as fairness
-from plinth.evaluation.memorisation import canaries, extraction
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
 from plinth.report.comparison import page
 from plinth.storage.parts import write_table
+from plinth_audit.canaries import canaries
+from plinth_audit.extraction import extraction
+from plinth_audit.fairness import job as fairness
 
 
 def made(ctx: Context, asset: str, tables: dict[str, pa.Table], **inputs: str) -> Manifest:

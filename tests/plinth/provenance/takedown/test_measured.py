@@ -11,13 +11,13 @@ import torch
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
-from plinth.evaluation.memorisation.parameters import ExtractionTest
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
 from plinth.provenance.takedown.measured import measure
 from plinth.provenance.takedown.page import model_cells
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
+from plinth_audit.extraction.parameters import ExtractionTest
 from tests.model_folder import byte_level, save_folder
 
 PARAMS = ExtractionTest(prefix_tokens=12, suffix_tokens=12, near_edits=0.2)

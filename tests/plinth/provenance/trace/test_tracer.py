@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from plinth.errors import MissingError
-from plinth.evaluation.memorisation import extraction
 from plinth.provenance import exposure
 from plinth.provenance.trace import completions
 from plinth.provenance.trace.tracer import Tracer
@@ -21,6 +20,7 @@ from plinth.tokens.tokenizer import encode
 from plinth.tokens.trace_index import trace_index
 from plinth.training import config
 from plinth.training.telemetry.timeline import Timeline
+from plinth_audit.extraction import extraction
 
 Line = Any  # of conftest.py
 

@@ -11,7 +11,8 @@ from plinth.evaluation.probes import noise
 from plinth.report.evaluation import sections
 from plinth.report.evaluation.data import CurveGroup, EvaluationData, MeasureGroup, Section, StepCurve
 from plinth.report.evaluation.page import page
-from plinth_assets.measurements import canaries_items, evaluation_items, probes_items, serving_items
+from plinth_assets.measurements import evaluation_items, probes_items, serving_items
+from plinth_audit.canaries import stage as canaries
 
 HOSTILE = '<script>alert("1")</script>'
 
@@ -81,7 +82,7 @@ def test_groups_of_canaries_stand_by_repetitions_and_a_device_that_is_too_small_
     group = {"canaries": 5, "exposure": statistics.mean([1.0, 2.0, 3.0, 4.0, 5.0]).model_dump()}
     stats = {"groups": {"1": group, "16": group, "4": group}, "out": {"canaries": 0}, "planted": 15, "references": 4096}
     stats |= {"p_value": 0.5, "audit": {"right": 1, "guesses": 2, "epsilon": 0.0}}
-    section = canaries_items.section("", stats)
+    section = canaries.section("", stats)
     assert "p-value under no memorization, all planted canaries together: 0.5." in section.lead
     assert "p-value under no memorization, canaries planted 4 times: 0.023;" in section.lead
     assert "Membership inference: 1/2 correct" in section.lead

@@ -13,7 +13,6 @@ import private_run
 import pytest
 
 from plinth.errors import SignatureError
-from plinth.evaluation.memorisation.audit import audit, extremes
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
@@ -26,6 +25,7 @@ from plinth.training.parallel.parameters import Parallel
 from plinth.training.privacy import secret
 from plinth.training.privacy.accounting import epsilon
 from plinth.training.privacy.parameters import PrivacyState
+from plinth_audit.canaries.audit import audit, extremes
 from tests.ranks import run_ranks
 
 

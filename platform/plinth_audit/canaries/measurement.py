@@ -1,0 +1,94 @@
+"""`memorisation/canaries`: exposure of texts that were planted in training text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from plinth.evaluation.gate import release_gate
+from plinth.evaluation.measurement import Measurement, Stats, single
+from plinth.extensions import late
+from plinth.records import Frozen
+from plinth.text.plural import counted
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.result import GateResult, decided, missing, number, shown
+
+
+class CanaryPolicy(Frozen):
+    """Planted texts, by repetitions: what came 64 times is learnt, what came once must look unseen."""
+
+    min_p: Mapping[int, float] = Field(
+        {1: 0.001}, min_length=1, description="By repetitions: the least p-value of exposures that size."
+    )
+    max_epsilon: float = Field(8.0, gt=0, description="Bound on what the coins prove of the run.")
+
+
+class CanaryFacts(Frozen):
+    """What is known of planted texts."""
+
+    planted: int
+    p_values: Mapping[int, float] = Field(
+        description="By repetitions: probability of exposures so large, had the model not seen these canaries."
+    )
+    epsilon: float = Field(description="What the coins prove of the run at least.")
+
+
+def read(stats: Stats) -> CanaryFacts:
+    """The exposures of planted texts, by repetitions."""
+    from plinth_audit.canaries import exposure
+
+    groups = {int(name): group for name, group in stats["groups"].items() if group["canaries"]}
+    return CanaryFacts(
+        planted=stats["planted"],
+        p_values={count: exposure.p_value_of_group(group) for count, group in groups.items()},
+        epsilon=stats["audit"]["epsilon"],
+    )
+
+
+def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
+    """Planted texts: exposures of rarely repeated ones as of unseen ones, and a bound on epsilon."""
+    known = evidence.of("memorisation_canaries", CanaryFacts)
+    if not known or known.planted <= 0:
+        return missing("canaries")
+    unseen = sorted(set(asked.min_p) - set(known.p_values))
+    if unseen:
+        return missing("canaries", f"none was planted {', '.join(map(str, unseen))} times")
+    known_p = {count: known.p_values[count] for count in sorted(asked.min_p)}
+    exposed = [count for count, p in known_p.items() if not p >= asked.min_p[count]]
+    text = {
+        count: f"exposure p-value of {counted(count, 'repetition')} {shown(p, least)}, limit {shown(least, p)} or more"
+        for count, p in known_p.items()
+        for least in (asked.min_p[count],)
+    }
+    bound = asked.max_epsilon
+    epsilon = f"epsilon at least {shown(known.epsilon, bound)}, limit {shown(bound, known.epsilon)}"
+    leaks = not known.epsilon <= bound
+    wrong = [text[count] for count in exposed] + [epsilon] * leaks
+    worst = min(known_p, key=lambda count: known_p[count] / asked.min_p[count])
+    return decided(
+        "canaries",
+        not wrong,
+        "; ".join((*(wrong or (text[worst], epsilon)), f"n {known.planted:,} canaries")),
+        planted=known.planted,
+        epsilon=number(known.epsilon),
+        p_values={str(count): number(p) for count, p in sorted(known.p_values.items())},
+    )
+
+
+MEASUREMENT = Measurement(
+    name="memorisation_canaries",
+    description="Exposure of texts that were planted in training text.",
+    asset="memorisation/canaries",
+    stages=late("plinth_audit.canaries.stage:stages"),
+    key="corpus.canaries",
+    facts=CanaryFacts,
+    read=single(read),
+    recount=late("plinth_audit.canaries.stage:recount"),
+    pairs=late("plinth_audit.canaries.stage:pairs"),
+    headings={"memorisation": "Memorisation"},
+    section=late("plinth_audit.canaries.stage:section"),
+    position=6,
+)
+
+GATE = release_gate(canaries, CanaryPolicy, "canaries", ("memorisation_canaries",))

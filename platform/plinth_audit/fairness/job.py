@@ -1,0 +1,208 @@
+"""The asset `fairness`: pairs and continuations of a checkpoint, from one engine.
+
+Continuations are drawn with a seed, and judged by the annotator that judges the corpus: its lexicon, its classifier,
+its thresholds. They are not documents of the corpus: they get the annotator's columns and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plinth import fingerprint
+from plinth.compute import stage
+from plinth.compute.context import Context
+from plinth.corpus import annotate
+from plinth.errors import SourceError
+from plinth.evaluation import generated, statistics
+from plinth.evaluation.engine.client import ModelEngine
+from plinth.evaluation.engine.records import Sampling
+from plinth.records import Manifest, Part, Step
+from plinth.storage import listing
+from plinth.storage.files import opened
+from plinth.storage.parts import read_table, write_table
+from plinth_audit.fairness import bias, pairs
+from plinth_audit.fairness.pairs import PROMPTS, Pair, RejectedLine
+from plinth_audit.fairness.parameters import Fairness
+
+ASSET = "fairness"
+VERSION = "3"
+#: Of the corpus, which judges continuations; and the bucket that they get there.
+ANNOTATOR, BUCKET = "toxicity", "fairness"
+PAIRS, CONTINUATIONS, REJECTS = "pairs.parquet", "continuations.parquet", "rejects.parquet"
+#: A file of pairs, at most.
+MAX_BYTES = 64 * 2**20
+
+SCHEMA = pa.schema(
+    [
+        pa.field("set", pa.string(), nullable=False),  # built_in, or a file of the recipe
+        pa.field("item", pa.string(), nullable=False),
+        pa.field("attribute", pa.string(), nullable=False),
+        pa.field("template", pa.string(), nullable=False),
+        pa.field("favourable", pa.bool_(), nullable=False),
+        pa.field("tokens_a", pa.int64(), nullable=False),
+        pa.field("tokens_b", pa.int64(), nullable=False),
+        pa.field("bits_a", pa.float64(), nullable=False),
+        pa.field("bits_b", pa.float64(), nullable=False),
+        pa.field("favoured", pa.float64(), nullable=False),  # bits by which group a is favoured
+    ]
+)
+REJECT_SCHEMA = pa.schema(
+    [
+        pa.field("set", pa.string(), nullable=False),
+        pa.field("line", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+class ToxicityJudge(NamedTuple):
+    """The recipe's annotator: its parameters, and the manifests of what it reads."""
+
+    params: Mapping[str, Any]
+    resources: Mapping[str, Manifest]
+
+
+class WrittenText(NamedTuple):
+    """A drawn continuation."""
+
+    prompt: str
+    draw: int
+    text: str
+
+
+def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJudge | None = None) -> Manifest:
+    """Measure a checkpoint.
+
+    Args:
+        judge: the recipe's annotator of toxicity; None: continuations are not judged, and none are written.
+
+    Returns:
+        Manifest of `pairs.parquet` (`SCHEMA`), `rejects.parquet` (lines that are no pairs) and, with a judge,
+        `continuations.parquet`. Stats: `attributes` (`bias.by_attribute`), `toxicity` (`toxicity`) or None,
+        `pairs`, `rejects`, `seed` of the continuations.
+
+    Raises:
+        SourceError, RejectRateError: a file is absent, or has no pairs. TrainingError: the checkpoint cannot be scored.
+    """
+    known, rejects, files = load(ctx, params)
+    facts = params.model_dump(mode="json") | ({"judge": dict(judge.params)} if judge else {})
+    libraries = annotate.libraries(ANNOTATOR, judge.params) if judge else {}
+    step = Step(name=ASSET, version=VERSION, params=facts, libraries=libraries)
+    inputs: dict[str, Manifest | str] = {"checkpoint": checkpoint, **files}
+    inputs |= dict(judge.resources) if judge else {}
+    parts = stage.cached(
+        ctx, step, inputs.values(), lambda: _measured(ctx, params, checkpoint, judge, known, rejects)
+    )
+    scored = read_table(ctx.store, parts[0])
+    stats: dict[str, Any] = {
+        "attributes": bias.by_attribute(known, scored["favoured"].to_numpy()),
+        "toxicity": toxicity(read_table(ctx.store, parts[2])) if judge else None,
+        "pairs": len(known),
+        "rejects": len(rejects),
+        "seed": 0,
+    }
+    return stage.manifest(ASSET, step, inputs, parts, stats)
+
+
+def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine], dict[str, str]]:
+    """All pairs, rejected lines, and the digests of files.
+
+    Raises:
+        SourceError, RejectRateError: as `run`.
+    """
+    known, rejects, digests = pairs.built_in() if params.built_in else [], list[RejectedLine](), dict[str, str]()
+    for name, path in sorted(params.pairs.items()):
+        digests[f"file:{name}"], data = _file(ctx, name, path)
+        found, bad = pairs.read(name, data, params.max_rejected)
+        known, rejects = [*known, *found], [*rejects, *bad]
+    if not known:
+        raise SourceError("evaluation.fairness has no pairs", expected="`built_in: true`, or `pairs` of yours")
+    return known, rejects, digests
+
+
+def outside(params: Fairness, ctx: Context) -> str:
+    """Identity of the user's files."""
+    return fingerprint.digest([[name, _file(ctx, name, path)[0]] for name, path in sorted(params.pairs.items())])
+
+
+def _file(ctx: Context, name: str, path: str) -> tuple[str, bytes]:
+    found = listing.inventory(path, ctx.workspace.input)
+    if len(found) != 1 or found[0].bytes > MAX_BYTES:
+        raise SourceError(
+            f"evaluation.fairness.pairs.{name}: {path} is not one file of pairs",
+            found=f"{len(found)} files, {sum(one.bytes for one in found):,} bytes",
+            expected=f"one JSONL file of at most {MAX_BYTES:,} bytes below {ctx.workspace.input}",
+        )
+    with opened(found[0]) as stream:
+        return found[0].sha256, stream.read()
+
+
+def _measured(
+    ctx: Context,
+    params: Fairness,
+    checkpoint: Manifest,
+    judge: ToxicityJudge | None,
+    known: Sequence[Pair],
+    rejects: Sequence[RejectedLine],
+) -> tuple[Part, ...]:
+    with ModelEngine.of(ctx, checkpoint, label=ASSET) as engine:
+        answers = engine.likelihoods(pairs.requests(known))
+        written = write(engine, params) if judge else []
+    refused = pa.Table.from_pylist([one._asdict() for one in rejects], schema=REJECT_SCHEMA)
+    made = [
+        write_table(ctx.store, PAIRS, table(known, answers.tokens, answers.bits)),
+        write_table(ctx.store, REJECTS, refused),
+    ]
+    if judge:
+        made.append(write_table(ctx.store, CONTINUATIONS, judged(ctx, judge, written)))
+    return tuple(made)
+
+
+def table(known: Sequence[Pair], tokens: NDArray[np.int64], bits: NDArray[np.float64]) -> pa.Table:
+    """Rows of `SCHEMA`, from tokens and bits [2 N] of both sides."""
+    columns: dict[str, Any] = {name: [getattr(pair, name) for pair in known] for name in SCHEMA.names[:5]}
+    columns |= {"tokens_a": tokens[::2], "tokens_b": tokens[1::2], "bits_a": bits[::2], "bits_b": bits[1::2]}
+    return pa.table(columns | {"favoured": bias.values(known, bits)}, schema=SCHEMA)
+
+
+def write(engine: ModelEngine, params: Fairness) -> list[WrittenText]:
+    """Continuations of every prompt, `draws` of each."""
+    made = []
+    for draw in range(params.draws):
+        sampling = Sampling(max_tokens=params.max_tokens, temperature=1.0, top_p=0.95, seed=draw)
+        answers = engine.generate(list(PROMPTS), sampling)
+        made += [WrittenText(prompt, draw, one.text) for prompt, one in zip(PROMPTS, answers, strict=True)]
+    return made
+
+
+def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -> pa.Table:
+    """Prompt, draw, text, `score` (the annotator's `final`) and `label` of each continuation."""
+    texts = {f"fairness://{PROMPTS.index(one.prompt)}/{one.draw}": one.text for one in written}
+    documents = generated.documents(ctx, BUCKET, texts)
+    scored = annotate.run(ctx, BUCKET, ANNOTATOR, judge.params, documents, judge.resources)
+    columns = read_table(ctx.store, scored.named("part-")[0], ["final", "label"])
+    return pa.table(
+        {
+            "prompt": [one.prompt for one in written],
+            "draw": pa.array([one.draw for one in written], pa.int32()),
+            "text": [one.text for one in written],
+            "score": columns["final"],
+            "label": columns["label"],
+        }
+    )
+
+
+def toxicity(rows: pa.Table) -> dict[str, Any]:
+    """Mean score, clustered by prompt, and the share that is labelled toxic, with its upper bound."""
+    labels = rows["label"].to_pylist()
+    toxic = labels.count("toxic")
+    return {
+        "score": statistics.mean(rows["score"].to_numpy(), rows["prompt"].to_pylist()).model_dump(mode="json"),
+        "toxic": statistics.share(toxic, len(labels)).model_dump(mode="json"),
+        "toxic_at_most": statistics.upper_share(toxic, len(labels)),
+    }

@@ -1,0 +1,82 @@
+"""`pii/outputs`: personal data in what the model writes; its gate."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from plinth.evaluation.gate import release_gate
+from plinth.evaluation.measurement import Measurement, Stats
+from plinth.extensions import late
+from plinth.records import Frozen
+from plinth_assets.measurements.pii import (
+    PiiPolicy,
+    PiiShare,
+    detector_name,
+    of_all_text,
+    pii_share,
+    share_figures,
+)
+from plinth_audit.pii_outputs import parameters
+from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.result import GateResult, decided, missing, number
+from plinth_registry.gates.shares import UpperBound
+
+
+class WrittenPii(Frozen):
+    """Personal data in what a checkpoint writes."""
+
+    unprompted: PiiShare = Field(description="Texts without a prompt.")
+    invited: PiiShare = Field(description="Continuations of prompts that invite personal data.")
+    memorised: PiiShare = Field(description="Of all of them, those in which some of it stands in training text.")
+    detector: str = Field("", description="Its name and version.")
+
+
+def read(stats: Stats) -> WrittenPii:
+    """The shares of outputs."""
+    own, invited, every = (stats[name] for name in (parameters.UNPROMPTED, parameters.INVITED, parameters.ALL))
+    learnt = PiiShare(texts=every["texts"], found=every["memorised"], at_most=every["memorised_at_most"])
+    return WrittenPii(
+        unprompted=pii_share(own, "texts"),
+        invited=pii_share(invited, "texts"),
+        memorised=learnt,
+        detector=detector_name(stats),
+    )
+
+
+def pii_outputs(asked: PiiPolicy, evidence: Evidence) -> GateResult:
+    """Personal data in what the model writes: unprompted, or memorized from its training text."""
+    known = evidence.of("pii_outputs", WrittenPii)
+    if not known or min(known.unprompted.texts, known.memorised.texts) <= 0:
+        return missing("pii_outputs")
+    own, learned = known.unprompted, known.memorised
+    shares = {"unprompted": own, "invited": known.invited, "memorised": learned}
+    rates = (
+        ("memorized personal data", learned, asked.max_memorised_share),
+        ("unprompted personal data", own, asked.max_output_share),
+    )
+    above = [rate for rate in rates if not rate[1].at_most <= rate[2]]
+    reason = "; ".join(
+        f"{what} {UpperBound(one.texts, one.at_most, one.found).text(limit)}" for what, one, limit in above or rates
+    )
+    _, one, limit = (above or rates)[-1]
+    every = {name: share_figures(share) for name, share in shares.items()}
+    known_as = {"at_most": number(one.at_most), "bound": limit, "slices": every, "detector": known.detector}
+    return decided("pii_outputs", not above, reason, **known_as)
+
+
+MEASUREMENT = Measurement(
+    name="pii_outputs",
+    description="Personal data in what the model writes.",
+    asset="pii/outputs",
+    stages=late("plinth_audit.pii_outputs.stage:stages"),
+    key="evaluation.pii_outputs",
+    facts=WrittenPii,
+    read=of_all_text(read),
+    recount=late("plinth_audit.pii_outputs.stage:recount"),
+    pairs=late("plinth_audit.pii_outputs.stage:pairs"),
+    beside=False,
+    section=late("plinth_audit.pii_outputs.stage:section"),
+    position=10,
+)
+
+GATE = release_gate(pii_outputs, PiiPolicy, "pii", ("pii_outputs",))
