@@ -30,11 +30,11 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.tokens.trace_index import trace_index
 from plinth.training import preparation
 from plinth.training.config import RunConfig
 from plinth.training.parameters import Training
 from plinth.training.telemetry.timeline import Timeline
+from plinth_audit.trace import trace_index
 
 WORDS = [f"{a}{b}" for a in ("river", "stone", "cloud", "field", "house") for b in ("song", "side", "work", "light")]
 FILES, LINES = 5, 8

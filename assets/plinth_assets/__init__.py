@@ -13,9 +13,9 @@ One file per stage, upstream first, with its logic:
     removal_rates                            plinth/corpus/slices
     canaries                                 plinth/corpus/canaries, and its tokens
     data_card, evaluation_page               plinth/report
-    tokenizer, shards, trace_index           plinth/tokens/STEM
+    tokenizer, shards                        plinth/tokens/STEM
     packing, mixture                         plinth/tokens/STEM
-    ledger, takedown                         plinth/provenance/STEM
+    ledger                                   plinth/provenance/ledger
     initial                                  plinth/training/initial, and the registry's proof
     sampled, teacher_logits                  plinth/training/distillation
     training, evaluation                     plinth/STEM

@@ -37,10 +37,8 @@ from plinth_assets import (
     slices,
     sources,
     span_dedup,
-    takedown,
     teacher_logits,
     tokenizer,
-    trace_index,
     training,
 )
 from plinth_assets.framework.attested import attested
@@ -67,13 +65,11 @@ STEMS = (
     tokenizer,
     canaries,
     shards,
-    trace_index,
     packing,
     mixture,
     funnel,
     data_card,
     ledger,
-    takedown,
     teacher_logits,
     training,
     measurements,
@@ -83,7 +79,7 @@ STEMS = (
 
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
-    *(initial, tokenizer, canaries, shards, trace_index, packing, mixture),
+    *(initial, tokenizer, canaries, shards, packing, mixture),
     *(teacher_logits, training, measurements, evaluation_page, candidate),
 )
 

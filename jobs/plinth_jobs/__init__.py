@@ -13,7 +13,6 @@ reviews/      the page of a week or month
 checklists    checklists as assets with a check for each line, by schedule
 checks        lines of checklists about the orchestrator
 marks         the check of every asset against marks of unfitness
-takedown      the state of everything that reads documents, for a report on a removal
 queueing      whose a Dagster run is and how urgent: its tags
 run_launcher  Dagster's launcher, which finds runs whose process has ended
 instance      the Dagster instance of a workspace

@@ -46,7 +46,6 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     approval      decisions of people: signed statements, or tags set in the MLflow UI behind its login
     page_links    links from MLflow to the pages of the workspace
     mirror        MLflow's aliases after them, repaired and reported
-    held_models   checkpoints to candidates, releases and exports, for takedowns
     released      versions of a release, proved from the signed history
     judgement     a candidate and its gates, judged now; its verdict
     promotion     copy, record, rollback, return of a canary

@@ -24,11 +24,11 @@ import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.provenance.ledger.columns import BASE
-from plinth.provenance.takedown import index, search
-from plinth.provenance.takedown.exposed_runs import holdings
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
+from plinth_audit.takedown import index, search
+from plinth_audit.takedown.exposed_runs import holdings
 
 RESULTS = Path(__file__).parent / "results" / "takedown.json"
 PARTS, HOSTS, ROUNDS = 20, 100_000, 5

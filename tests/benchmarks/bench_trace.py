@@ -27,13 +27,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plinth.compute.context import Context
-from plinth.provenance.trace.documents import holders
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.index import write_index
-from plinth.tokens.trace_index import trace_index
-from plinth.tokens.trace_index.matches import VerbatimIndex
-from plinth.tokens.trace_index.spans import spans
+from plinth_audit.trace import trace_index
+from plinth_audit.trace.documents import holders
+from plinth_audit.trace.matches import VerbatimIndex
+from plinth_audit.trace.spans import spans
 
 RESULTS = Path(__file__).parent / "results" / "trace.json"
 VOCABULARY = 50_000

@@ -57,8 +57,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "review": ("corpus.sample", "Label a sample, or summarise all labels."),
         "label": ("corpus.sample", "Label one removed document good or bad."),
         "near": ("corpus.near", "Find documents similar to a text: copies, leaks, takedowns."),
-        "trace": ("corpus.trace", "Find a text verbatim in the data, and the steps that saw it."),
-        "takedown": ("corpus.takedown", "Find everything that holds a text; remove it and prove it."),
         "quarantine": ("corpus.quarantine", "List hits on lists of illegal content, without their text."),
         "slices": ("corpus.slices", "Show the error rates of learned gates by slice."),
         "policy": ("corpus.policy", "Compare another policy; show what learned rules remove."),

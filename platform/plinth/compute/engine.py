@@ -17,17 +17,22 @@ from plinth import processes
 from plinth.compute.retries import died, drive, outcome, over_limit
 from plinth.compute.worker import Program, Worker, wait
 from plinth.compute.worker_process import Handler, ItemWatch
-from plinth_text.compiled.build import library
+from plinth.entry_points import OWN, entries
+from plinth_text.compiled.build import library, sources
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Packages whose kernels tasks call.
-WITH_KERNELS = ("plinth_text", "plinth")
 #: Seconds of wall clock, before the pickled function and task.
 LIMIT = struct.Struct("<d")
 #: How long `collect` waits at most.
 TICK_S = 1.0
+
+
+def with_kernels() -> tuple[str, ...]:
+    """Packages whose kernels tasks call: those of the core, and of the ring as far as it is here."""
+    ring = {entry.top for entry in entries() if entry.distribution == OWN}
+    return ("plinth_text", "plinth", *(package for package in sorted(ring) if sources(package)))
 
 
 class Engine(Protocol):
@@ -121,7 +126,7 @@ class LocalEngine:
         if len(self._pool) == self.workers:
             return None
         if not self._pool:
-            for package in WITH_KERNELS:  # here, with progress, and not within the time limit of a worker's first task
+            for package in with_kernels():  # here, with progress, and not within the time limit of a worker's first task
                 library(package)
         self._pool.append(Worker(PROGRAM))
         return self._pool[-1]

@@ -8,8 +8,6 @@
     text_search  documents by the beginning of their text
     exposure     tokens, training steps and checkpoints of a curated document
     impact/      the same links read the other way: everything made of a manifest, asset, source, document or commit
-    trace/       verbatim spans of a text: their documents, and the steps and checkpoints that saw them
-    takedown/    what holds a document, its removal, and the proof
     ledger/      one row per document with all that was measured and decided
     text_export/ curated text with its rows of the ledger, for others
 

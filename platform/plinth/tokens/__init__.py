@@ -5,7 +5,6 @@
 tokenizer  train a tokenizer on a sample, encode with it, audit it                    asset `tokenizer`
 shards     even binary files of tokens with a document index; read them, export them  asset `{bucket}/shards`
 packing    how documents fill sequences: concatenated, or best-fit                    asset `{bucket}/packed`
-trace_index  any 32 tokens in a row of the shards, found again                 asset `{bucket}/trace_index`
 mixture    weights of a recipe to exact counts of sequences per stream and block      asset `mixture`
 order      position of a run -> sequence, and back, as arithmetic; documents of a step
 reading    sequences of a rank from any step on, from a local store or a remote

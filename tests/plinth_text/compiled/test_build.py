@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import plinth_text
-from plinth.compute.engine import WITH_KERNELS
+from plinth.compute.engine import with_kernels
 from plinth_text import private
 from plinth_text.compiled import __main__ as kernels_main
 from plinth_text.compiled import build, compiled
@@ -225,7 +225,7 @@ def test_a_carried_library_is_used_where_the_processor_has_its_level(
 def test_every_kernel_is_declared_as_its_c_file_has_it() -> None:
     """Names and order of parameters; a kernel that no module declares is dead."""
     missing = []
-    for module, file in (each for package in WITH_KERNELS for each in build.sources(package)):
+    for module, file in (each for package in with_kernels() for each in build.sources(package)):
         kernels = list(prototypes(file, module))
         namespace = vars(importlib.import_module(module)) if kernels else {}
         for each in kernels:

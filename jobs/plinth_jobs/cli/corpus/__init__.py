@@ -12,9 +12,6 @@ funnel      `plinth corpus funnel`: documents and bytes through every stage
 card        `plinth corpus card`: the data card
 sample      `plinth corpus sample`, `plinth corpus review`, `plinth corpus label`: human review of removed documents
 explain     `plinth explain`: one document through every stage
-trace       `plinth corpus trace`: verbatim spans of a text, their documents, and the steps that saw them
 ledger      `plinth corpus ledger export`: one row per document, as Parquet
-takedown    `plinth corpus takedown`: what holds a document, its removal, and the proof
-takedown_report   `plinth corpus takedown report`: the signed proof of a removal
 export_text `plinth export text`, `plinth export verify`: curated text for others
 """

@@ -7,5 +7,5 @@
     rules           all exclusions, ready for look-up in columns and in texts
     drop            documents of a bucket without those that a rule takes; they become rejects
 
-Does not belong here: finding what holds a document, and the report (`provenance.takedown`).
+Does not belong here: finding what holds a document, and the report (`plinth corpus takedown`).
 """

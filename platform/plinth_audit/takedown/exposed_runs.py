@@ -1,0 +1,225 @@
+"""Documents to the runs that read them: steps, and every checkpoint after the first of them, wherever it is.
+
+A run that begins from the weights of such a checkpoint, or learns from it, is listed with all its checkpoints.
+
+A checkpoint is on this machine, retired (its bytes are deleted), refused (they stay), in a bucket, or published, and it
+may be several of these. Steps are exact for the first `EXACT` documents; where there are more, every checkpoint of a
+run over their buckets is said to hold some (`at_least` is False there).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from plinth.compute.context import Context
+from plinth.errors import MissingError
+from plinth.provenance import exposure
+from plinth.provenance.document_rows import DOCUMENTS
+from plinth.provenance.exposure import MAX_STEPS
+from plinth.provenance.impact.descendants import downstream
+from plinth.provenance.impact.runs import read_by
+from plinth.records import Manifest
+from plinth.tokens.order.batch import SpanSteps
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig, load
+from plinth.training.telemetry.timeline import read_events
+from plinth_audit.takedown import index
+from plinth_audit.takedown.search import FoundDocuments, HeldDocument
+
+#: Documents whose steps are computed one by one.
+EXACT = 200
+CURATED = "/curated"
+HERE, RETIRED, REFUSED, PUBLISHED = "here", "retired", "refused", "published"
+_SAVED_CHECKPOINT = b'"asset":"checkpoint"'
+
+
+@dataclass(frozen=True)
+class HeldCheckpoint:
+    """A checkpoint after a step that read one of the documents.
+
+    Args:
+        places: `here`, `retired`, `refused`, `published`, and URIs of buckets.
+        digests: of its published manifests.
+    """
+
+    step: int
+    places: tuple[str, ...]
+    digests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExposedRun:
+    """A run that read some of the documents.
+
+    Args:
+        documents: of those asked about, read by a step that was taken.
+        exact: whether every document was looked up; else there may be more, and earlier steps.
+        unknown: why nothing can be said of this run.
+        inherits: digest of a model that read one, from which this run starts or learns.
+    """
+
+    run: str
+    documents: int = 0
+    times_seen: int = 0
+    steps: tuple[int, ...] = ()
+    checkpoints: tuple[HeldCheckpoint, ...] = ()
+    exact: bool = True
+    unknown: str = ""
+    inherits: str = ""
+    ids: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """Digests of the published manifests of its checkpoints."""
+        return frozenset(digest for one in self.checkpoints for digest in one.digests)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """All that holds what was asked for: documents, and the runs that read them."""
+
+    found: FoundDocuments
+    runs: tuple[ExposedRun, ...]
+
+
+def holdings(ctx: Context, found: FoundDocuments) -> Holdings:
+    """Add the runs that read what was found."""
+    return Holdings(found, runs_of(ctx, [found]))
+
+
+def runs_of(ctx: Context, found: Sequence[FoundDocuments]) -> tuple[ExposedRun, ...]:
+    """List the runs that read what several searches found, each document once."""
+    documents = {(one.bucket, one.id): one for each in found for one in each.documents}
+    return tuple(runs_that_read(ctx, list(documents.values()), sum(each.count + each.earlier for each in found)))
+
+
+def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int | None = None) -> list[ExposedRun]:
+    """Every run of the workspace that read one of the documents, or inherits from one that did, or of which that is
+    unknown.
+
+    Args:
+        count: how many documents there are, where not all are given.
+    """
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for one in documents[:EXACT]:
+        wanted[one.bucket].append(one.id)
+    buckets = {one.bucket for one in documents}
+    complete = max(len(documents), count or 0) <= EXACT
+    published = _published(ctx)
+    configs = [load(path) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
+    ledgers = index.saved(ctx) if configs else ()
+    listed = {made for digest in ledgers for made in ctx.refs.load(digest).inputs.values()}
+    found = (_exposed(ctx, config, wanted, buckets, complete, published, listed) for config in configs)
+    read = [one for one in found if one is not None]
+    return [*read, *_inheriting(ctx, read, configs, published)]
+
+
+def _inheriting(
+    ctx: Context, read: Sequence[ExposedRun], configs: Sequence[RunConfig], published: dict[str, list[tuple[int, str]]]
+) -> Iterator[ExposedRun]:
+    """Runs that start from, or learn from, a checkpoint of one that read a document; through any number of runs."""
+    models = frozenset[str]().union(*(one.digests for one in read))
+    derived = {one.digest for one in downstream(ctx, models)} if models else set[str]()
+    for config in configs:
+        named = derived.intersection(read_by(config))
+        if named and config.run_id not in {one.run for one in read}:
+            held = tuple(every_checkpoint(ctx, config, published))
+            yield ExposedRun(config.run_id, checkpoints=held, inherits=min(named))
+
+
+def _exposed(
+    ctx: Context,
+    config: RunConfig,
+    wanted: dict[str, list[str]],
+    buckets: set[str],
+    complete: bool,
+    published: dict[str, list[tuple[int, str]]],
+    listed: set[str],
+) -> ExposedRun | None:
+    concerned = bool(buckets & config.shards.keys())
+    try:
+        unlisted = sorted(_unlisted(ctx, config, listed))
+        steps, ids = _steps(ctx, config, wanted) if concerned else ([], set())
+    except MissingError as error:
+        return ExposedRun(config.run_id, unknown=f"the manifests of its data are not in this workspace: {error.what}")
+    if unlisted and not steps:
+        return ExposedRun(config.run_id, unknown=f"no saved ledger lists what it read of {', '.join(unlisted)}")
+    if not concerned or (not steps and complete):
+        return None
+    complete = complete and not unlisted
+    first = min(steps) if complete else 1
+    return ExposedRun(
+        run=config.run_id,
+        documents=len(ids),
+        times_seen=len(steps),
+        steps=tuple(sorted(set(steps))[:MAX_STEPS]),
+        checkpoints=tuple(one for one in every_checkpoint(ctx, config, published) if one.step >= first),
+        exact=complete,
+        ids=tuple(sorted(ids)),
+    )
+
+
+def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str]:
+    """Documents that a run read and that no saved ledger lists: a search does not know what was in them."""
+    for shards in config.shards.values():
+        for key, curated in ctx.refs.load(shards).inputs.items():
+            for asset, digest in ctx.refs.load(curated).inputs.items() if key.endswith(CURATED) else ():
+                if asset.endswith(DOCUMENTS) and digest not in listed:
+                    yield f"{asset} {digest[:12]}"
+
+
+def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tuple[list[int], set[str]]:
+    """The steps (from 1) that read the documents, one for each sequence, and the documents."""
+    spans = SpanSteps(ctx, ctx.refs.load(config.mixture), config.draws)
+    trained = exposure.trained_steps(config)
+    taken, ids = list[int](), set[str]()
+    for bucket in sorted(wanted.keys() & config.shards.keys()):
+        for id_ in wanted[bucket]:
+            for stream, span in spans.find(bucket, id_):
+                own = [use.step + 1 for use in spans.of(stream, span.start, span.tokens) if use.step + 1 in trained]
+                taken += own
+                ids |= {id_} if own else set()
+    return taken, ids
+
+
+def every_checkpoint(
+    ctx: Context, config: RunConfig, published: dict[str, list[tuple[int, str]]] | None = None
+) -> list[HeldCheckpoint]:
+    """All checkpoints that a run ever committed, and where each is, by its timeline, its folder and saved manifests."""
+    places: dict[int, set[str]] = defaultdict(set)
+    bucket = f"{(config.checkpoints.upload or 'the bucket of its uploads').rstrip('/')}/{config.run_id}"
+    for event in read_events(config.directory.events):
+        if event["event"] == "checkpoint":
+            places[int(event["step"])].add(RETIRED)  # unless it is found below
+        elif event["event"] in ("uploaded", "downloaded"):
+            places[int(event["step"])].add(bucket)
+    for state, steps in ((HERE, checkpoint.committed), (REFUSED, checkpoint.refused)):
+        for step in steps(config.directory):
+            places[step].add(state)
+    digests: dict[int, list[str]] = defaultdict(list)
+    for step, digest in (_published(ctx) if published is None else published).get(config.run_id, ()):
+        places[step].add(PUBLISHED)
+        digests[step].append(digest)
+    for found in places.values():
+        found -= {RETIRED} if found & {HERE, REFUSED} else set()
+    return [HeldCheckpoint(step, tuple(sorted(own)), tuple(digests[step])) for step, own in sorted(places.items())]
+
+
+def _published(ctx: Context) -> dict[str, list[tuple[int, str]]]:
+    """Step and digest of every checkpoint manifest that was ever saved, by run."""
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for made in _saved(ctx):
+        run, step = made.stats.get("run_id"), made.stats.get("step")
+        if run is not None and step is not None:
+            found[str(run)].append((int(step), made.digest))
+    return found
+
+
+def _saved(ctx: Context) -> Iterator[Manifest]:
+    for path in ctx.refs.saved():
+        data = path.read_bytes()
+        if _SAVED_CHECKPOINT in data and json.loads(data).get("asset") == "checkpoint":
+            yield ctx.refs.load(path.stem)

@@ -1,0 +1,239 @@
+"""The signed report on a removal: the proof that the corpus is free of it, and what still holds it.
+
+    proof     every published document of every bucket is checked against every rule, near duplicates included: no hit;
+              and everything downstream was rebuilt (`rebuild`)
+    remains   what still holds it, where and until when (`remaining`)
+    models    extraction and exposure of the removed text, checkpoint by checkpoint (`measured`)
+
+It is made only when the proof holds. It is a DSSE envelope by `compliance` over an in-toto statement whose subjects are
+the documents' manifests and the exclusions; the pages next to it are projections of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus.exclusions.entries import Exclusion, numbers
+from plinth.errors import CheckFailedError, MissingError
+from plinth.provenance.document_rows import DOCUMENTS, published
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.text.plural import counted
+from plinth.trust import dsse
+from plinth.trust.authority import COMPLIANCE
+from plinth.trust.root import Trust
+from plinth_audit.takedown import page
+from plinth_audit.takedown.exposed_runs import ExposedRun, runs_of
+from plinth_audit.takedown.measured import TakedownMeasure, texts_of
+from plinth_audit.takedown.rebuild import DownstreamAsset, RebuiltAsset, behind, rebuilt
+from plinth_audit.takedown.remaining import (
+    UNRECORDED,
+    Remaining,
+    descendants_of,
+    near_duplicates_left,
+    not_rebuilt,
+    remaining,
+    snapshots_with,
+)
+from plinth_audit.takedown.removal import hits
+from plinth_audit.takedown.search import LISTED, FoundDocuments, of_entry
+from plinth_audit.takedown.traces import traces
+
+PREDICATE = "urn:plinth:takedown:v1"
+FOLDER = "takedown"
+_RULE = {"number", "kind", "value", "found", "by", "reason", "at"}
+
+
+class BucketProof(Frozen):
+    """A published bucket that was checked. `taken` counts rejects by entry, `hits` documents that an entry takes."""
+
+    bucket: str
+    manifest: str
+    parts: int
+    documents: int
+    hits: int
+    taken: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RemovalProof:
+    """The entries that a report is about, and what was found for them.
+
+    Args:
+        held_by: digests of all saved manifests that are derived from a snapshot which held it.
+        rebuilt: assets whose earlier versions held it.
+        downstream: the state of every asset that reads documents.
+    """
+
+    entries: tuple[Exclusion, ...]
+    found: tuple[FoundDocuments, ...]
+    buckets: tuple[BucketProof, ...]
+    runs: tuple[ExposedRun, ...]
+    remains: tuple[Remaining, ...]
+    held_by: frozenset[str]
+    rebuilt: tuple[RebuiltAsset, ...] = ()
+    downstream: tuple[DownstreamAsset, ...] = ()
+
+    @property
+    def removed(self) -> list[str]:
+        """Ids of documents that earlier snapshots had, as far as they are listed."""
+        return sorted({one.id for each in self.found for one in each.documents if not one.published})
+
+    @property
+    def complete(self) -> bool:
+        """True if all documents found are listed."""
+        return all(each.count + each.earlier <= LISTED for each in self.found)
+
+
+def prove(
+    ctx: Context,
+    only: Sequence[int] = (),
+    downstream: Sequence[DownstreamAsset] = (),
+    tainted: Collection[str] = (),
+    *,
+    models: bool = True,
+) -> RemovalProof:
+    """Prove that nothing published holds what the list takes.
+
+    Args:
+        only: numbers of the entries that the report is about; all of them by default.
+        downstream: the state of every asset that reads documents.
+        tainted: digests that a mark freezes.
+        models: True to ask that trained models were rebuilt too, and that nothing about a run is unknown.
+
+    Raises:
+        MissingError: the list has no such entry, or none.
+        CheckFailedError: the corpus still holds some of it, or something downstream is stale or unknown; names all.
+        SignatureError: the list does not verify.
+    """
+    listed = exclusion_list.read(ctx)
+    entries = tuple(entry for entry in listed if not only or entry.number in only)
+    if not entries or len(entries) < len(set(only)):
+        raise MissingError(
+            "the exclusion list has no such entry",
+            found=numbers(listed),
+            expected=", ".join(map(str, only)) or "at least one entry",
+            remedy="`plinth corpus takedown list` shows them",
+        )
+    buckets = _checked(ctx, listed)
+    problems = [
+        f"{counted(one.hits, 'document', 'be')} still in {one.bucket}{DOCUMENTS} against the exclusion list"
+        for one in buckets
+        if one.hits
+    ]
+    try:
+        known = tuple(of_entry(ctx, entry) for entry in entries)
+    except MissingError as error:  # no ledger: nothing can be searched
+        raise _not_removed([*problems, *behind(downstream, (), models=models)] or [error.what]) from error
+    runs, snapshots = runs_of(ctx, known), snapshots_with(ctx, known)
+    descendants = descendants_of(ctx, snapshots)
+    problems += behind(downstream, runs, models=models)
+    others = [asset for asset in not_rebuilt(descendants) if asset not in {one.asset for one in downstream}]
+    problems += [f"derived from a snapshot that held it: {', '.join(others)}"] if others else []
+    if problems:
+        raise _not_removed(problems)
+    numbered = {str(entry.number) for entry in entries}
+    reading = [one.bucket for one in buckets if numbered & one.taken.keys()]
+    left = [
+        *near_duplicates_left(known),
+        *remaining(ctx, snapshots, descendants, runs, tainted, reading),
+        *traces(ctx, texts_of(ctx, known)),
+    ]
+    held_by = frozenset(one.digest for one in descendants)
+    done = rebuilt(downstream, descendants)
+    return RemovalProof(entries, known, buckets, runs, tuple(left), held_by, done, tuple(downstream))
+
+
+def facts(
+    ctx: Context, proof: RemovalProof, models: Sequence[Remaining] = (), measured: Sequence[TakedownMeasure] = ()
+) -> dict[str, Any]:
+    """The predicate of the statement.
+
+    Args:
+        models: candidates, releases and exports of the checkpoints that read it.
+    """
+    root = Trust.of(ctx.workspace).root
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "root": {"name": root.name, "version": root.version, "demo": root.demo},
+        "list": exclusion_list.digest(ctx),
+        "entries": [entry.model_dump(mode="json", include=_RULE) | _texts(entry) for entry in proof.entries],
+        "documents": {"count": len(proof.removed), "complete": proof.complete, "ids": proof.removed},
+        "corpus": [one.model_dump(mode="json") for one in proof.buckets],
+        "downstream": [one.model_dump(mode="json") for one in proof.downstream],
+        "rebuilt": [one.model_dump(mode="json") for one in proof.rebuilt],
+        "runs": [_run(run) for run in proof.runs],
+        "remains": [one.model_dump(mode="json") for one in (*proof.remains, *models, UNRECORDED)],
+        "measured": [one.model_dump(mode="json") for one in measured],
+    }
+
+
+def write(ctx: Context, proof: RemovalProof, content: dict[str, Any]) -> Path:
+    """Sign the report, and write it with its pages; returns the folder, with `report.json`, `.md` and `.html`.
+
+    Raises:
+        SignatureError: there is no key of `compliance` on this machine.
+    """
+    signer = Trust.of(ctx.workspace).signer(COMPLIANCE)
+    subjects = {f"{one.bucket}{DOCUMENTS}": one.manifest for one in proof.buckets}
+    subjects |= {f"exclusion-{entry.number}": entry.digest for entry in proof.entries}
+    folder = ctx.workspace.root / FOLDER
+    earlier = [int(path.name) for path in folder.glob("*") if re.fullmatch(r"\d{5}", path.name)]
+    target = folder / f"{max(earlier, default=0) + 1:05d}"
+    write_bytes(target / "report.md", page.markdown(content).encode())
+    write_bytes(target / "report.html", page.html(content).encode())
+    dsse.write(target / "report.json", dsse.statement(PREDICATE, subjects, content), signer)
+    return target
+
+
+def read(ctx: Context, path: Path) -> dict[str, Any]:
+    """The facts of a signed report.
+
+    Raises:
+        SignatureError: absent, changed, or not signed by `compliance`.
+    """
+    content: dict[str, Any] = dsse.read(path, Trust.of(ctx.workspace).authority(COMPLIANCE), PREDICATE)["predicate"]
+    return content
+
+
+def _checked(ctx: Context, listed: Sequence[Exclusion]) -> tuple[BucketProof, ...]:
+    counts = hits(ctx, listed)
+    return tuple(
+        BucketProof(
+            bucket=bucket,
+            manifest=made.digest,
+            parts=len(made.named("part-")),
+            documents=sum(part.rows for part in made.named("part-")),
+            hits=sum(counts[bucket]),
+            taken=dict(made.stats.get("takedown", {})),
+        )
+        for bucket, made in published(ctx, DOCUMENTS)
+    )
+
+
+def _texts(entry: Exclusion) -> dict[str, Any]:
+    return {"texts": len(entry.texts), "rule": entry.digest, "identity": fingerprint.digest(entry)}
+
+
+def _run(run: ExposedRun) -> dict[str, Any]:
+    held = [{"step": one.step, "places": list(one.places)} for one in run.checkpoints]
+    counts = {"documents": run.documents, "times_seen": run.times_seen, "exact": run.exact}
+    doubts = {"unknown": run.unknown, "inherits": run.inherits}
+    return {"run": run.run, **counts, **doubts, "first_step": min(run.steps, default=None), "checkpoints": held}
+
+
+def _not_removed(problems: Sequence[str]) -> CheckFailedError:
+    return CheckFailedError(
+        "nothing can be reported as removed yet",
+        found="; ".join(problems),
+        expected="a corpus without it, and everything downstream up to date (`plinth status`)",
+        remedy="`plinth run` rebuilds it; then ask for the report again (--without-retraining lists models instead)",
+    )

@@ -1,0 +1,204 @@
+"""What is asked to be taken down, to documents: by the index of ledgers, near duplicates and verbatim spans.
+
+    url, domain, licence, document    rows of every saved ledger, then the other members of their clusters
+    text                              near duplicates by the published MinHash index, and documents that hold a verbatim
+                                      span by the trace indexes; then as above
+
+What cannot be searched is named in `notes`: an answer is not complete because an index is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from plinth.compute.context import Context
+from plinth.compute.progress import metered
+from plinth.corpus.dedup import shuffle
+from plinth.corpus.exclusions import addresses
+from plinth.corpus.exclusions.entries import Exclusion, Kind, normal
+from plinth.corpus.exclusions.signatures import Alike
+from plinth.records import Manifest
+from plinth.storage.parts import read_row
+from plinth_audit.takedown import index, similar
+from plinth_audit.takedown.index import CLUSTER, IndexedPart, Rows
+
+#: Documents of which all is shown; all are counted.
+LISTED = 1000
+COLUMNS = ["id", "bucket", "uri", "licence", "decision", "reason", "stage", "cluster", "shard", "position", "tokens"]
+#: Values to look for, by kind, with what a document that has one is said to be found as.
+Wanted = Mapping[tuple[str, str], str]
+
+
+@dataclass(frozen=True)
+class HeldDocument:
+    """A document that a takedown is about. `how` says why it was found; `part` and `row` are those of its bucket's
+    documents in the snapshots of `ledgers`."""
+
+    id: str
+    bucket: str
+    part: str
+    row: int
+    uri: str
+    licence: str
+    decision: str
+    reason: str | None
+    stage: str | None
+    cluster: str | None
+    shard: str | None
+    position: int | None
+    tokens: int | None
+    published: bool
+    ledgers: tuple[str, ...]
+    how: str
+
+
+@dataclass(frozen=True)
+class FoundDocuments:
+    """Documents found, and how many there are.
+
+    Args:
+        documents: those of the published ledger first; at most `LISTED`.
+        published: rows of the published ledger, by part.
+        earlier: rows of earlier ledgers that are not in the published one.
+        shards: tokens of the published documents, by shard.
+        notes: what could not be searched.
+    """
+
+    kind: Kind
+    value: str
+    documents: tuple[HeldDocument, ...] = ()
+    published: Mapping[str, int] = field(default_factory=dict)
+    earlier: int = 0
+    shards: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Documents of the published corpus."""
+        return sum(self.published.values())
+
+
+def find(ctx: Context, kind: Kind, value: str, alike: Alike | None = None) -> FoundDocuments:
+    """Everything in saved ledgers that a URL, domain, licence, id or text names, near duplicates included.
+
+    Args:
+        value: as a person gives it.
+        alike: of a text; by default as the published index of near duplicates.
+
+    Raises:
+        RequestError: the value means nothing.
+        MissingError: no ledger has been made.
+    """
+    wanted = normal(kind, value)
+    parts = index.every_part(ctx)
+    if kind != "text":
+        return _found(ctx, parts, kind, wanted, {(kind, wanted): kind})
+    known, notes = similar.documents(ctx, wanted, alike)
+    found = _found(ctx, parts, kind, wanted, {("document", id_): how for id_, how in known.items()})
+    return replace(found, notes=notes)
+
+
+def of_entry(ctx: Context, entry: Exclusion) -> FoundDocuments:
+    """The same of an entry of the exclusion list: its rule, and the documents that it named."""
+    wanted: Wanted = {("document", id_): "taken down" for id_ in entry.documents}
+    wanted = {**wanted, **({} if entry.kind == "text" else {(entry.kind, entry.value): entry.kind})}
+    return _found(ctx, index.every_part(ctx), entry.kind, entry.value, wanted)
+
+
+def _found(
+    ctx: Context, parts: Sequence[IndexedPart], kind: Kind, value: str, wanted: Wanted
+) -> FoundDocuments:
+    nothing = np.empty(0, np.int64)
+    direct = _rows(ctx, parts, wanted)
+    first = list(_details(ctx, parts, direct, lambda row: _how(row, wanted)))
+    clusters = {(CLUSTER, row.cluster): similar.NEAR for row in first if row.cluster}
+    others = _rows(ctx, parts, clusters)
+    near = {at: np.setdiff1d(rows, direct.get(at, nothing)) for at, rows in others.items()}
+    seen = {row.id for row in first}
+    listed = [*first, *(row for row in _details(ctx, parts, near, lambda _: similar.NEAR) if row.id not in seen)]
+    every = {at: np.union1d(direct.get(at, nothing), near.get(at, nothing)) for at in {*direct, *near}}
+    published = {parts[at].part.name: int(rows.size) for at, rows in sorted(every.items()) if parts[at].published}
+    earlier = sum(int(rows.size) for at, rows in every.items() if not parts[at].published)
+    shards = _shards(ctx, parts, every)
+    return FoundDocuments(kind, value, tuple(_distinct(listed)), published, earlier, shards)
+
+
+def _rows(ctx: Context, parts: Sequence[IndexedPart], wanted: Wanted) -> dict[int, Rows]:
+    keys = [index.key_of(kind, value) for kind, value in wanted]
+    if not keys:
+        return {}
+    every = metered(ctx.progress, "searching ledgers", enumerate(parts), len(parts))
+    found = {at: index.rows_of(ctx.store, part.keys, keys) for at, part in every}
+    return {at: rows for at, rows in found.items() if rows.size}
+
+
+def _details(
+    ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows], how: Any
+) -> Iterator[HeldDocument]:
+    """The first rows in full, those of the published ledger first."""
+    left = LISTED
+    for at in sorted(rows, key=lambda at: (not parts[at].published, at)):
+        part, chosen = parts[at], rows[at][:left]
+        place: dict[str, Any] = {"part": part.part.name, "published": part.published, "ledgers": part.ledgers}
+        batches = shuffle.iter_rows(ctx.store, part.part, COLUMNS, chosen)
+        values = (row for batch in batches for row in batch.to_pylist())
+        for number, row in zip(chosen.tolist(), values, strict=True):
+            if why := how(row):
+                yield HeldDocument(**row, **place, row=number, how=why)
+        left -= chosen.size
+        if not left:
+            return
+
+
+def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
+    """Which of the wanted values the row really has; empty where another value has the same key."""
+    values = [("document", row["id"]), ("url", addresses.address(row["uri"]))]
+    values += [("domain", name) for name in addresses.domains_of(row["uri"])]
+    values += [("licence", name) for name in sorted(addresses.licences_of(row["licence"]))]
+    return next((wanted[value] for value in values if value in wanted), "")
+
+
+def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
+    """The saved documents of its bucket that hold a document, the published ones first."""
+    for digest in document.ledgers:
+        made = ctx.refs.load(digest).inputs.get(f"{document.bucket}/documents")
+        if made is not None:
+            yield ctx.refs.load(made)
+
+
+def text_of(ctx: Context, document: HeldDocument) -> str | None:
+    """Its text, where a snapshot that holds it is still in the store."""
+    name = document.part.removeprefix(f"{document.bucket}/")
+    for manifest in snapshots_of(ctx, document):
+        part = next((part for part in manifest.parts if part.name == name), None)
+        if part is not None and ctx.store.has(part.blob):
+            text: str = read_row(ctx.store, part, document.row, ["text"])["text"]
+            return text
+    return None
+
+
+def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]) -> dict[str, int]:
+    """Tokens by shard of rows of the published ledger."""
+    counts: Counter[str] = Counter()
+    for at, own in sorted(rows.items()):
+        if not parts[at].published:
+            continue
+        for batch in shuffle.iter_rows(ctx.store, parts[at].part, ["shard", "tokens"], own):
+            placed = batch.to_pydict()
+            for shard, tokens in zip(placed["shard"], placed["tokens"], strict=True):
+                if shard is not None:
+                    counts[shard] += tokens
+    return dict(sorted(counts.items()))
+
+
+def _distinct(documents: Iterable[HeldDocument]) -> list[HeldDocument]:
+    """Each document once: as the published ledger has it, where that one does; direct hits first."""
+    known: dict[tuple[str, str], HeldDocument] = {}
+    for one in documents:
+        known.setdefault((one.bucket, one.id), one)
+    return list(known.values())

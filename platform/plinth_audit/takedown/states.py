@@ -1,0 +1,65 @@
+"""The state of everything that reads documents, for a report on a removal: as `plinth status` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from plinth.compute.context import Context
+from plinth.operation.retention.reachable import SEARCHED_ASSETS
+from plinth.provenance.document_rows import DOCUMENTS
+from plinth.provenance.impact.index import current
+from plinth_assets.catalog import stages
+from plinth_assets.framework.stage import Stage
+from plinth_audit.takedown.rebuild import DownstreamAsset
+from plinth_jobs.asset_states import status
+from plinth_jobs.recipes import load
+
+NOT_MADE = "not made"
+#: The asset from which on everything is derived from a trained model.
+TRAINED = "run"
+#: Assets of this group follow decisions of people: the report reads them from the signed history.
+DECIDED = "release"
+
+
+def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
+    """List every asset that reads documents, directly or not, with its state.
+
+    An asset that was never materialized holds nothing and is left out, unless earlier versions of it are saved, or a
+    search needs it and what it reads is there: then it is unknown what holds the text.
+    """
+    recipe = load(recipe_path)
+    catalog = [stage for stage in stages(recipe) if stage.group != DECIDED]
+    rows = {row["asset"]: row for row in status(ctx, recipe)}
+    made = {asset for asset, row in rows.items() if row["state"] != NOT_MADE}
+    saved = frozenset(current(ctx).edges.assets)
+    reading = _reading(catalog, [stage.asset for stage in catalog if stage.asset.endswith(DOCUMENTS)])
+    models = _reading(catalog, [TRAINED])
+    return tuple(
+        DownstreamAsset(
+            asset=stage.asset,
+            state=_state(rows[stage.asset]["state"]),
+            digest=rows[stage.asset]["digest"],
+            model=stage.asset in models,
+        )
+        for stage in catalog
+        if stage.asset in reading and (stage.asset in made or stage.asset in saved or _is_searched(stage, made))
+    )
+
+
+def _reading(catalog: Collection[Stage], origins: Collection[str]) -> frozenset[str]:
+    """The origins and all assets that read one of them, directly or not; the catalog lists inputs first."""
+    found = set(origins)
+    for stage in catalog:
+        if found.intersection(stage.deps):
+            found.add(stage.asset)
+    return frozenset(found)
+
+
+def _is_searched(stage: Stage, made: Collection[str]) -> bool:
+    """True if a search for what holds a text reads the asset, and the asset could have been materialized."""
+    return bool(SEARCHED_ASSETS.fullmatch(stage.asset)) and all(dep in made for dep in stage.deps)
+
+
+def _state(shown: str) -> str:
+    return "never materialized" if shown == NOT_MADE else shown

@@ -1,0 +1,170 @@
+"""Every place in the shards that has 32 or more tokens of a text in a row, extended as far as both agree.
+
+    query -> its 16-grams -> anchors with the same hash -> compared with the shard's tokens -> matches
+
+Each place is found once: a match that reaches back over the anchor before was found there. A query costs one search
+per token and range, and one comparison per anchor that holds one of its 16-grams; of a query that repeats no 16-gram
+these are at most the anchors of the index, whatever the text in the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.errors import MissingError
+from plinth.records import Manifest, Part
+from plinth.storage.store import Store
+from plinth.tokens.shards.reader import ShardReader, open_streams
+from plinth_audit.trace.anchors import SPAN_TOKENS, hash_grams, open_anchors
+from plinth_text.compiled import compiled
+
+#: Anchors compared in one call: bounds the memory for what it returns.
+CHUNK_HITS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Places of a text in one stream, [n] each, in order of query and stream; none can be extended at either side.
+
+    Args:
+        begins: first token in the query.
+        starts: first token in the stream.
+        tokens: length.
+    """
+
+    begins: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+
+class VerbatimIndex:
+    """The trace index of a bucket with the shards that it is of.
+
+    Raises:
+        MissingError: the index was made from other shards.
+    """
+
+    def __init__(self, store: Store, made: Manifest, shards: Manifest) -> None:
+        named = made.inputs.get(f"{shards.asset.rsplit('/', 1)[0]}/shards")
+        if named != shards.digest:
+            raise MissingError(
+                f"{made.asset} is of other shards",
+                found=named,
+                expected=shards.digest,
+                remedy=f"`plinth run --select {made.asset}` makes it again",
+            )
+        self._store = store
+        self.readers: Mapping[str, ShardReader] = open_streams(store, [shards])
+        self._parts = {name: made.named(f"{reader.stream.folder}anchors-") for name, reader in self.readers.items()}
+
+    def find(self, query: NDArray[np.int64], least: int = SPAN_TOKENS) -> dict[str, Matches]:
+        """All matches of at least so many tokens, by stream.
+
+        Raises:
+            ValueError: `least` is less than the index finds.
+            MissingError, IntegrityError: a part or a shard is absent, torn, or none.
+        """
+        if least < SPAN_TOKENS:
+            raise ValueError(f"spans of {least} tokens: the index finds those of {SPAN_TOKENS} and more")
+        grams = hash_grams(query)
+        return {name: self._in_stream(name, query, grams, least) for name in self.readers}
+
+    def _in_stream(self, name: str, query: NDArray[np.int64], grams: NDArray[np.uint32], least: int) -> Matches:
+        reader, found = self.readers[name], [np.empty((0, 3), np.int64)]
+        if len(grams):
+            found += [rows for part in self._parts[name] for rows in self._in_range(reader, part, query, grams, least)]
+        return _ordered(np.concatenate(found))
+
+    def _in_range(
+        self, reader: ShardReader, part: Part, query: NDArray[np.int64], grams: NDArray[np.uint32], least: int
+    ) -> Iterator[NDArray[np.int64]]:
+        anchors, base = open_anchors(self._store, part), int(part.stats["start"])
+        low = np.searchsorted(anchors.hashes, grams, side="left")
+        high = np.searchsorted(anchors.hashes, grams, side="right")
+        hit = np.flatnonzero(high > low)
+        before = np.cumsum(high[hit] - low[hit])
+        if not len(hit):
+            return
+        edges = np.searchsorted(before, np.arange(CHUNK_HITS, before[-1], CHUNK_HITS))
+        for chunk in np.split(hit, edges):
+            counts = high[chunk] - low[chunk]
+            places = np.repeat(low[chunk] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+            at = np.repeat(chunk, counts)
+            yield from self._compared(reader, query, at, anchors.positions[places].astype(np.int64), base, least)
+
+    def _compared(
+        self,
+        reader: ShardReader,
+        query: NDArray[np.int64],
+        at: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        base: int,
+        least: int,
+    ) -> Iterator[NDArray[np.int64]]:
+        """Matches at anchors: token `at` of the query beside token `base + positions` of the stream."""
+        owners = np.searchsorted(reader.shard_starts, base + positions, side="right") - 1
+        for shard in np.unique(owners).tolist():
+            own = np.flatnonzero(owners == shard)
+            first, tokens = reader.shard_starts[shard], int(reader.shards[shard].stats["tokens"])
+            held = reader.read(first, tokens)
+            made, edge = np.empty((len(own), 3), np.int64), np.empty(len(own), np.int64)
+            ends = first == 0, first + tokens == reader.tokens
+            count, crossing = _COMPARE[held.itemsize](
+                held, first, *ends, query, at[own], positions[own], base, least, reader.end_of_text, made, edge
+            )
+            yield made[:count]
+            for hit in own[edge[:crossing]].tolist():
+                yield self._across(reader, query, int(at[hit]), int(positions[hit]), base, least)
+
+    def _across(
+        self, reader: ShardReader, query: NDArray[np.int64], at: int, position: int, base: int, least: int
+    ) -> NDArray[np.int64]:
+        """The match at an anchor beside the edge of a shard: all tokens that the query could reach, read together."""
+        token = base + position
+        first, stop = max(0, token - at), min(reader.tokens, token + len(query) - at)
+        held, made = reader.read(first, stop - first), np.empty((1, 3), np.int64)
+        hit, edge = (np.array([at]), np.array([position])), np.empty(1, np.int64)
+        count, _ = _COMPARE[held.itemsize](
+            held, first, True, True, query, *hit, base, least, reader.end_of_text, made, edge
+        )
+        return made[:count]
+
+
+def _ordered(rows: NDArray[np.int64]) -> Matches:
+    """Matches by query and stream, each once: a document that two ranges share is found from both."""
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    fresh = np.append(True, (np.diff(rows[:, :2], axis=0) != 0).any(axis=1))[: len(rows)]
+    return Matches(*(np.ascontiguousarray(column) for column in rows[fresh].T))
+
+
+@compiled
+def compare_u16(
+    held: NDArray[np.uint16], first: int, begins: bool, ends: bool, query: NDArray[np.int64], at: NDArray[np.int64],
+    positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
+    edge: NDArray[np.int64],
+) -> tuple[int, int]:  # fmt: skip
+    """Extend each hit in both directions; returns how many matches and how many hits meet an edge.
+
+    `held` is tokens `first` and on of the stream; `begins` and `ends` say whether nothing is before, or behind. A match
+    is (token of the query, token of the stream, length); a hit that meets an edge is its number.
+    """
+
+
+@compiled
+def compare_u32(
+    held: NDArray[np.uint32], first: int, begins: bool, ends: bool, query: NDArray[np.int64], at: NDArray[np.int64],
+    positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
+    edge: NDArray[np.int64],
+) -> tuple[int, int]:  # fmt: skip
+    """As `compare_u16`."""
+
+
+_COMPARE: dict[int, Any] = {2: compare_u16, 4: compare_u32}

@@ -1,0 +1,181 @@
+"""Verbatim spans of a text in the published shards, with their documents and the runs that saw them.
+
+    text ─► tokens ─► matches in every bucket ─► maximal spans ─► documents, shards ─► steps, checkpoints
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.compute.context import Context
+from plinth.errors import IntegrityError, MissingError
+from plinth.provenance import exposure
+from plinth.provenance.document_rows import plain
+from plinth.records import Blob, Manifest, bucket_of
+from plinth.storage.parts import read_row
+from plinth.tokens.shards.index import DocumentSpan
+from plinth.tokens.shards.reader import ShardReader
+from plinth.tokens.tokenizer import encode, tokenizer
+from plinth_audit.trace.anchors import SPAN_TOKENS
+from plinth_audit.trace.documents import Holder, holders
+from plinth_audit.trace.matches import Matches, VerbatimIndex
+from plinth_audit.trace.runs import TracedRuns
+from plinth_audit.trace.spans import VerbatimSpan, covered, spans
+
+SUFFIX = "/trace_index"
+#: Documents listed of a span, unless told; all are counted.
+LISTED = 10
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    shards: Manifest
+    curated: Manifest
+    index: VerbatimIndex
+
+
+class Tracer:
+    """The published trace indexes of a workspace, open.
+
+    Raises:
+        MissingError: none is published, or what one was made from is absent.
+        IntegrityError: they are of different tokenizers.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._buckets = {name: _open(ctx, ctx.refs.load(digest)) for name, digest in _published(ctx).items()}
+        self._tokenizer = encode.load(ctx.store, _tokenizer(ctx, [own.shards for own in self._buckets.values()]))
+        self._readers: dict[str, ShardReader] = {
+            name: reader for own in self._buckets.values() for name, reader in own.index.readers.items()
+        }
+        self._runs = TracedRuns(ctx)
+        self._row = lru_cache(maxsize=4096)(self._read_row)
+
+    def text(self, text: str, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
+        """The spans of a text; as `tokens`.
+
+        Tokenised as it stands, and as it would be behind a space: where it was cut out of a line its first token is
+        another. What covers more is taken. One that begins or ends inside a word loses the token at that end.
+        """
+        found = [(query, self._matches(query, least)) for query in self._queries(text)]
+        query, matches = max(found, key=lambda one: covered(spans(one[1], len(one[0])), len(one[0])))
+        return self._described(query, matches, least, listed)
+
+    def tokens(self, query: NDArray[np.int64], *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
+        """The spans of tokens.
+
+        Args:
+            least: tokens of a span, 32 or more.
+            listed: documents named of each span.
+
+        Returns:
+            `tokens`, `least`, `covered` (tokens in some span), and `spans`, each with `begin` and `tokens` in the
+            query, `text`, `occurrences` of the whole span, `most` (of its most frequent 32 tokens), `documents` that
+            hold it (a count), and `found`: the first of them, each with `id`, `uri`, `bucket`, `part`, `row`,
+            `stream`, `start` (in the stream), `offset` (in the document), `times` it is there, `shards` and `training`.
+        """
+        return self._described(query, self._matches(query, least), least, listed)
+
+    def quoting(self, text: str) -> dict[tuple[str, str], tuple[int, DocumentSpan]]:
+        """Every document that holds 32 or more tokens of a text in a row, by bucket and id, with the longest of them.
+
+        Spans are maximal, so that of a text which some document holds whole the quotations in others are not among
+        them; here they are.
+        """
+        found: dict[tuple[str, str], tuple[int, DocumentSpan]] = {}
+        for query in self._queries(text):
+            for stream, matches in self._matches(query, SPAN_TOKENS).items():
+                order = np.lexsort((-matches.tokens, matches.starts))
+                starts, first = np.unique(matches.starts[order], return_index=True)
+                longest = dict(zip(starts.tolist(), matches.tokens[order][first].tolist(), strict=True))
+                for held in holders(self._readers[stream].index, starts, len(starts))[1]:
+                    key, tokens = (bucket_of(stream), held.document.id), max(longest[start] for start in held.starts)
+                    if tokens > found.get(key, (0, None))[0]:
+                        found[key] = (tokens, held.document)
+        return found
+
+    def _queries(self, text: str) -> list[NDArray[np.int64]]:
+        with encode.parallel(False):
+            return [own.astype(np.int64) for own in encode.encode_texts(self._tokenizer, [text, f" {text}"], "<u4")]
+
+    def _matches(self, query: NDArray[np.int64], least: int) -> dict[str, Matches]:
+        return {name: own for each in self._buckets.values() for name, own in each.index.find(query, least).items()}
+
+    def _described(
+        self, query: NDArray[np.int64], found: dict[str, Matches], least: int, listed: int
+    ) -> dict[str, Any]:
+        made = spans(found, len(query))
+        facts = {"tokens": len(query), "least": least, "covered": covered(made, len(query))}
+        return facts | {"spans": [self._span(query, span, listed) for span in made]}
+
+    def _span(self, query: NDArray[np.int64], span: VerbatimSpan, listed: int) -> dict[str, Any]:
+        documents, named = 0, list[dict[str, Any]]()
+        for stream, starts in sorted(span.places.items()):
+            count, held = holders(self._readers[stream].index, starts, listed - len(named))
+            documents += count
+            named += [self._holder(stream, span.tokens, one) for one in held]
+        return {
+            "begin": span.begin,
+            "tokens": span.tokens,
+            "text": self._tokenizer.decode(query[span.begin :][: span.tokens].tolist(), skip_special_tokens=False),
+            "occurrences": span.occurrences,
+            "most": span.most,
+            "documents": documents,
+            "found": named,
+        }
+
+    def _holder(self, stream: str, tokens: int, held: Holder) -> dict[str, Any]:
+        bucket, document, start = bucket_of(stream), held.document, held.starts[0]
+        return {
+            "id": document.id,
+            "bucket": bucket,
+            **self._row(bucket, document.part, document.row),
+            "part": document.part,
+            "row": document.row,
+            "stream": stream,
+            "start": start,
+            "offset": start - document.start,
+            "times": len(held.starts),
+            "shards": exposure.pieces(self._readers[stream], start, start + tokens),
+            "training": self._runs.saw(self._buckets[bucket].shards.digest, stream, start, tokens, document),
+        }
+
+    def _read_row(self, bucket: str, part: int, row: int) -> dict[str, Any]:
+        held = self._buckets[bucket].curated.named("part-")[part]
+        found: dict[str, Any] = plain(read_row(self._ctx.store, held, row, ["uri", "snapshot", "licence"]))
+        return found
+
+
+def _published(ctx: Context) -> dict[str, str]:
+    """Digest of every published trace index, by bucket."""
+    found = {ref.asset[: -len(SUFFIX)]: ref.digest for ref in ctx.refs.all() if ref.asset.endswith(SUFFIX)}
+    if not found:
+        raise MissingError(
+            "no trace index is published", remedy=f"`plinth run --select '*{SUFFIX}'` makes those of all buckets"
+        )
+    return found
+
+
+def _open(ctx: Context, made: Manifest) -> _Bucket:
+    bucket = made.asset[: -len(SUFFIX)]
+    shards, curated = (ctx.refs.load(made.inputs[f"{bucket}/{kind}"]) for kind in ("shards", "curated"))
+    return _Bucket(shards, curated, VerbatimIndex(ctx.store, made, shards))
+
+
+def _tokenizer(ctx: Context, shards: list[Manifest]) -> Blob:
+    """The tokenizer of all these shards."""
+    blobs = {ctx.refs.load(made.inputs[tokenizer.ASSET]).named(tokenizer.FILE)[0].blob for made in shards}
+    if len(blobs) > 1:
+        raise IntegrityError(
+            "the trace indexes of the buckets are of different tokenizers",
+            found=", ".join(sorted(blob.sha256[:12] for blob in blobs)),
+            expected="one tokenizer",
+            remedy=f"`plinth run --select '*{SUFFIX}'` makes those again that are behind",
+        )
+    return blobs.pop()
