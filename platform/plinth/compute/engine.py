@@ -126,7 +126,7 @@ class LocalEngine:
         if len(self._pool) == self.workers:
             return None
         if not self._pool:
-            for package in with_kernels():  # here, with progress, and not within the time limit of a worker's first task
+            for package in with_kernels():  # here, with progress, not in the time of a first task
                 library(package)
         self._pool.append(Worker(PROGRAM))
         return self._pool[-1]

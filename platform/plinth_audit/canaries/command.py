@@ -52,7 +52,7 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
 
 
 def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
-    """Statistics of the canaries (`memorisation.canaries.summary`) at checkpoints of a run, with run and step.
+    """Statistics of the canaries (`canaries.summary`) at checkpoints of a run, with run and step.
 
     Raises:
         MissingError: no such run or checkpoint, or a run without canaries.

@@ -1,8 +1,8 @@
 """Extraction and exposure of removed text under a checkpoint: before and after, the same measure on the same text.
 
     extraction   of every document the first tokens are given, and the next ones compared with what the checkpoint
-                 writes greedily (`memorisation.extraction`); held-out documents are the control
-    exposure     rank of a document's bits per byte among those of held-out documents (`memorisation.exposure`)
+                 writes greedily (`plinth_audit.extraction`); held-out documents are the control
+    exposure     rank of a document's bits per byte among those of held-out documents (`plinth_audit.canaries`)
 
 Removed text is no random canary: it may be easier than held-out text to a model that never read it. What counts is the
 difference between a checkpoint that read it and one that did not.

@@ -50,7 +50,7 @@ def scored(seed: int) -> Scored:
 
 
 def p_value(one: Scored, learnt: float = 0.0) -> float:
-    """Of the planted canaries, as `memorisation.canaries` has it; `learnt` takes bits off theirs."""
+    """Of the planted canaries, as `canaries` has it; `learnt` takes bits off theirs."""
     canaries, references = one.bits[:8] - learnt * one.planted, one.bits[8:]
     found = exposure.exposures(exposure.ranks(canaries, references), len(references))
     return exposure.p_value(found[one.planted])
