@@ -1,3 +1,11 @@
-"""The ring: what a release owes to others: takedowns, traces, papers, memorisation, personal data in outputs, fairness,
-drift. Found through entry points; nothing of the core imports it.
+"""The ring's package for what a release owes to others. Found through entry points; nothing of the core imports it.
+
+    fairness      differences between groups, toxicity of continuations, drift of both
+    canaries      exposure of planted texts, a lower bound on epsilon
+    extraction    training text at risk that a checkpoint continues word for word
+    pii_outputs   personal data in the text that a checkpoint writes
+    trace         a text back to documents, shards, steps and checkpoints
+    takedown      everything that holds a document, its removal, and the proof
+
+Each folder has a feature whole: parameters, work, stage of the pipeline, gate, section of the page, command.
 """
