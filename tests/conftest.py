@@ -152,7 +152,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or _module(nextitem) != _module(item):  # idle processes serve the tests of one module
         if engine := sys.modules.get("plinth.evaluation.engine.child"):
             engine.SPARE.end()
-        if streams := sys.modules.get("plinth.compute.item_stream"):
+        if streams := sys.modules.get("plinth.compute.worker"):
             streams.SPARES.end()
 
 

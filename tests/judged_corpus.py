@@ -16,17 +16,16 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.corpus import annotate
+from plinth.corpus import annotate, funnel
 from plinth.corpus.curate import curate, verdicts
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.documents.documents import document_id
-from plinth.corpus.funnel import funnel
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import contamination, holdout
-from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
+from plinth.corpus.protected.parameters import Contamination, Holdout
 from plinth.provenance.ledger import ledger
 from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA

@@ -13,9 +13,9 @@ from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import item_table, protected
 from plinth.corpus.slices import removal_rates
-from plinth.corpus.slices.learned_rules import models_of
 from plinth.corpus.slices.measured_gates import MEASURED_GATES
 from plinth.corpus.slices.rates import percent
+from plinth.corpus.slices.removal_rates import models_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.data_card import CardBucket, Screening, card

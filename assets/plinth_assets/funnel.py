@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.corpus.funnel import funnel
+from plinth.corpus import funnel
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text.plural import counted

@@ -8,8 +8,8 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.corpus.policy.compiled_policy import DOCUMENTS
 from plinth.corpus.slices import removal_rates
-from plinth.corpus.slices.learned_rules import LearnedRule, learned_rules, trusted
 from plinth.corpus.slices.rates import percent
+from plinth.corpus.slices.removal_rates import LearnedRule, learned_rules, trusted
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.annotate import annotator_parameters

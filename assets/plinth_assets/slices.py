@@ -10,10 +10,9 @@ from plinth.compute.context import Context
 from plinth.corpus import annotate
 from plinth.corpus.models import generated_sets
 from plinth.corpus.slices import evaluate, rates, review_labels
-from plinth.corpus.slices.held_apart import require_apart
-from plinth.corpus.slices.measured_gates import measured_gate
+from plinth.corpus.slices.evaluate import require_apart
+from plinth.corpus.slices.measured_gates import GateRule, measured_gate, rule_of
 from plinth.corpus.slices.parameters import GateSlices
-from plinth.corpus.slices.rule import GateRule, rule_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.annotate import annotator_parameters

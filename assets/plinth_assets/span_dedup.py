@@ -12,9 +12,9 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.dedup.lines import lines
+from plinth.corpus.dedup import lines
+from plinth.corpus.dedup.parameters import Semantic
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import Semantic
 from plinth.corpus.dedup.substring import substring
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest

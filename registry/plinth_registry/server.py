@@ -26,7 +26,7 @@ import psutil
 
 from plinth import processes
 from plinth.errors import RegistryError, StorageError
-from plinth.launch.files import tail
+from plinth.launch.base import tail
 from plinth.storage import running
 from plinth.storage.atomic import append_to, write_bytes
 from plinth.storage.locks import locked

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from plinth.compute.context import Context
-from plinth.corpus.protected.heldout_parameters import Holdout
+from plinth.corpus.protected.parameters import Holdout
 from plinth.storage.workspace import Workspace
 from plinth_assets import holdout as asset
 from plinth_assets.span_dedup import survivors

@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.progress import SILENT
 from plinth.corpus.slices import review_labels
 from plinth.errors import RegistryError, WorkspaceError
-from plinth.launch.files import tail
+from plinth.launch.base import tail
 from plinth.launch.local import LocalLauncher
 from plinth.operation.backup.snapshot import BackupArchive
 from plinth.operation.backup.taking import take

@@ -37,7 +37,7 @@ from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import contamination, holdout
-from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
+from plinth.corpus.protected.parameters import Contamination, Holdout
 from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
 from plinth.storage.parts import write_table

@@ -22,10 +22,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from plinth.compute.item_stream import SPARES
-from plinth.corpus.extract.extractor import Extractor
+from plinth.compute.worker import SPARES
+from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.extract.page import Page
-from plinth.corpus.extract.records import extracted
 from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord
 

@@ -42,10 +42,9 @@ from plinth.compute.threads import Threads, cores  # noqa: E402
 from plinth.corpus.annotate.registry import annotator  # noqa: E402
 from plinth.corpus.curate import verdicts  # noqa: E402
 from plinth.corpus.dedup import exact  # noqa: E402
-from plinth.corpus.policy import policy  # noqa: E402
+from plinth.corpus.policy import policy, whatif  # noqa: E402
 from plinth.corpus.policy.compiled_policy import compile_policy  # noqa: E402
 from plinth.corpus.policy.parameters import Policy  # noqa: E402
-from plinth.corpus.policy.whatif import whatif  # noqa: E402
 from plinth.records import Manifest, Part, Step  # noqa: E402
 from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE  # noqa: E402
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_batches, write_batches  # noqa: E402

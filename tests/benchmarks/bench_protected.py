@@ -24,9 +24,8 @@ from plinth.compute.context import Context
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.protected import holdout, protected, protected_index
-from plinth.corpus.protected.heldout_parameters import Holdout
-from plinth.corpus.protected.match import find
-from plinth.corpus.protected.parameters import Protected
+from plinth.corpus.protected.comparison import find
+from plinth.corpus.protected.parameters import Holdout, Protected
 from plinth.evaluation.probes import probe_sets
 from plinth.evaluation.probes.parameters import Probes
 from plinth.storage.workspace import Workspace

@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 from bench_minhash import real_documents
 
-from plinth.corpus.dedup.parameters import MinHash
+from plinth.corpus.dedup.parameters import MinHash, Semantic
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
-from plinth.corpus.dedup.span_parameters import Semantic
 from plinth_text.words import bags
 from plinth_text.words.ngrams import jaccard, ngram_sets
 

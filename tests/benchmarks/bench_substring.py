@@ -28,9 +28,9 @@ from bench_minhash import real_documents
 
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.corpus.dedup.lines import lines
+from plinth.corpus.dedup import lines
+from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
 from plinth.records import Manifest, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA

@@ -36,8 +36,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "policy": (
         _plinth("corpus/policy", "policy"),
         _plinth("corpus/policy", "rule_kernels"),
-        _plinth("corpus/policy", "expressions"),
-        _plinth("corpus/policy", "evaluator"),
+        _plinth("corpus/policy", "expressions", "test_expressions.py", "test_evaluator.py"),
         _plinth("corpus/policy", "compiled_policy"),
         _plinth("corpus/curate", "verdicts"),
     ),
@@ -46,7 +45,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         _plinth("corpus/dedup", "rank_table"),
         _plinth("corpus/dedup", "exact"),
         _plinth("corpus/dedup/near", "linking", "test_linking.py", "test_candidates.py", "test_minhash.py"),
-        _plinth("corpus/dedup/near", "verify", "test_minhash.py"),
+        _plinth("corpus/dedup/near", "minhash"),
     ),
     "order": (
         _plinth("tokens/order", "order"),

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 import dagster as dg
 from pydantic import PrivateAttr
 
-from plinth.compute.context import Context
+from plinth.compute.context import Context, TaskShare
 from plinth.compute.engine import Engine
 from plinth.compute.progress import Meter, Progress, ProgressLines, SilentMeter
 from plinth.compute.select_engine import Compute
-from plinth.compute.share import TaskShare
 from plinth.errors import PlinthError
 from plinth.evaluation.engine.child import SPARE
 from plinth.storage.workspace import Workspace

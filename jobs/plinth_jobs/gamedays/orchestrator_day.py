@@ -22,7 +22,7 @@ import dagster as dg
 from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import TrainingError
-from plinth.launch.files import HANDLE
+from plinth.launch.base import HANDLE
 from plinth.operation.gamedays import alerting, faults, rehearsal
 from plinth.operation.gamedays.faults import ORCHESTRATOR, FaultPlan, RehearsalFault
 from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding

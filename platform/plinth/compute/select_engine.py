@@ -2,12 +2,175 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from plinth.compute.engine import Engine, LocalEngine
-from plinth.errors import RecipeError
+from plinth import processes
+from plinth.compute.engine import Engine, LocalEngine, died, drive, outcome, over_limit
+from plinth.errors import MissingError, RecipeError, WorkerError
+
+# The same map over a Ray cluster: ordered results, bounded retries, a time limit per task.
+#
+# Tasks and results are small records; what they read and write lies in the workspace's store, so every node must see
+# the workspace under the same path (a shared file system), or the workspace is shared through S3. A worker or a node
+# that dies costs the tasks it held and no other: they are tried again elsewhere.
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Tasks handed to Ray beyond its cores, so that no core waits for the driver; the rest stay here.
+AHEAD = 2
+#: How often the driver looks for tasks over their limit, seconds.
+TICK_S = 1.0
+#: A cluster's head that does not answer within this many seconds is not there.
+ANSWER_S = 10.0
+
+
+class RayEngine:
+    """Maps over a Ray cluster, connected to on first use.
+
+    Args:
+        address: `host:port` of a running cluster, or `auto`; empty starts one on this machine.
+        workers: cores of a cluster that is started here; a running one brings its own.
+    """
+
+    def __init__(self, address: str = "", workers: int = 2) -> None:
+        self.address, self.workers = address, max(1, workers)
+        self._connected = False
+
+    def __enter__(self) -> RayEngine:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+    def map(
+        self,
+        fn: Callable[[T], R],
+        tasks: Sequence[T],
+        *,
+        timeout_s: float | None = None,
+        retries: int = 1,
+        done: Callable[[int, R], None] | None = None,
+    ) -> Iterator[R]:
+        """Yield `fn(task)` in task order; `done(index, result)` is called as each task finishes.
+
+        Raises:
+            PlinthError: what the function raised on purpose, as it was.
+            WorkerError: another exception, a worker or node that died, or a task over its time limit,
+                after `retries` further attempts; the cluster cannot be reached.
+            MissingError: Ray is not installed.
+        """
+        run = _Map(self._connect(), fn, timeout_s)
+        return drive(run, tasks, retries=retries, done=done)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        if self._connected:
+            import ray
+
+            ray.shutdown()
+            self._connected = False
+
+    def _connect(self) -> Any:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingError(
+                "Ray is not installed", remedy="pip install 'plinth[ray]', or use --engine local"
+            ) from error
+        if not ray.is_initialized():
+            _require_answer(self.address)
+            options = {"address": self.address} if self.address else {"num_cpus": self.workers}
+            try:
+                with chdir(processes.elsewhere()):  # which Ray puts on the path of its workers
+                    ray.init(**options, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise _unreachable(self.address, error) from error
+            self._connected = True
+        return ray
+
+
+class _Map:
+    """The tasks of one map on a cluster."""
+
+    def __init__(self, ray: Any, fn: Callable[..., Any], timeout_s: float | None) -> None:
+        self._ray, self._limit_s = ray, timeout_s or float("inf")
+        self._running = dict[Any, tuple[int, float]]()
+        # Retries are counted here, as in the local engine: Ray's own would not tell a bad task from a bad node.
+        self._remote = ray.remote(_run).options(num_cpus=1, max_retries=0)
+        self._function = ray.put(fn)
+        self._room = self._cores() + AHEAD
+
+    def start(self, index: int, task: Any) -> bool:
+        if len(self._running) >= self._room:
+            return False
+        reference = self._remote.remote(self._function, task)
+        self._running[reference] = (index, time.monotonic() + self._limit_s)
+        return True
+
+    def collect(self) -> list[tuple[int, Any]]:
+        """What finished, failed or ran over its limit."""
+        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=TICK_S)
+        if ready:
+            ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        found = []
+        for reference in ready:
+            index, _ = self._running.pop(reference)
+            found.append((index, _outcome(self._ray, reference)))
+        for reference, (index, limit) in list(self._running.items()):
+            if time.monotonic() > limit:
+                self._ray.cancel(reference, force=True)
+                del self._running[reference]
+                found.append((index, over_limit()))
+        self._room = self._cores() + AHEAD  # nodes come and go
+        return found
+
+    def abandon(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+
+    def _cores(self) -> int:
+        return int(self._ray.cluster_resources().get("CPU", 1))
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself would wait minutes for a host where nothing listens."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise _unreachable(address, error) from error
+
+
+def _unreachable(address: str, error: Exception) -> WorkerError:
+    return WorkerError(
+        f"cannot reach a Ray cluster at {address or 'this machine'}",
+        found=f"{type(error).__name__}: {error}",
+        expected="a running cluster of the same Ray and Python versions",
+        remedy="`ray status --address HOST:PORT` says what is there",
+    )
+
+
+def _outcome(ray: Any, reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        return died("a Ray worker or its node", f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
+
+
+def _run(fn: Callable[[Any], Any], task: Any) -> Any:
+    """In a Ray worker: the result, or the exception as a value, as it was."""
+    return outcome(fn, task)
+
 
 ENGINES = ("local", "ray")
 
@@ -50,8 +213,6 @@ class Compute:
         if self.engine == "local":
             return LocalEngine(self.workers)
         if self.engine == "ray":
-            from plinth.compute.ray_engine import RayEngine
-
             return RayEngine(self.address, self.workers)
         raise RecipeError(f"no engine {self.engine!r}", expected=" or ".join(ENGINES))
 

@@ -1,15 +1,17 @@
-"""Tasks on threads of this process: for questions that a person waits for, where starting workers takes longer.
-
-Worth it for tasks that spend their time in Arrow and kernels, which let other threads run. Time limits and retries do
-not apply: what kills a task kills the process.
-"""
+"""Threads of this process, where starting workers takes longer; the threads of PyTorch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
+
+# Tasks on threads of this process: for questions that a person waits for, where starting workers takes longer.
+#
+# Worth it for tasks that spend their time in Arrow and kernels, which let other threads run. Time limits and retries do
+# not apply: what kills a task kills the process.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,3 +56,20 @@ class Threads:
 
     def close(self) -> None:
         """Nothing is held between calls."""
+
+
+@contextmanager
+def torch_threads(count: int = 1) -> Iterator[None]:
+    """So many threads of PyTorch work on an operation within.
+
+    One thread adds up in one order, whatever the machine; and on work that is too small to divide, on a busy machine,
+    the waiting of threads for one another took fifty times the work.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

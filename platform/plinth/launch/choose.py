@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from plinth.errors import LaunchError
 from plinth.extensions import Catalogue
 from plinth.launch.base import Launcher, LauncherKind
@@ -40,3 +43,20 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
             remedy="install the package that has it; `plinth doctor` lists what is installed",
         )
     return LAUNCHERS[kind].make(launch, grace_s)
+
+
+def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
+    """The script for `sbatch`, the manifests for `kubectl apply -f -`, or the request of an installed launcher.
+
+    Raises:
+        LaunchError: this kind has none.
+        RecipeError: no launcher of this kind.
+    """
+    kind = LAUNCHERS.find(launch.kind)
+    if kind.preview is None:
+        raise LaunchError(
+            f"the launcher {launch.kind} has no manifest",
+            expected="training.launch.kind slurm or kubernetes, or an installed launcher that shows its request",
+            remedy="`plinth run job submit RUN` starts it",
+        )
+    return kind.preview(launch, grace_s, command, directory.absolute(), log.absolute())

@@ -16,10 +16,18 @@ from typing import Any
 
 from plinth.errors import LaunchError
 from plinth.launch import manifest
-from plinth.launch.base import Handle, JobStatus, LauncherKind
-from plinth.launch.files import locked, read_handle, tail, write_handle
+from plinth.launch.base import (
+    EVERY_S,
+    Handle,
+    JobStatus,
+    LauncherKind,
+    StatusCache,
+    locked,
+    read_handle,
+    tail,
+    write_handle,
+)
 from plinth.launch.parameters import Launch
-from plinth.launch.status_cache import EVERY_S, StatusCache
 
 TIMEOUT_S = 30.0
 

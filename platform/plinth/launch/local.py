@@ -15,8 +15,7 @@ import psutil
 
 from plinth import processes
 from plinth.errors import LaunchError
-from plinth.launch.base import Handle, JobStatus, LauncherKind
-from plinth.launch.files import HANDLE, read_handle, submit_once, tail
+from plinth.launch.base import HANDLE, Handle, JobStatus, LauncherKind, read_handle, submit_once, tail
 from plinth.storage.atomic import append_to, named_failures
 
 #: In the environment of a job: its directory, so that one whose handle was never written is found again.

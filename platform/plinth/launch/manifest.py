@@ -23,7 +23,7 @@ from typing import Any
 
 from plinth.errors import LaunchError
 from plinth.launch import script
-from plinth.launch.files import excluded_hosts
+from plinth.launch.base import excluded_hosts
 from plinth.launch.parameters import NORMAL, Launch
 
 Manifest = dict[str, Any]

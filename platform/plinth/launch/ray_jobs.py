@@ -25,12 +25,20 @@ from typing import Any
 
 from plinth.errors import LaunchError
 from plinth.launch import script
-from plinth.launch.base import Handle, JobStatus, LauncherKind
-from plinth.launch.files import EXCLUDED, read_handle, submit_once, tail
+from plinth.launch.base import (
+    EVERY_S,
+    EXCLUDED,
+    Handle,
+    JobStatus,
+    LauncherKind,
+    StatusCache,
+    read_handle,
+    submit_once,
+    tail,
+)
 from plinth.launch.parameters import NORMAL, Launch, Ray
 from plinth.launch.ray_nodes import EXCLUDED_VARIABLE
 from plinth.launch.script import LEFT
-from plinth.launch.status_cache import EVERY_S, StatusCache
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import TRUST_VARIABLE
 

@@ -33,7 +33,7 @@ from plinth.launch.script import LEFT
 
 POLL_S = 0.5
 
-#: Names the file of excluded nodes (`plinth.launch.files`), one identifier a line.
+#: Names the file of excluded nodes (`plinth.launch.base`), one identifier a line.
 EXCLUDED_VARIABLE = "PLINTH_EXCLUDED"
 
 #: How often a job fills the place of a lost node; one that loses more is for a person to look at.

@@ -21,10 +21,18 @@ from pathlib import Path
 from plinth import processes
 from plinth.errors import LaunchError
 from plinth.launch import script
-from plinth.launch.base import Handle, JobStatus, LauncherKind
-from plinth.launch.files import EXCLUDED, read_handle, submit_once, tail
+from plinth.launch.base import (
+    EVERY_S,
+    EXCLUDED,
+    Handle,
+    JobStatus,
+    LauncherKind,
+    StatusCache,
+    read_handle,
+    submit_once,
+    tail,
+)
 from plinth.launch.parameters import NORMAL, Launch
-from plinth.launch.status_cache import EVERY_S, StatusCache
 from plinth.storage.atomic import write_bytes
 
 SCRIPT = "job.sbatch"

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from plinth.compute.torch_threads import torch_threads
+from plinth.compute.threads import torch_threads
 from plinth.model.division import Placement, Role, declarations
 from plinth.model.parameters import Model
 

@@ -17,13 +17,12 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.curate import verdicts
-from plinth.corpus.policy.evaluator import column_name
-from plinth.corpus.policy.expressions import syntax
+from plinth.corpus.policy.expressions import column_name, syntax
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import published
 from plinth.corpus.policy.rights import COLUMNS, TEXTS
 from plinth.corpus.protected import protected
-from plinth.corpus.sources.origin import source_of
+from plinth.corpus.sources.parameters import source_of
 from plinth.errors import MissingError
 from plinth.provenance import canary_rows, document_rows, exposure, text_search
 from plinth.provenance.document_rows import DocumentPlace

@@ -11,8 +11,7 @@ from plinth.corpus.canaries.parameters import Canaries
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.illegal.parameters import Illegal
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
-from plinth.corpus.protected.parameters import Protected
+from plinth.corpus.protected.parameters import Contamination, Holdout, Protected
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.records import Frozen, Name, internal

@@ -23,8 +23,7 @@ Section = Mapping[str, Any]
 
 def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[Found]:
     """Key, problem and hint of gates that do not exist, or whose rules cannot be found or read."""
-    from plinth.corpus.slices.measured_gates import measured_gate
-    from plinth.corpus.slices.rule import rule_of
+    from plinth.corpus.slices.measured_gates import measured_gate, rule_of
 
     slices, lists = corpus.get("slices"), corpus.get("lists") or {}
     policies = _policies(corpus)
@@ -46,7 +45,7 @@ def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[
 
 def problems_of_evidence(corpus: Section) -> Iterator[Found]:
     """Rules in use that drop by what a model learnt, of which nothing independent says how often it is right."""
-    from plinth.corpus.slices.learned_rules import learned_rules, trusted
+    from plinth.corpus.slices.removal_rates import learned_rules, trusted
 
     annotate, models, buckets = (_section(corpus, name) for name in ("annotate", "models", "buckets"))
     used = {str(bucket.get("policy", "default")) for bucket in buckets.values() if isinstance(bucket, dict)}
@@ -69,8 +68,8 @@ def problems_of_evidence(corpus: Section) -> Iterator[Found]:
 
 def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
     """Why nothing independent measures an annotator's models, and what to do; None where something does."""
-    from plinth.corpus.slices.learned_rules import has_classes, models_of
     from plinth.corpus.slices.measured_gates import MEASURED_GATES
+    from plinth.corpus.slices.removal_rates import has_classes, models_of
 
     models, slices = _section(corpus, "models"), _section(corpus, "slices")
     gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]

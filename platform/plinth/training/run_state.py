@@ -11,9 +11,8 @@ from contextlib import suppress
 from enum import StrEnum
 
 from plinth.errors import LaunchError
-from plinth.launch.base import JobStatus, Launcher
+from plinth.launch.base import JobStatus, Launcher, read_handle
 from plinth.launch.choose import choose
-from plinth.launch.files import read_handle
 from plinth.training.config import RunConfig
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import JOB_ENDS, last_event

@@ -18,7 +18,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, shar
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth.corpus.exclusions.entries import Exclusion, Kind
+    from plinth.corpus.exclusions.exclusion_list import Exclusion, Kind
     from plinth_audit.takedown.exposed_runs import ExposedRun, Holdings
     from plinth_audit.takedown.held_models import HeldModel
 
@@ -86,7 +86,7 @@ def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
     Raises:
         UsageError: none, or several.
     """
-    from plinth.corpus.exclusions.entries import KINDS
+    from plinth.corpus.exclusions.exclusion_list import KINDS
 
     named = [(kind, value) for kind in KINDS if (value := given.get(kind)) is not None]
     if len(named) != 1:

@@ -12,9 +12,8 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.corpus.exclusions import exclusion_list
-from plinth.corpus.exclusions.drop import look, taken_rows
-from plinth.corpus.exclusions.entries import Exclusion, Kind
-from plinth.corpus.exclusions.signatures import Alike, TextSignature, sign_texts
+from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, Kind, TextSignature, sign_texts
+from plinth.corpus.exclusions.rules import look, taken_rows
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth_audit.takedown import similar

@@ -21,7 +21,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.exclusions import exclusion_list
-from plinth.corpus.exclusions.entries import Exclusion, numbers
+from plinth.corpus.exclusions.exclusion_list import Exclusion, numbers
 from plinth.errors import CheckFailedError, MissingError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth.records import Frozen

@@ -20,8 +20,7 @@ from plinth.compute.context import Context
 from plinth.compute.progress import metered
 from plinth.corpus.dedup import shuffle
 from plinth.corpus.exclusions import addresses
-from plinth.corpus.exclusions.entries import Exclusion, Kind, normal
-from plinth.corpus.exclusions.signatures import Alike
+from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, Kind, normal
 from plinth.records import Manifest
 from plinth.storage.parts import read_row
 from plinth_audit.takedown import index, similar

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.corpus.dedup.near import minhash
-from plinth.corpus.dedup.near.query import Match, open_published
+from plinth.corpus.dedup.near.index import Match, open_published
+from plinth.corpus.exclusions.exclusion_list import Alike, TextSignature, sign_texts
 from plinth.corpus.exclusions.rules import TextRules
-from plinth.corpus.exclusions.signatures import Alike, TextSignature, sign_texts
 from plinth.errors import MissingError
 from plinth.storage.parts import read_row
 from plinth_audit.trace.tracer import SUFFIX as TRACE_INDEX

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.engine import LocalEngine
-from plinth.compute.item_stream import SPARES, Death, ItemStream
-from plinth.compute.worker import Program
+from plinth.compute.worker import SPARES, Death, ItemStream, Program
 from plinth.errors import WorkerError
 from tests.plinth.compute import handlers
 from tests.plinth.compute.handlers import HARMS, STATUS

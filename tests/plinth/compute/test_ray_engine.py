@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from plinth.compute.ray_engine import RayEngine
-from plinth.compute.select_engine import Compute
+from plinth.compute.select_engine import Compute, RayEngine
 from plinth.errors import MissingError, RecipeError, WorkerError
 from tests.ray_patience import patient, small_node, started, two_nodes
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.compute.retries import Attempts, drive, outcome
+from plinth.compute.engine import Attempts, drive, outcome
 from plinth.errors import MissingError, PlinthError, WorkerError
 
 

@@ -16,7 +16,7 @@ from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.protected import contamination, holdout
-from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
+from plinth.corpus.protected.parameters import Contamination, Holdout
 from plinth.records import Manifest, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
 from plinth.storage.parts import read_table, write_table

@@ -19,17 +19,14 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine, LocalEngine
 from plinth.compute.stage import manifest
-from plinth.corpus.dedup import clusters, run_merge
-from plinth.corpus.dedup.lines import lines
+from plinth.corpus.dedup import clusters, lines, run_tree
 from plinth.corpus.dedup.near import minhash
-from plinth.corpus.dedup.parameters import Dedup, MinHash
+from plinth.corpus.dedup.parameters import Dedup, LineParameters, MinHash, Semantic, Substring
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
-from plinth.corpus.documents.repeats import drop_repeats
+from plinth.corpus.documents.tables import drop_repeats
 from plinth.corpus.protected import contamination, holdout, protected, sets
-from plinth.corpus.protected.heldout_parameters import Holdout
-from plinth.corpus.protected.parameters import Protected, ProtectedSet
+from plinth.corpus.protected.parameters import Holdout, Protected, ProtectedSet
 from plinth.corpus.sources.cuts import cutter
 from plinth.corpus.sources.record import SEEN_BEFORE
 from plinth.records import Step
@@ -103,8 +100,8 @@ def documents(parts: int) -> list[list[Doc]]:
 def test_deduplication_costs_no_more_per_part_where_there_are_more_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_merge, "MOST_RUNS", 4)
-    monkeypatch.setattr(run_merge, "FAN", 4)
+    monkeypatch.setattr(run_tree, "MOST_RUNS", 4)
+    monkeypatch.setattr(run_tree, "LEVEL_FAN", 4)
     monkeypatch.setattr(clusters, "GATHER_SLOTS", 2)
     monkeypatch.setattr(minhash, "PARTITION_ROWS", (8, 8))
     counts = []
@@ -145,8 +142,8 @@ LATER: dict[str, Any] = {
 def test_what_comes_after_near_duplicates_costs_no_more_per_part_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(run_merge, "MOST_RUNS", 4)
-    monkeypatch.setattr(run_merge, "FAN", 4)
+    monkeypatch.setattr(run_tree, "MOST_RUNS", 4)
+    monkeypatch.setattr(run_tree, "LEVEL_FAN", 4)
     monkeypatch.setattr(clusters, "GATHER_SLOTS", 2)
     counts, (run, params) = [], LATER[name]
     for times in TIMES:
@@ -164,8 +161,8 @@ def test_what_comes_after_near_duplicates_costs_no_more_per_part_either(
 def test_held_out_and_protected_text_cost_no_more_per_part_where_there_are_more_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_merge, "MOST_RUNS", 4)
-    monkeypatch.setattr(run_merge, "FAN", 4)
+    monkeypatch.setattr(run_tree, "MOST_RUNS", 4)
+    monkeypatch.setattr(run_tree, "LEVEL_FAN", 4)
     given = ProtectedSet(path="quiz.jsonl")
     counts = []
     for times in TIMES:
@@ -187,7 +184,7 @@ def test_held_out_and_protected_text_cost_no_more_per_part_where_there_are_more_
 def test_repeats_of_a_snapshot_cost_no_more_per_part_where_there_are_more_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_merge, "MOST_RUNS", 4)
+    monkeypatch.setattr(run_tree, "MOST_RUNS", 4)
     monkeypatch.setattr(clusters, "GATHER_SLOTS", 2)
     counts = []
     for times in TIMES:

@@ -15,8 +15,7 @@ import pytest
 
 from plinth.errors import LaunchError
 from plinth.launch import manifest
-from plinth.launch.base import Handle, JobStatus
-from plinth.launch.files import EXCLUDED
+from plinth.launch.base import EXCLUDED, Handle, JobStatus
 from plinth.launch.kubernetes import KubernetesLauncher
 from plinth.launch.parameters import Kubernetes, Launch, Queueing
 from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown

@@ -161,8 +161,8 @@ def test_job_is_found_whose_submitter_died_before_the_handle_was_written(
         ended = local.submit([sys.executable, "-c", ""], tmp_path, tmp_path / "job.log")
         wait_for(lambda: local.poll(ended) is JobStatus.GONE)
     code = (
-        "import os, sys; from pathlib import Path; from plinth.launch import files, local;"
-        "files.write_handle = lambda *_: os.kill(os.getpid(), 9);"
+        "import os, sys; from pathlib import Path; from plinth.launch import base, local;"
+        "base.write_handle = lambda *_: os.kill(os.getpid(), 9);"
         f"local.LocalLauncher().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log')"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])}

@@ -18,8 +18,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
-from plinth.launch.base import Handle, JobStatus
-from plinth.launch.files import EXCLUDED
+from plinth.launch.base import EXCLUDED, Handle, JobStatus
 from plinth.launch.parameters import Launch, Ray, Supervision
 from plinth.launch.ray_jobs import RayLauncher, base_name
 from plinth.storage.workspace import Workspace

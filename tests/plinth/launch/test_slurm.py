@@ -16,8 +16,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
-from plinth.launch.base import Handle, JobStatus
-from plinth.launch.files import EXCLUDED
+from plinth.launch.base import EXCLUDED, Handle, JobStatus
 from plinth.launch.parameters import Launch, Slurm, Supervision
 from plinth.launch.slurm import SCRIPT, SlurmLauncher, sbatch_script
 from plinth.storage.workspace import Workspace

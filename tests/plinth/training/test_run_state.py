@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.launch.base import Handle
-from plinth.launch.files import write_handle
+from plinth.launch.base import Handle, write_handle
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.run_state import SUBMITTING_S, RunState, run_state

@@ -15,10 +15,9 @@ from email.utils import parsedate_to_datetime
 
 from pydantic import Field
 
-from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.parameters import Source
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reader, Reject
 from plinth.corpus.sources.streams import Fault, lines, stretches
 from plinth.records import Frozen
 from plinth.storage.files import SourceFile, opened

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import LaunchError
-from plinth.launch.base import Handle, JobStatus, LauncherKind
-from plinth.launch.files import read_handle, submit_once, tail
+from plinth.launch.base import Handle, JobStatus, LauncherKind, StatusCache, read_handle, submit_once, tail
 from plinth.launch.parameters import Launch
-from plinth.launch.status_cache import StatusCache
 from plinth.storage.atomic import write_bytes
 from plinth_example.request import SCRIPT, Options, job_script, request, stem
 

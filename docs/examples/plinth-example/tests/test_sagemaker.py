@@ -16,9 +16,8 @@ from plinth_example.sagemaker import SageMaker
 from pydantic import ValidationError
 
 from plinth.errors import LaunchError, RecipeError
-from plinth.launch.base import Handle, JobStatus
+from plinth.launch.base import HANDLE, Handle, JobStatus
 from plinth.launch.choose import LAUNCHERS, choose
-from plinth.launch.files import HANDLE
 from plinth.launch.parameters import Launch
 
 OPTIONS: dict[str, Any] = {

@@ -53,7 +53,7 @@ def _funnel(ctx: Context) -> Mapping[str, Any]:
 
     The asset needs the mixture; an empty bucket prevents the mixture, and this account explains it.
     """
-    from plinth.corpus.funnel import funnel
+    from plinth.corpus import funnel
 
     if ctx.refs.ref("funnel") is not None:
         return ctx.refs.current("funnel").stats

@@ -25,11 +25,11 @@ def limits(
     settings: Settings, bucket: str, languages: tuple[str, ...], removed: float, documents: int, out: Path
 ) -> None:
     """Fit the limits of `fineweb2` by language from a bucket, as a list for `corpus.lists`."""
-    from plinth.corpus.annotate.rules import reference_limits
+    from plinth.corpus.annotate.rules import language_limits
     from plinth.storage.atomic import write_bytes
     from plinth_jobs.cli import output
 
-    made = reference_limits.fitted(settings.context(), bucket, languages, removed, documents)
+    made = language_limits.fitted(settings.context(), bucket, languages, removed, documents)
     lines = [one.model_dump_json() + "\n" for one in made]
     write_bytes(out, "".join(lines).encode())
     output.say(f"limits of {', '.join(one.label for one in made)} in {out}; name it in corpus.lists and in")

@@ -33,7 +33,7 @@ def near(settings: Settings, target: str, threshold: float, limit: int, as_json:
     corpus, dropped ones too. A match shows its similarity (exact where the text is stored, else estimated) and its
     verdict. Near duplicates below the similarity of the index may be missed.
     """
-    from plinth.corpus.dedup.near.query import fate, open_published
+    from plinth.corpus.dedup.near.index import fate, open_published
     from plinth_jobs.cli import output
 
     ctx = settings.context()

@@ -51,7 +51,7 @@ def try_(
     duplicate: only `plinth run` decides that.
     """
     from plinth.compute.threads import Threads, cores
-    from plinth.corpus.policy.whatif import whatif
+    from plinth.corpus.policy import whatif
     from plinth.recipe.overlay import load_tried
     from plinth_jobs.cli import output
     from plinth_jobs.recipes import FOLDER

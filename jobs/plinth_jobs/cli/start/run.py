@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from plinth.compute.context import TaskShare
 from plinth.compute.select_engine import ENGINES, Compute
-from plinth.compute.share import TaskShare
 from plinth.compute.threads import cores
 from plinth.text.plural import counted
 from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared

@@ -80,7 +80,7 @@ def submit(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 def manifest(settings: Settings, run: str) -> None:
     """Print the scheduler's input for RUN: a Slurm batch script, or Kubernetes manifests."""
-    from plinth.launch.preview import given
+    from plinth.launch.choose import given
     from plinth.training.job import command
     from plinth_jobs.cli import output
 

@@ -3,7 +3,6 @@
     base                the record that describes an annotator
     registry            all annotators by name
     stage               run an annotator over the parts of a bucket
-    column_counts       statistics of a sidecar's columns, for checks and plots
     language            language of a document and its paragraphs (fastText); damaged characters
     licence             a document's SPDX expression against the permitted list
     opt_out             opt-outs and a licence that the page or its server declares

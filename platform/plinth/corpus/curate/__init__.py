@@ -2,6 +2,5 @@
 
 verdicts   one decision and one reason per document, from the sidecars alone
 curate     curated text: the documents that verdicts let through, with their edits applied
-survivors  the survivors of clusters, for people who look at samples
 claims     the statistics that a release claims of its text, counted from the text's own sidecars
 """

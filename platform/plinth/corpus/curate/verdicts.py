@@ -10,7 +10,7 @@ every rule of the policy how often it fired and on how many documents nothing bu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from plinth.corpus.protected.protected import REASONS as protected_reasons
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.schemas import EDIT_TYPE
-from plinth.storage.parts import iter_aligned, write_batches
+from plinth.storage.parts import iter_aligned, iter_batches, read_row, write_batches
 from plinth.storage.store import Store
 
 VERSION = "2"
@@ -262,3 +262,35 @@ class _Count:
             for rule, n in sorted(self.counts["fired"].items())
         }
         return found
+
+
+#: Stages that remove all of a cluster but one.
+CLUSTERING = ("exact", "near", "semantic")
+
+
+def cluster_of(ctx: Context, stage: str, bucket: str, part: int, row: int) -> str | None:
+    """The cluster of a document in a stage's sidecar, in hexadecimal."""
+    sides = ctx.refs.current(ASSETS[stage]).named(f"{bucket}/part-")
+    found = read_row(ctx.store, sides[part], row, ["cluster"])["cluster"] if part < len(sides) else None
+    return found.hex() if found else None
+
+
+def survivors(ctx: Context, stage: str, clusters: Iterable[str | None]) -> Mapping[str, Mapping[str, str]]:
+    """Bucket, id and URI of the survivor of each cluster; reads the stage's sidecars once, and no text."""
+    wanted = sorted({bytes.fromhex(one) for one in clusters if one})
+    if not wanted:
+        return {}
+    found, asked = {}, pa.array(wanted, pa.binary(16))
+    sides = ctx.refs.current(ASSETS[stage])
+    for bucket in sorted({part.name.partition("/")[0] for part in sides.parts if "/part-" in part.name}):
+        documents = ctx.refs.current(f"{bucket}/documents").named("part-")
+        for side, part in zip(sides.named(f"{bucket}/part-"), documents, strict=False):
+            first = 0
+            for batch in iter_batches(ctx.store, side, ["cluster", "survivor"]) if side.rows == part.rows else ():
+                hit = pc.and_(pc.is_in(batch.column("cluster"), value_set=asked), batch.column("survivor"))
+                for at in pc.indices_nonzero(hit).to_pylist():
+                    name = read_row(ctx.store, part, first + at, ["id", "uri"])
+                    cluster = batch.column("cluster")[at].as_py().hex()
+                    found[cluster] = {"bucket": bucket, "id": name["id"].hex(), "uri": name["uri"]}
+                first += batch.num_rows
+    return found

@@ -19,7 +19,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
-from plinth.corpus.dedup.run_merge import keyed, narrow
+from plinth.corpus.dedup.run_tree import keyed, narrow
 from plinth.corpus.dedup.shuffle import U64, binary16, halves
 from plinth.records import Part, Step
 from plinth.storage.parts import write_batches

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, add_stats, run_items, sum_stats
-from plinth.corpus.dedup.span_parameters import Remainder
+from plinth.corpus.dedup.parameters import Remainder
 from plinth.records import Part, Step
 from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import read_table, write_table

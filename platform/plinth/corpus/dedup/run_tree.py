@@ -1,33 +1,117 @@
-"""A tree of runs: one leaf per part of documents, merged where there are more than a reader should open.
-
-Where branches begin and end follows from the leaves' digests, not from their positions, so a new snapshot leaves
-the branches of the old ones as they are: it adds leaves and merges their neighbours (a log-structured merge tree,
-O'Neil et al. 1996, with boundaries by content as in rsync). The rows of a reader do not depend on the
-shape of the tree.
-
-An address in a branch is (position of the slot in the branch) << 32 | row, so a run is independent of the other
-slots of the corpus and stays valid when they change.
+"""Many runs as few: a tree of runs with one leaf per part of documents, merged where there are more than a reader
+should open, so that no reduce task opens a file per part of the corpus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.corpus.dedup import document_numbers, run_merge, sorted_runs
+from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
-from plinth.corpus.dedup.run_merge import keyed
 from plinth.corpus.dedup.shuffle import END, ranges
 from plinth.records import Part, Step
 from plinth.storage.store import Store
+
+# Many runs to a bounded number, so that no reduce task opens a file per part of the corpus.
+#
+# A global step has as many runs as there are parts or ranges, and as many reduce tasks. If every task opened every run,
+# the opens would grow with the square of the corpus. Runs are merged, `FAN` at a time, until `MOST_RUNS` are left:
+# an open per run and level, and `MOST_RUNS` per reduce task.
+
+T = TypeVar("T")
+LEVEL_VERSION = "1"
+
+#: So many runs a reader opens at most; above that they merge, so many at a time.
+MOST_RUNS, LEVEL_FAN = 64, 32
+#: Rows that one merging task holds.
+MERGE_ROWS = 2_000_000
+
+
+def keyed(parts: Iterable[Part]) -> str:
+    """One digest for many parts, for tasks that depend on all: a key per task and part would grow with the square."""
+    return fingerprint.digest([part.blob.sha256 for part in parts])
+
+
+def narrow(ctx: Context, kind: str, columns: int, runs: Sequence[Part], label: str) -> tuple[Part, ...]:
+    """At most `MOST_RUNS` runs with the rows of all, each in order of its columns.
+
+    Args:
+        kind, columns: of the runs.
+        label: of the progress.
+    """
+    step = Step(name="dedup/narrow", version=LEVEL_VERSION, params={"kind": kind})
+
+    def merged(groups: Sequence[Sequence[Part]]) -> list[Part]:
+        items = [
+            Item(tuple(p.blob.sha256 for p in some), _LevelMerge(tuple(some), columns), sum(p.rows for p in some))
+            for some in groups
+        ]
+        return [made[0] for made in run_items(ctx, step, _merge_level, items, label=f"{label} merge")]
+
+    return tuple(levels(runs, merged))
+
+
+def levels(runs: Sequence[T], merged: Callable[[Sequence[Sequence[T]]], list[T]]) -> list[T]:
+    """Merge neighbours, level by level, until `MOST_RUNS` are left.
+
+    Args:
+        merged: one for each group of neighbours.
+    """
+    found = list(runs)
+    while len(found) > MOST_RUNS:
+        found = merged([found[at : at + LEVEL_FAN] for at in range(0, len(found), LEVEL_FAN)])
+    return found
+
+
+@dataclass(frozen=True)
+class _LevelMerge:
+    runs: tuple[Part, ...]
+    columns: int
+
+
+def _merge_level(store: Store, task: _LevelMerge) -> tuple[Part, ...]:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, part)) for part in task.runs]
+        merged = in_order(opened, MERGE_ROWS)
+        return (sorted_runs.write(store, "merged.run", opened[0].kind, merged, task.columns, opened[0].identity),)
+
+
+def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tuple[U64, ...]]:
+    """The rows of all runs in order of their columns, about so many at a time."""
+    for low, high in cuts(opened, rows):
+        slices = [one.slice(low, high) for one in opened]
+        table = [np.concatenate(column) for column in zip(*slices, strict=True)]
+        order = sorted_runs.in_order(*table)
+        yield tuple(column[order] for column in table)
+
+
+def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, int]]:
+    """Ranges of keys, half open, with about so many rows each, whatever keys there are; one key is never cut."""
+    firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.first for one in opened)]))
+    every = max(1, rows // sorted_runs.BLOCK_ROWS)
+    inner = np.unique(firsts[every::every]).tolist()
+    return [(low, high) for low, high in pairwise([0, *inner, sorted_runs.END]) if low < high]
+
+
+# A tree of runs: one leaf per part of documents, merged where there are more than a reader should open.
+#
+# Where branches begin and end follows from the leaves' digests, not from their positions, so a new snapshot leaves
+# the branches of the old ones as they are: it adds leaves and merges their neighbours (a log-structured merge tree,
+# O'Neil et al. 1996, with boundaries by content as in rsync). The rows of a reader do not depend on the
+# shape of the tree.
+#
+# An address in a branch is (position of the slot in the branch) << 32 | row, so a run is independent of the other
+# slots of the corpus and stays valid when they change.
 
 U64 = sorted_runs.U64
 VERSION = "1"
@@ -45,9 +129,9 @@ class Branch:
 
 
 def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[Branch]:
-    """At most `run_merge.MOST_RUNS` runs over all leaves (more only where leaves are beyond counting)."""
+    """At most `MOST_RUNS` runs over all leaves (more only where leaves are beyond counting)."""
     branches = [Branch(leaf, (number,)) for number, leaf in enumerate(leaves)]
-    while len(branches) > run_merge.MOST_RUNS:
+    while len(branches) > MOST_RUNS:
         groups = list(_groups(branches))
         merging = [group for group in groups if len(group) > 1]
         items = [
@@ -98,7 +182,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
         rows = sum(one.rows for one in opened)
 
         def chunks() -> Iterator[tuple[U64, ...]]:
-            for low, high in ranges(rows, run_merge.MERGE_ROWS):
+            for low, high in ranges(rows, MERGE_ROWS):
                 slices = [one.slice(low, high) for one in opened]
                 moved = [
                     (key, at + np.uint64(number << 32), *rest)

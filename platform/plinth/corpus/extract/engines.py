@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from html import unescape
+from typing import Any
 
-from plinth.corpus.extract.formulas import readable_formulas
-from plinth.corpus.extract.listings import plain_listings, with_listings, without_gutters
-from plinth.corpus.extract.lists import labels_in_place, with_lists
 from plinth.corpus.extract.page import Extract
+from plinth.corpus.extract.readable import labels_in_place, readable_formulas, with_lists
 
 #: Distributions that decide the text of each extractor; trafilatura falls back on jusText where it finds little.
 LIBRARIES = {"resiliparse": ("Resiliparse",), "trafilatura": ("trafilatura", "jusText", "lxml")}
@@ -63,3 +63,97 @@ def _trafilatura() -> Extract:
 def _spaces(text: str) -> str:
     """No-break spaces lay out a page; in running text they are spaces."""
     return text.replace("\xa0", " ")
+
+
+# Code listings to the letter: without the numbers of their lines, and past what Trafilatura does to them.
+#
+# Both engines take a column of line numbers for text. Trafilatura also drops blank lines, runs the cells of a table
+# together in one line, where highlighters like to put code, and does not see that `<br>` and `<div>` end a line.
+
+#: Classes under which highlighters write line numbers (Pygments, Rouge, SyntaxHighlighter).
+GUTTERS = ("linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number")
+#: One of these is in each of those.
+_MARKS = ("lineno", "gutter", "line-n")
+_SELECTOR = ", ".join(f".{name}" for name in GUTTERS)
+_XPATH = "|".join(f"//*[contains(concat(' ', normalize-space(@class), ' '), ' {name} ')]" for name in GUTTERS)
+_BLOCKS = ("div", "p", "li", "tr")
+_NUMBERS = re.compile(r"[\s\d]*")
+_UNSEEN = "//template | //*[@hidden]"
+
+
+def without_gutters(tree: Any, html: str) -> None:
+    """Take line numbers out of a tree of resiliparse."""
+    if "<pre" in html and _has_gutters(html) and tree.body is not None:
+        for element in tree.body.query_selector_all(_SELECTOR).values():
+            if _NUMBERS.fullmatch(element.text):
+                element.decompose()
+
+
+def plain_listings(tree: Any, html: str) -> list[str]:
+    """Make a tree of lxml one whose code Trafilatura can read; the text of each `pre`, in order."""
+    if "<template" in html or "hidden" in html:
+        for element in tree.xpath(_UNSEEN):
+            element.drop_tree()
+    if tree.find(".//pre") is None:
+        return []
+    if _has_gutters(html):
+        for element in tree.xpath(_XPATH):
+            if _NUMBERS.fullmatch(element.text_content()) and element.getparent() is not None:
+                element.drop_tree()
+    for table in list(tree.iter("table")):
+        _unwrap(table)
+    return [text for pre in list(tree.iter("pre")) if (text := _flat(pre).strip("\r\n"))]
+
+
+def _has_gutters(html: str) -> bool:
+    return any(mark in html for mark in _MARKS)
+
+
+def with_listings(text: str, listings: list[str]) -> str:
+    """Main content with every listing as it is in the page."""
+    at = 0
+    for listing in listings:
+        squeezed = "\n".join(line.rstrip() for line in listing.splitlines() if line.strip())
+        # Character references that the code is about are resolved once too often.
+        for written in (squeezed, unescape(squeezed)):
+            found = text.find(written, at)
+            if found >= 0:
+                text = text[:found] + listing + text[found + len(written) :]
+                at = found + len(listing)
+                break
+    return text
+
+
+def _unwrap(table: Any) -> None:
+    """A table with nothing but listings in it gives way to them."""
+    pres = table.findall(".//pre")
+    words = "".join("".join(pre.text_content() for pre in pres).split())
+    parent = table.getparent()
+    if words and parent is not None and words == "".join(table.text_content().split()):
+        for pre in pres:
+            pre.tail = None
+            table.addprevious(pre)
+        table.drop_tree()
+
+
+def _flat(pre: Any) -> str:
+    """The text of a `pre`, which becomes all that is in it: some highlighters begin with an empty element, and
+    Trafilatura drops the text that follows one. Elements in it that end a line become line ends."""
+    pieces: list[str] = []
+    todo = [(pre, False)]  # elements, and whether their inside is written
+    while todo:
+        element, written = todo.pop()
+        if element is not pre and element.tag in _BLOCKS and pieces and not pieces[-1].endswith("\n"):
+            pieces.append("\n")
+        if written:
+            pieces += [element.tail] if element is not pre and element.tail else []
+            continue
+        if isinstance(element.tag, str):  # a comment is none
+            pieces += ["\n"] if element.tag == "br" else [element.text] if element.text else []
+        todo.append((element, True))
+        todo += [(child, False) for child in reversed(element)]
+    text = "".join(pieces)
+    for child in list(pre):
+        pre.remove(child)
+    pre.text = text
+    return text

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from html import unescape
 from urllib.parse import urljoin
 
-from plinth.corpus.extract.dates import iso_date
 from plinth.corpus.extract.page import FACT_CHARACTERS
 from plinth.corpus.sources.signals import DIRECTIVES, REL_LICENSE, TDM_POLICY, directives, one_of
+from plinth.corpus.sources.times import iso_date
 
 HEAD_CHARACTERS = 1 << 18
 #: Names of `meta` that state when a page was published, the surest first (Open Graph, schema.org, Dublin Core,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compute.torch_threads import torch_threads
+from plinth.compute.threads import torch_threads
 from plinth.errors import IntegrityError, MissingError
 
 #: Endings of files that are opened; others are as if they were not there.

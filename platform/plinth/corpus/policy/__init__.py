@@ -2,12 +2,10 @@
 
     parameters       the frozen models of rules, edits and policies
     expressions      the language of rules: read and checked once
-    evaluator        a checked expression over columns -> one boolean per row
-    compiled_policy  a policy ready to be evaluated: which rules fire, which columns they read
+    compiled_policy  a policy ready to be evaluated, and the values that a rule read of one document
     rights           the licence gate before the rules: licences and terms, from the documents' own columns
     rule_kernels     documents by rule: first, alone, all
     policy           the stage: verdicts, reasons and edits of every document
-    explanation      the values that a rule read of one document
     profiles/        published filter rules
     whatif/          the effect of another policy, from stored columns
 

@@ -16,13 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.corpus.annotate.registry import annotator
-from plinth.corpus.policy.evaluator import shared_comparisons
-from plinth.corpus.policy.expressions import Expression, StatedRule, parse
+from plinth.compute.context import Context
+from plinth.corpus.annotate.registry import ANNOTATORS, annotator
+from plinth.corpus.policy.expressions import Expression, StatedRule, parse, shared_comparisons
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.rights import GATE_REASONS, Rights
 from plinth.errors import RecipeError
+from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
+from plinth.storage.parts import read_row
+from plinth.storage.store import Store
 
 DOCUMENTS = "documents"
 #: Document columns that a policy may read; never text.
@@ -149,4 +152,23 @@ def by_sidecar(columns: frozenset[str] | set[str]) -> dict[str, list[str]]:
     for name in sorted(columns):
         sidecar, _, column = name.partition(".")
         found.setdefault(sidecar, []).append(column)
+    return found
+
+
+def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, Manifest]:
+    """Sidecars of annotators that belong to these documents, by annotator."""
+    named = ((ref.asset.removeprefix(f"{bucket}/"), ref.digest) for ref in ctx.refs.all(bucket))
+    found = {annotator: ctx.refs.load(digest) for annotator, digest in named if annotator in ANNOTATORS}
+    return {one: made for one, made in found.items() if made.inputs.get(f"{bucket}/documents") == documents.digest}
+
+
+def rule_values(
+    store: Store, rule: StatedRule, documents: Manifest, annotations: Mapping[str, Manifest], part: int, row: int
+) -> dict[str, Any]:
+    """The values of the columns that a rule reads, of one row of a part."""
+    found: dict[str, Any] = {}
+    for sidecar, columns in by_sidecar(rule.columns).items():
+        made = documents if sidecar == DOCUMENTS else annotations[sidecar]
+        values = read_row(store, made.named("part-")[part], row, columns)
+        found |= {f"{sidecar}.{column}": values[column] for column in columns}
     return found

@@ -51,7 +51,7 @@ class Policy(Frozen):
     @model_validator(mode="after")
     def _resolved(self) -> Policy:
         """Rules and edits with those of the profiles: who reads a policy needs to know of no profile."""
-        from plinth.corpus.policy.profiles.resolve import resolved
+        from plinth.corpus.policy.profiles.registry import resolved
 
         if self.profiles:
             own = tuple((rule.reason, rule.drop) for rule in self.rules)

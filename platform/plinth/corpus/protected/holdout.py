@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
-from plinth.corpus.dedup.run_merge import levels
-from plinth.corpus.protected.heldout_parameters import Holdout
+from plinth.corpus.dedup.run_tree import levels
+from plinth.corpus.protected.parameters import Holdout
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import StageError
 from plinth.records import Manifest, Part, Step

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.corpus.dedup.run_merge import levels
+from plinth.corpus.dedup.run_tree import levels
 from plinth.records import Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store

@@ -18,12 +18,11 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.corpus.models import lexicon
 from plinth.corpus.models.examples import read_labelled
-from plinth.corpus.slices import rates, reviewed_documents
+from plinth.corpus.slices import rates, review_labels
 from plinth.corpus.slices.generate import Labelled, Term, invented
-from plinth.corpus.slices.measured_gates import MEASURED_GATES
+from plinth.corpus.slices.measured_gates import MEASURED_GATES, GateRule
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.review_labels import Review
-from plinth.corpus.slices.rule import GateRule
 from plinth.errors import MissingError, SourceError
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA
@@ -75,7 +74,7 @@ def run(
     """`slices/{gate}`.
 
     Args:
-        rule: what the gate removes (`rule.rule_of`).
+        rule: what the gate removes (`measured_gates.rule_of`).
         annotate: parameters of the annotators that the rule reads.
         resources: models and lists that these need, and the labelled lists, by key.
         documents: of the buckets, for those that reviewers labelled.
@@ -96,7 +95,7 @@ def run(
     if missing:
         raise MissingError(f"slices/{gate_name} needs {', '.join(missing)}", found=", ".join(resources) or "nothing")
     counted = tuple(review for review in reviews if params.reviews and review.reason in rule.reasons)
-    rows = reviewed_documents.rows(ctx, gate_name, counted, documents)
+    rows = review_labels.rows(ctx, gate_name, counted, documents)
     task = _Task(
         gate=gate_name,
         params=params,
@@ -235,7 +234,7 @@ def _labelled(
     for key, part in task.lists:
         where = f"{key}, {part.name}"
         yield f"list/{key.removeprefix('lists/')}", _listed(store.open_path(part.blob).read_bytes(), where)
-    yield "review", reviewed_documents.labelled(store, task.reviewed, task.reviews)
+    yield "review", review_labels.labelled(store, task.reviewed, task.reviews)
 
 
 def _terms(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
@@ -261,3 +260,36 @@ def _listed(data: bytes, where: str) -> list[Labelled]:
         name = str(row.get("slice", "unnamed"))
         out.append(Labelled(row["text"], row["label"] == BAD, name, str(row.get("made_as", row["label"]))))
     return out
+
+
+#: Share of the texts that both may have: short ones occur in any two sets.
+MAX_SHARED = 0.01
+
+
+def require_apart(store: Store, shown: Mapping[str, Manifest], learnt: Mapping[str, Manifest], gate: str) -> None:
+    """Refuse sets that hold what a model learns from.
+
+    Args:
+        shown: labelled sets that measure the gate, by asset key.
+        learnt: those that its models learn from.
+
+    Raises:
+        SourceError: more than `MAX_SHARED` of a set's texts; or a set cannot be read.
+    """
+    known = {digest for key, made in learnt.items() for digest in _texts(store, key, made)}
+    for key, made in shown.items() if known else ():
+        texts = list(_texts(store, key, made))
+        shared = sum(text in known for text in texts)
+        if shared > MAX_SHARED * len(texts):
+            raise SourceError(
+                f"slices/{gate} may not be measured on {key}",
+                found=f"{shared:,} of its {len(texts):,} texts are in {', '.join(learnt)}, which the model learns from",
+                expected=f"other text: at most {MAX_SHARED:.0%} the same",
+                remedy="cut one set in two, and name one half in corpus.models, the other in corpus.slices",
+            )
+
+
+def _texts(store: Store, key: str, made: Manifest) -> Iterator[bytes]:
+    for part in made.parts:
+        for row in read_labelled(store.open_path(part.blob).read_bytes(), f"{key}, {part.name}"):
+            yield hashlib.sha256(" ".join(row["text"].split()).encode("utf-8", "surrogatepass")).digest()[:16]

@@ -20,8 +20,7 @@ import pyarrow as pa
 from plinth.corpus.illegal.lists import keyword
 from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, parsed
-from plinth.corpus.slices.generate import SLICES, Labelled, Term, good, invented
-from plinth.corpus.slices.vocabulary import REPORTED
+from plinth.corpus.slices.generate import REPORTED, SLICES, Labelled, Term, good, invented
 from plinth_text.similarity.simhash import simhashes
 
 #: Documents of the bank in every slice, and how long they are.

@@ -17,10 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.corpus.curate.survivors import CLUSTERING, cluster_of, survivors
-from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
-from plinth.corpus.policy.compiled_policy import compile_policy
-from plinth.corpus.policy.explanation import annotations_of, rule_values
+from plinth.corpus.curate.verdicts import CLUSTERING, PROTECTED, STAGE_OF, cluster_of, survivors
+from plinth.corpus.policy.compiled_policy import annotations_of, compile_policy, rule_values
 from plinth.corpus.policy.policy import published
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices.rates import wilson

@@ -1,18 +1,17 @@
 """Where documents come from: files of eight formats, read once, in bounded memory.
 
     parameters  sources, buckets, terms; settings of the documents stage
-    record      RawRecord and Reject: the results of every reader
+    record      the record that describes a reader; its results: a raw record, or a reject with its reason
     inventory   the files of a bucket by name and digest; how they are grouped into parts
     cuts        where large files are cut into pieces that are read separately
     licences    the licence of a file whose source says `per-document`
-    origin      the source of a stored document
-    times       times as archives and data sets write them
+    times       times and dates as archives, data sets and pages write them
     streams     plain bytes and lines out of compressed files, with damage named
-    codings     HTTP bodies: chunks and compression undone
+    codings     HTTP bodies as archives keep them: codings undone, character sets of headers, media types by the first
+                bytes
     charsets    bytes as text, in the character set that a browser would find
     signals     opt-outs and licences that pages and servers declare
     media_types media types by the first bytes, where a declaration is missing or wrong
-    base        the record that describes a reader, of this package or of an installed one
     readers     the reader of each `kind`: those here, and those of installed packages
     warc        WARC and WET, compressed or not: one record per captured page
     jsonl       JSON lines: one record per line

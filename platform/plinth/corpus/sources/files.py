@@ -5,11 +5,10 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator
 
-from plinth.corpus.sources.base import Reader
+from plinth.corpus.sources.codings import HEAD_BYTES, has_nul, signature
 from plinth.corpus.sources.inventory import record_licence
-from plinth.corpus.sources.media_types import HEAD_BYTES, has_nul, signature
 from plinth.corpus.sources.parameters import Source
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reader, Reject
 from plinth.corpus.sources.streams import COMPRESSED, read_all, stretches, with_compression
 from plinth.storage.files import SourceFile, opened
 

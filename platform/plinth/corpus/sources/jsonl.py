@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.fields import Fields, kind_of
 from plinth.corpus.sources.parameters import Source
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reader, Reject
 from plinth.corpus.sources.streams import Fault, TextLine, lines, stretches, with_compression
 from plinth.storage.files import SourceFile, opened
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -171,3 +171,9 @@ def _is_expression(licence: str) -> bool:
         else:
             wanted = not wanted
     return not wanted and not depth
+
+
+def source_of(sources: Sequence[Mapping[str, Any]], domain: str | None, snapshot: str) -> int | None:
+    """The index of the only source with this domain and snapshot, or None where several fit or none does."""
+    fitting = [i for i, one in enumerate(sources) if (one.get("domain"), one.get("snapshot")) == (domain, snapshot)]
+    return fitting[0] if len(fitting) == 1 else None

@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.cuts import row_group_start
 from plinth.corpus.sources.fields import Fields
 from plinth.corpus.sources.parameters import Source
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reader, Reject
 from plinth.errors import SourceError
 from plinth.storage.files import CHUNK_BYTES, SourceFile, opened
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.parameters import Source
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reader, Reject
 from plinth.extensions import Catalogue
 from plinth.storage.files import SourceFile
 

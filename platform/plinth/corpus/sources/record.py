@@ -1,54 +1,58 @@
-"""The results of every reader: a raw record, or a reject with its reason.
-
-Damage: what should be a document and cannot be one. It counts against `max_reject_rate`, and so does any reason of an
-installed reader that is not among the exclusions.
-
-reason             what was found
-------             --------------
-broken_gzip        compressed bytes that do not decompress
-truncated_gzip     a gzip member cut short (records before the cut are kept)
-truncated_zstd     a Zstandard frame cut short or damaged
-broken_bzip2       a bzip2 stream cut short or damaged
-broken_xz          an xz stream cut short or damaged
-broken_record      a WARC record or JSON line that does not parse, or is shorter than it says
-broken_parquet     a Parquet file or row group that cannot be read
-segmented_record   a WARC record split over several, which is not put together again
-too_large          more bytes than `extraction.max_bytes`
-invalid_utf8       text that is not UTF-8 (captured pages and texts are decoded as in a browser: `charsets`)
-nul_bytes          NUL in what should be text
-missing_field      a JSON line or row that lacks its text's field, a capture without address
-extract_failed     the parser failed or died on the page
-extract_timeout    the parser ran longer than `extraction.seconds_per_page`
-
-Exclusions: what is whole and no document.
-
-reason             what was found
-------             --------------
-http_status        a captured response other than 200: a redirect, an error page
-revisit            a capture whose content is that of an earlier one, which the archive does not repeat
-robots_txt         `/robots.txt` of a site
-not_page           a record of the crawler's own: requests, metadata, DNS answers, its log, its settings
-not_html           a captured image, style, script or feed: neither HTML nor plain text
-binary             a file of a text or source tree that is an image, an archive, a program
-attributes         a line of Dolma's attributes: scores about a document, without its text
-empty              no text, or none left after extraction and normalisation
-symlink            a symbolic link that leads out of its source, to a folder, or to a file that is read anyway
-special_file       a pipe, socket or device in a source
-private_file       a key, a credential or a file of Plinth's own, or a hard link to one (`storage.off_limits`)
-illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); the reject holds no text
-encrypted          a PDF that opens only with a password
-takedown           an entry of the exclusion list takes it (`plinth.corpus.exclusions`)
-seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
-"""
+"""The record that describes a reader, and the results of every reader: a raw record, or a reject with its reason."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from plinth.storage.files import PRIVATE_FILE, SPECIAL_FILE, SYMLINK
+from plinth.corpus.sources.parameters import Source
+from plinth.extensions import NoParams
+from plinth.records import Frozen
+from plinth.storage.files import PRIVATE_FILE, SPECIAL_FILE, SYMLINK, SourceFile
+
+# The results of every reader: a raw record, or a reject with its reason.
+#
+# Damage: what should be a document and cannot be one. It counts against `max_reject_rate`, and so does any reason of an
+# installed reader that is not among the exclusions.
+#
+# reason             what was found
+# ------             --------------
+# broken_gzip        compressed bytes that do not decompress
+# truncated_gzip     a gzip member cut short (records before the cut are kept)
+# truncated_zstd     a Zstandard frame cut short or damaged
+# broken_bzip2       a bzip2 stream cut short or damaged
+# broken_xz          an xz stream cut short or damaged
+# broken_record      a WARC record or JSON line that does not parse, or is shorter than it says
+# broken_parquet     a Parquet file or row group that cannot be read
+# segmented_record   a WARC record split over several, which is not put together again
+# too_large          more bytes than `extraction.max_bytes`
+# invalid_utf8       text that is not UTF-8 (captured pages and texts are decoded as in a browser: `charsets`)
+# nul_bytes          NUL in what should be text
+# missing_field      a JSON line or row that lacks its text's field, a capture without address
+# extract_failed     the parser failed or died on the page
+# extract_timeout    the parser ran longer than `extraction.seconds_per_page`
+#
+# Exclusions: what is whole and no document.
+#
+# reason             what was found
+# ------             --------------
+# http_status        a captured response other than 200: a redirect, an error page
+# revisit            a capture whose content is that of an earlier one, which the archive does not repeat
+# robots_txt         `/robots.txt` of a site
+# not_page           a record of the crawler's own: requests, metadata, DNS answers, its log, its settings
+# not_html           a captured image, style, script or feed: neither HTML nor plain text
+# binary             a file of a text or source tree that is an image, an archive, a program
+# attributes         a line of Dolma's attributes: scores about a document, without its text
+# empty              no text, or none left after extraction and normalisation
+# symlink            a symbolic link that leads out of its source, to a folder, or to a file that is read anyway
+# special_file       a pipe, socket or device in a source
+# private_file       a key, a credential or a file of Plinth's own, or a hard link to one (`storage.off_limits`)
+# illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); the reject holds no text
+# encrypted          a PDF that opens only with a password
+# takedown           an entry of the exclusion list takes it (`plinth.corpus.exclusions`)
+# seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
 
 DETAIL_CHARACTERS = 300
 QUARANTINED = "illegal_content"
@@ -137,3 +141,28 @@ def refuse(record: RawRecord, reason: str, detail: str) -> Reject:
 def damage(rejects: Mapping[str, int]) -> int:
     """Rejects that are damage, out of counts by reason."""
     return sum(count for reason, count in rejects.items() if reason not in EXCLUSIONS)
+
+
+#: `(file, source, licence, max_bytes) -> records and rejects`, as `readers.read` describes it.
+Read = Callable[[SourceFile, Source, str, int], Iterator[RawRecord | Reject]]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Records and rejects out of the files of one format.
+
+    Args:
+        name: `kind` of a source in the recipe.
+        description: one sentence.
+        read: a generator over one file; damage is a counted reject, never an exception.
+        suffixes: file name endings to read where the source names none; empty means all.
+        licensed_by_file: `per-document` licences come from LICENCES.json, not from the records.
+        params: frozen model of `options` of the source. `read` finds them raw in `source.options`.
+    """
+
+    name: str
+    description: str
+    read: Read
+    suffixes: tuple[str, ...] = ()
+    licensed_by_file: bool = False
+    params: type[Frozen] = NoParams

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.jsonl import READER as JSONL
+from plinth.corpus.sources.record import Reader
 from plinth.records import Frozen
 
 #: `kind` of the source.

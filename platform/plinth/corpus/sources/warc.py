@@ -12,13 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.charsets import decode
-from plinth.corpus.sources.codings import charset, decoded
+from plinth.corpus.sources.codings import HTML, TEXT, UNKNOWN, XML, charset, decoded, page_type
 from plinth.corpus.sources.inventory import record_licence
-from plinth.corpus.sources.media_types import HTML, TEXT, UNKNOWN, XML, page_type
 from plinth.corpus.sources.parameters import Source
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reader, Reject
 from plinth.corpus.sources.signals import of_headers
 from plinth.corpus.sources.streams import READ_BYTES, PlainStream, stretches, with_compression
 from plinth.corpus.sources.times import read_time

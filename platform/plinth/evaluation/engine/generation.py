@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from plinth.compute.torch_threads import torch_threads
+from plinth.compute.threads import torch_threads
 from plinth.evaluation.engine.records import Generated, Prompt, Sampling
 from plinth.model.decoder import Decoder
 from plinth.model.generation import generate

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from plinth.compute.torch_threads import torch_threads
+from plinth.compute.threads import torch_threads
 from plinth.model.decoder import Decoder
 from plinth.model.generation import generate
 

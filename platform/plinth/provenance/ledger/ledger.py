@@ -22,7 +22,7 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.canaries.parameters import BUCKET
 from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
 from plinth.corpus.sidecars import Slot, slots
-from plinth.corpus.sources.origin import source_of
+from plinth.corpus.sources.parameters import source_of
 from plinth.provenance.ledger.columns import BASE, REJECTS, chosen, converted, hexadecimal, schema_of
 from plinth.provenance.ledger.placement import TokenPlaces, Tokens, tokens_of
 from plinth.provenance.ledger.planted import PlantedTask, write_planted

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.sidecars import slots
-from plinth.corpus.sources.origin import source_of
+from plinth.corpus.sources.parameters import source_of
 from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches

@@ -21,7 +21,7 @@ import torch
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import Item, manifest, renamed, run_items
-from plinth.compute.torch_threads import torch_threads
+from plinth.compute.threads import torch_threads
 from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
 from plinth.model.distillation import top_tokens

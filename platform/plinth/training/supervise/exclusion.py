@@ -8,7 +8,7 @@ file, once a machine is mended. The events `node_excluded` of the timeline say w
 
 from __future__ import annotations
 
-from plinth.launch.files import EXCLUDED, excluded_hosts
+from plinth.launch.base import EXCLUDED, excluded_hosts
 from plinth.launch.parameters import Launch
 from plinth.storage.atomic import write_bytes
 from plinth.training.directory import RunDirectory

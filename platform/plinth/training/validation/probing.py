@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from plinth.compute.torch_threads import torch_threads
+from plinth.compute.threads import torch_threads
 from plinth.errors import TrainingError
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine

@@ -12,7 +12,7 @@ from plinth.corpus import annotate, models
 from plinth.corpus.annotate import fasttext, language
 from plinth.corpus.annotate.registry import ANNOTATORS, annotator, parameters
 from plinth.corpus.lists import lists
-from plinth.corpus.policy.explanation import annotations_of
+from plinth.corpus.policy.compiled_policy import annotations_of
 from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table

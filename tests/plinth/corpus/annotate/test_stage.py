@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus import annotate
-from plinth.corpus.annotate import column_counts, registry, stage
+from plinth.corpus.annotate import registry, stage
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.errors import MissingError, RecipeError, StageError
@@ -186,10 +186,10 @@ def test_an_annotator_that_breaks_its_contract_stops_the_stage(
 
 
 def test_rare_labels_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_counts, "MAX_LABELS", 2)
+    monkeypatch.setattr(stage, "MAX_LABELS", 2)
     labels: dict[str, dict[str, int]] = {}
-    column_counts._merge_labels(labels, "label", {"en": 3, "de": 2, "fr": 1})
-    column_counts._merge_labels(labels, "label", {"en": 1, "sv": 4})
+    stage._merge_labels(labels, "label", {"en": 3, "de": 2, "fr": 1})
+    stage._merge_labels(labels, "label", {"en": 1, "sv": 4})
     assert labels == {"label": {"de": 2, "en": 4, "other": 5}}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.protected.heldout_parameters import Holdout
+from plinth.corpus.protected.parameters import Holdout
 from plinth.errors import StageError
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table

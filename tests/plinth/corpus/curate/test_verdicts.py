@@ -8,13 +8,13 @@ import pytest
 
 from plinth.corpus.curate import curate, verdicts
 from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.dedup.lines import lines
+from plinth.corpus.dedup import lines
+from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
 from plinth.corpus.protected import contamination, holdout
-from plinth.corpus.protected.heldout_parameters import Holdout
 from plinth.corpus.protected.holdout import rank
+from plinth.corpus.protected.parameters import Holdout
 from plinth.errors import IntegrityError
 from plinth.storage.parts import read_table
 from tests.rights import MIT

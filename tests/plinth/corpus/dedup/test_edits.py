@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
 from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.dedup import edits
-from plinth.corpus.dedup.lines import lines
+from plinth.corpus.dedup import edits, lines
+from plinth.corpus.dedup.parameters import LineParameters, Remainder, Semantic, Substring
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import LineParameters, Remainder, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from plinth.compute.context import Context
-from plinth.corpus.dedup.lines import lines
+from plinth.corpus.dedup import lines
+from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
 from plinth.records import Manifest
 from plinth.storage.store import Store

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.dedup.near import minhash, payloads, verify
+from plinth.corpus.dedup.near import minhash, payloads
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
 from plinth.storage.state import StepCache
@@ -112,7 +112,7 @@ def test_a_killed_run_goes_on_where_it_was(tiny: Any, monkeypatch: Any) -> None:
     corpus.through_exact()
     signed = {b: minhash.signatures(tiny.ctx, b, corpus.dedup.minhash, one) for b, one in corpus.documents.items()}
     arguments = (tiny.ctx, corpus.dedup, corpus.documents, signed, corpus.exact)
-    original = verify._link
+    original = minhash._link
     ran: list[int] = []
 
     def dies(store: Any, task: Any) -> Any:
@@ -121,7 +121,7 @@ def test_a_killed_run_goes_on_where_it_was(tiny: Any, monkeypatch: Any) -> None:
             raise KeyboardInterrupt
         return original(store, task)
 
-    monkeypatch.setattr(verify, "_link", dies)
+    monkeypatch.setattr(minhash, "_link", dies)
     with pytest.raises(KeyboardInterrupt):
         minhash.run(*arguments, partition_rows=1)
     finished = ran[0]

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.corpus.documents.boundaries import mend
-from plinth.corpus.documents.normalize import normalize
+from plinth.corpus.documents.normalize import mend, normalize
 from plinth.corpus.sources.parameters import Normalisation, Source
 
 PLAIN = Normalisation()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.corpus.exclusions.addresses import address, domain, domains_of, licences_of
-from plinth.corpus.exclusions.entries import normal
+from plinth.corpus.exclusions.exclusion_list import normal
 from plinth.errors import RequestError
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plinth.compute.item_stream import SPARES
+from plinth.compute.worker import SPARES
 from plinth.corpus.extract import engines
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import ExtractionFailure, Page, Text

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.corpus.extract.engines import engine
-from plinth.corpus.extract.formulas import readable_formulas
+from plinth.corpus.extract.readable import readable_formulas
 
 ENGINES = ("resiliparse", "trafilatura")
 FILLER = "<p>This paragraph says enough to be kept as the main content of the page, and so does the one after it.</p>"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.corpus.documents.boundaries import mend
+from plinth.corpus.documents.normalize import mend
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import Answer, ExtractionFailure, Page, Text, page_bytes, page_of
 from plinth.corpus.sources.parameters import Extraction

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from plinth.compute.stage import manifest
-from plinth.corpus.funnel import funnel
-from plinth.corpus.protected.heldout_parameters import Holdout
+from plinth.corpus import funnel
+from plinth.corpus.protected.parameters import Holdout
 from plinth.records import Manifest, Step
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.policy import evaluator
+from plinth.corpus.policy import expressions
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import EditRule, Policy, Rule
 from plinth.errors import RecipeError
@@ -34,13 +34,13 @@ def test_a_comparison_of_several_rules_is_made_once(monkeypatch: pytest.MonkeyPa
     columns = {"language.label": pa.array(["en", "fr", None, "de"]), "pii.total": pa.array([2, 2, 0, None], pa.int32())}
     together = compile_policy(Policy(rules=rules), ANNOTATORS)
     alone = [compile_policy(Policy(rules=(rule,)), ANNOTATORS).fires(columns, 4)[0].tolist() for rule in rules]
-    made, comparison = list[str](), evaluator._comparison
+    made, comparison = list[str](), expressions._comparison
 
     def counted(node: ast.Compare, *given: Any) -> Any:
         made.append(ast.unparse(node))
         return comparison(node, *given)
 
-    monkeypatch.setattr(evaluator, "_comparison", counted)
+    monkeypatch.setattr(expressions, "_comparison", counted)
     assert together.fires(columns, 4).tolist() == alone
     assert sorted(made) == ["language.label in ['en', 'de']", "pii.total == 0", "pii.total > 1"]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.corpus.policy import evaluator
+from plinth.corpus.policy import expressions
 from plinth.corpus.policy.expressions import parse
 
 SCHEMA = {"a.i": pa.int32(), "a.l": pa.int64(), "a.f": pa.float32(), "a.d": pa.float64(), "b.ok": pa.bool_()}
@@ -58,7 +58,7 @@ def test_every_comparison_is_arrows(sign: str, start: int) -> None:
 def test_a_column_of_numbers_beside_a_number_is_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly all rules are such a comparison, and numpy is four times as fast."""
     rule = parse("a.i < 50", SCHEMA, "rule")
-    monkeypatch.setitem(evaluator.COMPARISONS, ast.Lt, (None, np.less))
+    monkeypatch.setitem(expressions.COMPARISONS, ast.Lt, (None, np.less))
     assert rule.evaluate(COLUMNS, 5).tolist() == [True, True, False, True, False]
 
 

@@ -15,11 +15,10 @@ from plinth.corpus import annotate
 from plinth.corpus.annotate.licence import SCHEMA
 from plinth.corpus.curate import curate
 from plinth.corpus.policy import policy
-from plinth.corpus.policy.compiled_policy import compile_policy
-from plinth.corpus.policy.explanation import rule_values
+from plinth.corpus.policy.compiled_policy import compile_policy, rule_values
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.policy.rights import Rights
-from plinth.corpus.policy.whatif.count import rules_of
+from plinth.corpus.policy.whatif import rules_of
 from plinth.errors import StageError
 from plinth.records import Manifest, Step
 from plinth.schemas import DOCUMENT_SCHEMA

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
-from plinth.corpus.dedup import run_merge
+from plinth.corpus.dedup import run_tree
 from plinth.corpus.protected import item_table, protected, protected_index, sets, tallies
 from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.records import Manifest
@@ -184,8 +184,8 @@ def test_parts_workers_and_merges_do_not_show(tiny: Any, tmp_path: Path, monkeyp
     docs = [doc for i, item in enumerate(items) for doc in copies(tiny, item, 4 + 3 * i, seed=i)]
     found = []
     for parts, workers, runs in ((1, 1, 64), (9, 2, 2)):
-        monkeypatch.setattr(run_merge, "MOST_RUNS", runs)
-        monkeypatch.setattr(run_merge, "FAN", 2)
+        monkeypatch.setattr(run_tree, "MOST_RUNS", runs)
+        monkeypatch.setattr(run_tree, "LEVEL_FAN", 2)
         with LocalEngine(workers) as engine:
             tiny.ctx = Context(Workspace(tmp_path / f"{parts}-{workers}-{runs}").ensure(), engine)
             corpus, made = compare(tiny, docs, {"quiz": items}, parts=parts)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from plinth.corpus.dedup.parameters import Dedup, MinHash
-from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
+from plinth.corpus.protected.contamination import cuts
 from plinth.corpus.protected.holdout import rank
-from plinth.corpus.protected.match_cuts import cuts
+from plinth.corpus.protected.parameters import Contamination, Holdout
 from plinth.storage.parts import read_table
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from plinth.corpus.dedup.parameters import Dedup
-from plinth.corpus.protected.heldout_parameters import Holdout
 from plinth.corpus.protected.holdout import RESERVED, below, rank
+from plinth.corpus.protected.parameters import Holdout
 from plinth.errors import StageError
 from plinth.storage.parts import read_table
 

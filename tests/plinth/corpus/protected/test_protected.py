@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
+from plinth.corpus import funnel
 from plinth.corpus.curate import verdicts
-from plinth.corpus.funnel import funnel
 from plinth.corpus.protected import contamination, item_table, protected, protected_index, sets
-from plinth.corpus.protected.match import find
+from plinth.corpus.protected.comparison import find
 from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.errors import SourceError
 from plinth.records import Manifest

@@ -8,9 +8,8 @@ import pytest
 from plinth.corpus import annotate
 from plinth.corpus.lists import lists
 from plinth.corpus.slices import evaluate, generate, illegal
-from plinth.corpus.slices.measured_gates import measured_gate
+from plinth.corpus.slices.measured_gates import measured_gate, rule_of
 from plinth.corpus.slices.parameters import GateSlices
-from plinth.corpus.slices.rule import rule_of
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 

@@ -15,10 +15,9 @@ from plinth.corpus.lists import lists
 from plinth.corpus.models.generated_sets import line, marked_rows
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.slices import evaluate, generate, removal_rates
-from plinth.corpus.slices.learned_rules import LearnedRule, learned_rules, trusted
-from plinth.corpus.slices.measured_gates import measured_gate
+from plinth.corpus.slices.measured_gates import measured_gate, rule_of
 from plinth.corpus.slices.parameters import GateSlices
-from plinth.corpus.slices.rule import rule_of
+from plinth.corpus.slices.removal_rates import LearnedRule, learned_rules, trusted
 from plinth.errors import RemovalRateError
 from plinth.records import Manifest, Step
 from plinth.storage.parts import write_table

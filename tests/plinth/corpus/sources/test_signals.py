@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.annotate.opt_out import ANNOTATOR
-from plinth.corpus.extract.extractor import Extractor
+from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.extract.page_metadata import page_facts
-from plinth.corpus.extract.records import extracted
 from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord
 from plinth.corpus.sources.signals import directives, spdx

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from plinth.compute import costs
-from plinth.compute.context import Context
+from plinth.compute.context import Context, TaskShare
 from plinth.compute.costs import AssetCost, StepCost
-from plinth.compute.share import TaskShare
 from plinth.compute.stage import manifest
 from plinth.errors import BudgetError
 from plinth.operation.planning.prices import CorpusPrices

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from plinth.launch.files import EXCLUDED, excluded_hosts
+from plinth.launch.base import EXCLUDED, excluded_hosts
 from plinth.launch.parameters import HostChecks, Kubernetes, Launch, Ray, Slurm, Supervision
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig

@@ -5,9 +5,8 @@
     characters         shares of characters by class, lengths of lines
     fineweb            FineWeb's line rules
     fineweb2           FineWeb-2's rules in any language but English, over the limits of that language
-    language_limits    those limits and stop words: FineWeb-2's, and yours
-    limits_fit         limits fitted from text that is trusted as good
-    reference_limits   those of a bucket, by language
+    language_limits    limits and stop words by language: published, listed, or fitted from the documents of a
+                       reference
     gopher_quality     Gopher's quality rules
     gopher_repetition  Gopher's repetition rules
     gopher_dolma       Gopher's rules as Dolma counts them

@@ -1,22 +1,37 @@
-"""Limits and stop words by language: FineWeb-2's as published, and those that a list of yours has.
-
-`language_limits.jsonl` has the values of Penedo et al. 2025 for the languages that lid.176 knows, a line each (written
-by tests/agreement/language_limits.py from github.com/huggingface/fineweb-2, Apache License 2.0). A language without a
-line has the median of each limit, and no stop words.
+"""Limits and stop words by language: FineWeb-2's as published, those of a list of yours, and those fitted from trusted
+text, as FineWeb-2 fits its own.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field, ValidationError
 
-from plinth.errors import SourceError
+from plinth.compute.context import Context
+from plinth.corpus.annotate.rules.gopher_quality import ratio
+from plinth.corpus.sidecars import slots
+from plinth.errors import MissingError, SourceError, StageError
 from plinth.records import Frozen
-from plinth_text.rules.any_language import MAX_STOP_WORDS
+from plinth.storage.parts import iter_aligned
+from plinth_text.rules import any_language, fineweb
+from plinth_text.rules.any_language import GRAMS, MAX_STOP_WORDS, language_counts, stop_words
+from plinth_text.unicode.codepoints import utf8
+from plinth_text.words.script_words import words
+
+# Limits and stop words by language: FineWeb-2's as published, and those that a list of yours has.
+#
+# `language_limits.jsonl` has the values of Penedo et al. 2025 for the languages that lid.176 knows, a line each
+# (written by tests/agreement/language_limits.py from github.com/huggingface/fineweb-2, Apache License 2.0). A language
+# without a line has the median of each limit, and no stop words.
 
 FILE = Path(__file__).with_name("language_limits.jsonl")
 #: Label of the line for all languages without one.
@@ -114,3 +129,108 @@ def limits_of(label: str, own: Mapping[str, LanguageLimits]) -> LanguageLimits |
     if found is None or (script and found.name.partition("_")[2] != _SCRIPTS.get(script, script)):
         return own.get(OTHER) or have[OTHER]
     return found
+
+
+# Limits and stop words of a language, fitted from text that is trusted as good, as FineWeb-2 fits its own.
+#
+# A limit is set where it takes a given share of the reference: that quantile of its documents (what Penedo et al. 2025
+# call the tail method). Stop words are the words that make up at least a given share of all words, and at least eight.
+
+F64 = npt.NDArray[np.float64]
+
+#: Share of the reference that a limit may take, and share of all words from which one is a stop word.
+REMOVED, FREQUENT = 0.05, 0.008
+#: Fewest stop words, and fewest documents of a reference.
+FEWEST, DOCUMENTS = 8, 100
+_DIGITS = 3
+#: No limit is below this: a reference without a repeated line forbids none.
+_LEAST = 0.01
+
+
+def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: float = FREQUENT) -> LanguageLimits:
+    """The limits of a language.
+
+    Args:
+        label: as `language.label` has it.
+        texts: documents of the reference in that language.
+        removed: share of them beyond each limit.
+        frequent: share of all words from which a word is a stop word.
+
+    Raises:
+        StageError: there are fewer than a hundred documents.
+    """
+    if len(texts) < DOCUMENTS:
+        raise StageError(
+            f"too little text in {label} to fit limits from",
+            found=f"{len(texts)} documents",
+            expected=f"at least {DOCUMENTS}",
+            remedy="name a larger reference bucket, or keep the published limits",
+        )
+    array = pa.array(texts, pa.large_string())
+    n = language_counts(array, np.full(len(texts), -1, dtype=np.int64), stop_words([]))
+    lines = fineweb.fineweb_counts(*utf8(array), 0)
+    counts, characters = n[:, any_language.WORDS], np.maximum(1, n[:, any_language.CHARACTERS])
+    grams = n[:, GRAMS:] / characters[:, None]
+    mean = ratio(n[:, any_language.PLAIN_CHARACTERS], n[:, any_language.PLAIN_WORDS])
+
+    def most(values: F64) -> float:
+        return max(_LEAST, round(float(np.quantile(values, 1 - removed)), _DIGITS))
+
+    def least(values: F64) -> float:
+        return round(float(np.quantile(values, removed)), _DIGITS)
+
+    tops, repeats = [most(one) for one in grams.T[:3]], [most(one) for one in grams.T[3:]]
+    return LanguageLimits(
+        label=label,
+        duplicate_lines=most(ratio(n[:, any_language.REPEATED_LINES], n[:, any_language.LINES])),
+        top_n_grams=(tops[0], tops[1], tops[2]),
+        duplicate_n_grams=(repeats[0], repeats[1], repeats[2], repeats[3], repeats[4], repeats[5]),
+        ended_lines=least(ratio(lines[:, fineweb.ENDED], lines[:, fineweb.FULL_LINES])),
+        newlines_per_word=most(ratio(lines[:, fineweb.NEWLINES], counts)),
+        letter_words=least(ratio(n[:, any_language.LETTER_WORDS], counts)),
+        min_word_characters=least(mean),
+        max_word_characters=most(mean),
+        stop_words=_frequent(texts, frequent),
+    )
+
+
+def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
+    """The most frequent words with a letter, by frequency and then by code points."""
+    counts = Counter(word for text in texts for word in words(text) if any(map(str.isalpha, word)))
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    enough = sum(counts[word] >= share * counts.total() for word in ranked)
+    return tuple(ranked[: min(MAX_STOP_WORDS, max(FEWEST, enough))])
+
+
+def fitted(ctx: Context, bucket: str, languages: Sequence[str], removed: float, documents: int) -> list[LanguageLimits]:
+    """Limits of the languages asked for; of none, of all that have enough documents, by label.
+
+    Args:
+        removed: share of the reference beyond each limit.
+        documents: the first so many of a language, in the order of the bucket.
+
+    Raises:
+        MissingError: the bucket has no documents, no languages, or none with enough text.
+        StageError: a language asked for has too few documents.
+    """
+    made = {"documents": ctx.refs.current(f"{bucket}/documents"), "language": ctx.refs.current(f"{bucket}/language")}
+    texts: dict[str, list[str]] = {}
+    for slot in slots({bucket: made["documents"]}, language={bucket: made["language"]}):
+        sources = ((slot.documents, ["text"]), (slot.sides["language"], ["label", "accepted"]))
+        for batch, sidecar in iter_aligned(ctx.store, *sources):
+            sure = sidecar.column("accepted")
+            rows = zip(pc.filter(batch.column("text"), sure), pc.filter(sidecar.column("label"), sure), strict=True)
+            for text, label in rows:
+                held = texts.setdefault(label.as_py(), [])
+                if len(held) < documents and (not languages or label.as_py() in languages):
+                    held.append(text.as_py())
+    chosen = languages or sorted(label for label, held in texts.items() if len(held) >= DOCUMENTS)
+    wanted = [label for label in chosen if languages or label not in ENGLISH]
+    if not wanted:
+        raise MissingError(
+            f"{bucket} has no language with enough documents",
+            found=", ".join(f"{label} {len(held)}" for label, held in sorted(texts.items())) or "no documents",
+            expected=f"at least {DOCUMENTS} documents of a language other than English",
+            remedy="name a larger reference bucket",
+        )
+    return [fit(label, texts.get(label, []), removed) for label in wanted]

@@ -20,8 +20,7 @@ import numpy.typing as npt
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
-from plinth.corpus.dedup.run_merge import keyed, narrow
-from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce
+from plinth.corpus.dedup.run_tree import Range, RangeReader, keyed, narrow, reduce
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 from plinth_text.compiled import compiled

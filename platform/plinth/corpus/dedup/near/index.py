@@ -10,23 +10,30 @@ index holds all documents, dropped ones too; a reader applies a mask.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
-from plinth.corpus.dedup import exact, sorted_runs
+from plinth.corpus.dedup import exact, shuffle, sorted_runs
+from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import Branch, tree
 from plinth.corpus.sidecars import Slot, slots
+from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
-from plinth.storage.parts import iter_batches
+from plinth.storage.parts import iter_batches, read_row
 from plinth.storage.store import Store
-from plinth_text.similarity.signatures import band_keys
+from plinth_text.similarity.signatures import band_keys, permutations
+from plinth_text.unicode import fold
+from plinth_text.words.ngrams import jaccard
 
 U64 = sorted_runs.U64
 
@@ -127,3 +134,223 @@ def params_of(made: Manifest) -> MinHash:
     if given["shingle_words"] is None:
         del given["shingle_words"]
     return MinHash.model_validate(given)
+
+
+# Documents near a text, from the index: for contamination, takedown and inspection.
+#
+# Exact duplicates are found by the digest of the folded text, near ones by band keys; a few blocks of each run are
+# read, whatever the size of the corpus. Every candidate has the similarity its signature estimates, and the true
+# one where its text is in the store. All documents are searched, those dropped or never considered too.
+
+#: So many candidates at least have their signatures read: those that share the most bands.
+CANDIDATES = 100
+
+#: A document of the index: (slot, row).
+Address = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A document near the text.
+
+    Args:
+        bands: how many band keys it shares.
+        estimated: similarity by its signature; None where it has none (no words).
+        similarity: true Jaccard similarity of the shingles; None where the text is not in the store.
+    """
+
+    bucket: str
+    part: str
+    row: int
+    exact: bool
+    bands: int
+    estimated: float | None
+    similarity: float | None
+    id: str | None
+    uri: str | None
+
+    @property
+    def best(self) -> float:
+        """The truest similarity there is."""
+        known = (1.0 if self.exact else self.similarity, self.estimated, 0.0)
+        return next(value for value in known if value is not None)
+
+
+class NearIndex:
+    """An open index. Use it as a context manager.
+
+    Args:
+        ctx: the workspace that holds it.
+        params: parameters of the signatures; an index of other parameters is refused.
+        made: manifest of `dedup/index`.
+        documents: `{b}/documents` by bucket, where their texts are wanted.
+
+    Raises:
+        MissingError, IntegrityError: a run is absent, damaged, or of another version or other parameters.
+    """
+
+    def __init__(
+        self, ctx: Context, params: MinHash, made: Manifest, documents: Mapping[str, Manifest] | None = None
+    ) -> None:
+        self.ctx, self.params = ctx, params
+        wanted = identity(params)
+        if made.version != VERSION or dict(made.params) != wanted:
+            raise IntegrityError(
+                f"{made.asset} is the index of other signatures",
+                found=f"version {made.version}, {_differing(made.params, wanted)}",
+                expected=f"version {VERSION}, {_differing(wanted, made.params)}",
+                remedy="use the recipe that made it, or make it again: `plinth run --select dedup/index`",
+            )
+        self.layout = json.loads(ctx.store.read_bytes(made.named(LAYOUT)[0].blob))
+        self._parts = {
+            (bucket, part.blob.sha256): part for bucket, one in (documents or {}).items() for part in one.named("part-")
+        }
+        self._stack = ExitStack()
+        try:
+            self._runs = {
+                kind: [
+                    (self._stack.enter_context(sorted_runs.SortedRun(ctx.store, part, kind, identity)), slots)
+                    for part, slots in zip(made.named(f"{kind}-"), self.layout["runs"][kind], strict=True)
+                ]
+                for kind, identity in ((BANDS, wanted), (exact.DIGESTS, {"version": exact.VERSION}))
+            }
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> NearIndex:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._stack.close()
+
+    def near(self, text: str, threshold: float = 0.0, limit: int = 20) -> list[Match]:
+        """Documents near a text, nearest first; exact duplicates are the nearest.
+
+        Args:
+            threshold: similarity they must have, true where it is known, else estimated.
+            limit: how many at most.
+        """
+        column = pa.array([text], pa.large_string())
+        same = set(self._exact(column))
+        a, b = permutations(self.params.bands * self.params.rows, self.params.seed)
+        signed, filled = shingles.signatures(column, self.params, a, b)
+        shared = self._bands(signed) if filled[0] else {}
+        counts = {**dict.fromkeys(same, 0), **shared}
+        ranked = sorted(counts, key=lambda at: (at not in same, -counts[at], at))[: max(limit, CANDIDATES)]
+        estimates = self._estimates(ranked, signed[0]) if filled[0] else {}
+        ranked.sort(key=lambda at: (at not in same, -(estimates.get(at) or 0.0), at))
+        found = self._matches(ranked[:limit], same, counts, estimates, shingles.sets(column, self.params)[0])
+        found.sort(key=lambda match: (not match.exact, -match.best, match.id or "", match.bucket, match.part))
+        return [match for match in found if match.best >= threshold]
+
+    def _exact(self, column: pa.Array) -> Iterator[Address]:
+        high, low = (np.frombuffer(fold.digests(column).buffers()[1], dtype=">u8")[i] for i in (0, 1))
+        for opened, parts in self._runs[exact.DIGESTS]:
+            _, at, other = opened.slice(int(high), int(high) + 1)
+            yield from _addresses(at[other == np.uint64(low)], parts)
+
+    def _bands(self, signed: npt.NDArray[np.uint32]) -> dict[Address, int]:
+        """How many band keys each document shares with a signature [1, K]."""
+        counts: dict[Address, int] = {}
+        for key in band_keys(signed, self.params.bands, self.params.rows)[0].tolist():
+            for opened, parts in self._runs[BANDS]:
+                for address in _addresses(opened.slice(key, key + 1)[1], parts):
+                    counts[address] = counts.get(address, 0) + 1
+        return counts
+
+    def _estimates(self, places: Sequence[Address], signed: npt.NDArray[np.uint32]) -> dict[Address, float]:
+        """The share of minima that the documents have in common with a signature [K]."""
+        parts = {slot: Part.model_validate(self.layout["documents"][slot]["signatures"]) for slot, _ in places}
+        found = {}
+        for at, row in _rows(self.ctx, parts, places, ["signature"]):
+            if row["signature"] is not None:
+                found[at] = float(np.mean(np.frombuffer(row["signature"], dtype="<u4") == signed))
+        return found
+
+    def _matches(
+        self,
+        places: Sequence[Address],
+        same: set[Address],
+        counts: Mapping[Address, int],
+        estimates: Mapping[Address, float],
+        wanted: npt.NDArray[np.uint64],
+    ) -> list[Match]:
+        stored = {}
+        for slot in {slot for slot, _ in places}:
+            described = self.layout["documents"][slot]
+            part = self._parts.get((described["bucket"], described["sha256"]))
+            if part is not None and self.ctx.store.has(part.blob):
+                stored[slot] = part
+        read = dict(_rows(self.ctx, stored, [at for at in places if at[0] in stored], ["id", "uri", "text"]))
+        texts = pa.array([row["text"] for row in read.values()], pa.large_string())
+        truth = {
+            at: jaccard(wanted, theirs)
+            for at, theirs in zip(read, shingles.sets(texts, self.params) if read else [], strict=True)
+        }
+        found = []
+        for at in places:
+            slot, row = self.layout["documents"][at[0]], read.get(at)
+            names = (row["id"].hex(), row["uri"]) if row else (None, None)
+            place = (slot["bucket"], slot["part"], at[1])
+            found.append(Match(*place, at in same, counts[at], estimates.get(at), truth.get(at), *names))
+        return found
+
+
+def _rows(
+    ctx: Context, parts: Mapping[int, Part], places: Sequence[Address], columns: Sequence[str]
+) -> Iterator[tuple[Address, dict[str, Any]]]:
+    """Rows of several parts by address; each row group is read once."""
+    for slot, part in parts.items():
+        rows = np.array(sorted(row for one, row in places if one == slot), dtype=np.int64)
+        batches = shuffle.iter_rows(ctx.store, part, columns, rows)
+        values = (value for batch in batches for value in batch.to_pylist())
+        yield from zip(((slot, int(row)) for row in rows), values, strict=True)
+
+
+def _addresses(local: sorted_runs.U64, slots: Sequence[int]) -> Iterator[Address]:
+    for value in local.tolist():
+        yield slots[value >> 32], value & 0xFFFFFFFF
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {one[name]}" for name in sorted(one) if other.get(name) != one[name]) or "the same"
+
+
+def open_published(ctx: Context, params: MinHash | None = None) -> NearIndex:
+    """The published index of a workspace, with the published documents.
+
+    Args:
+        params: by default those that the index was made with.
+
+    Raises:
+        MissingError: the index has not been made; and as `NearIndex`.
+    """
+    made = ctx.refs.current(ASSET)
+    buckets = [key.removesuffix("/documents") for key in made.inputs if key.endswith("/documents")]
+    documents = {bucket: ctx.refs.load(made.inputs[f"{bucket}/documents"]) for bucket in buckets}
+    return NearIndex(ctx, params or params_of(made), made, documents)
+
+
+def fate(ctx: Context, match: Match) -> dict[str, Any]:
+    """The fate of a document: decision, reason, cluster and whether it survived each deduplication.
+
+    Keys are there where the stage is published and was made from the same documents: `decision`, `reason`,
+    `cluster`, `cluster_size`, `exact_survivor`, `near_survivor`.
+    """
+    known: dict[str, Any] = {}
+    sides = {
+        f"{match.bucket}/verdicts": (match.part, ("decision", "reason", "cluster", "cluster_size")),
+        exact.ASSET: (f"{match.bucket}/{match.part}", ("survivor",)),
+        "dedup/minhash": (f"{match.bucket}/{match.part}", ("survivor",)),
+    }
+    documents = ctx.refs.current(ASSET).inputs.get(f"{match.bucket}/documents")
+    for asset, (name, columns) in sides.items():
+        side = ctx.refs.published(asset)
+        part = next((one for one in side.parts if one.name == name), None) if side else None
+        if side is None or part is None or side.inputs.get(f"{match.bucket}/documents") != documents:
+            continue
+        row = read_row(ctx.store, part, match.row, columns)
+        prefix = {exact.ASSET: "exact_", "dedup/minhash": "near_"}.get(asset, "")
+        known |= {prefix + key: value.hex() if isinstance(value, bytes) else value for key, value in row.items()}
+    return known

@@ -25,7 +25,7 @@ from plinth.corpus.dedup.near.candidates import ALONE, CandidatePairs
 from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.corpus.dedup.run_merge import cuts, keyed, levels
+from plinth.corpus.dedup.run_tree import cuts, keyed, levels
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
@@ -63,7 +63,7 @@ def carry(
     found: CandidatePairs,
     needed: Sequence[Part | None] | None,
 ) -> tuple[Carried, ...]:
-    """The payload of all slots, in at most `run_merge.MOST_RUNS` pieces.
+    """The payload of all slots, in at most `run_tree.MOST_RUNS` pieces.
 
     Args:
         step: of which the values are; its name begins with the stage's.

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
-from plinth.corpus.dedup.run_merge import keyed, narrow
+from plinth.corpus.dedup.run_tree import keyed, narrow
 from plinth.corpus.dedup.shuffle import ranges
 from plinth.errors import StorageError
 from plinth.records import Part, Step

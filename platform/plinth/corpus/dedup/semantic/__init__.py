@@ -2,6 +2,5 @@
 
 semantic  the stage
 vectors   a vector per document: hashed TF-IDF learned here, or the user's own
-given     where the user's vectors are, by the addresses of the documents
 pairs     pairs that may be alike: SimHash nominates, a sketch sorts out; `near.verify` decides
 """

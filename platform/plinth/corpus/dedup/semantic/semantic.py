@@ -27,11 +27,10 @@ from plinth.compute.stage import Item, manifest, run_items, sum_stats
 from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle, sorted_runs
 from plinth.corpus.dedup.near import candidates
 from plinth.corpus.dedup.near.linking import COSINES
-from plinth.corpus.dedup.near.verify import Comparison, cluster
-from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.dedup.near.minhash import Comparison, cluster
+from plinth.corpus.dedup.parameters import Dedup, Semantic
 from plinth.corpus.dedup.semantic import pairs
 from plinth.corpus.dedup.semantic import vectors as semantic_vectors
-from plinth.corpus.dedup.span_parameters import Semantic
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step

@@ -5,7 +5,6 @@ tagger      several kinds of text: domain or function, one label against the res
 learning    shared by both: parameters, checks before training, training as one cached item
 linear      the linear stage: logistic regression on hashed words and pairs of words
 trees       the second stage: gradient-boosted trees over a few numbers
-calibrate   margins to probabilities: Platt's curve or isotonic regression
-measures    ranking (AUC, average precision) and calibration (Brier score, calibration error)
+probabilities  from margins to probabilities; ranking (AUC) and calibration of them
 artefact    a trained classifier as files
 """

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pydantic import Field, ValidationError
 
 from plinth import fingerprint
-from plinth.corpus.models.classify.calibrate import Curve
+from plinth.corpus.models.classify.probabilities import Curve
 from plinth.corpus.models.classify.trees import NODE, Forest, problem
 from plinth.errors import IntegrityError
 from plinth.records import Frozen, Part

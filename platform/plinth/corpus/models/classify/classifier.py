@@ -20,7 +20,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.models import lexicon
 from plinth.corpus.models.base import ModelTrainer
-from plinth.corpus.models.classify import calibrate, learning, linear, measures, trees
+from plinth.corpus.models.classify import learning, linear, probabilities, trees
 from plinth.corpus.models.classify.artefact import FORMAT, ClassifierModel, Head, Second, second_features, second_names
 from plinth.corpus.models.classify.learning import Learning
 from plinth.corpus.models.examples import Examples, ExampleSource
@@ -97,7 +97,7 @@ def fit(params: ClassifierParams, found: Examples, labels: tuple[str, ...]) -> t
     """The model and its measures; a pure function of the examples."""
     stage = learning.fitted(params, found, 1)
     calibration, test = found.of("calibration"), found.of("test")
-    curve = calibrate.fit(params.calibration, *_judged(stage, calibration, params.window))
+    curve = probabilities.fit(params.calibration, *_judged(stage, calibration, params.window))
     head = Head(
         format=FORMAT,
         kind=KIND,
@@ -117,7 +117,7 @@ def _judged(stage: linear.Linear, some: Examples, window: int) -> tuple[F64, npt
     """Margins, truth and weights of examples."""
     truth = some.documents.labels
     margins = linear.margins(some.documents, stage.table, stage.bias, window)[:, 0]
-    return margins, truth, measures.balanced(truth, 2)
+    return margins, truth, probabilities.balanced(truth, 2)
 
 
 def _with_second(
@@ -141,8 +141,8 @@ def _with_second(
     if not _both(truth[doubt], _ENOUGH_TO_PROVE):
         return model
     raw = forest.margins(second_features(margins, calibration.dense)[doubt])
-    curve = calibrate.platt(raw, truth[doubt], weights[doubt])
-    losses = [measures.log_loss(truth[doubt], p, weights[doubt]) for p in (curve(raw), first[doubt])]
+    curve = probabilities.platt(raw, truth[doubt], weights[doubt])
+    losses = [probabilities.log_loss(truth[doubt], p, weights[doubt]) for p in (curve(raw), first[doubt])]
     if losses[0] >= losses[1]:
         return model
     names = second_names(lexicon.FEATURES if params.lexicon else ())
@@ -186,10 +186,10 @@ def _measured(model: ClassifierModel, stage: linear.Linear, test: Examples) -> d
         final[doubt] = model.second(margins[doubt], test.dense[doubt])
     if _both(truth[doubt], 1):
         own = truth[doubt], weights[doubt]
-        border["border_auc"] = round(measures.auc(own[0], first[doubt], own[1]), 6)
-        border["border_second_auc"] = round(measures.auc(own[0], final[doubt], own[1]), 6)
-    whole = {f"final_{name}": value for name, value in measures.quality(truth, final, weights).items()}
-    return measures.quality(truth, first, weights) | whole | border | {"second_stage": model.forest is not None}
+        border["border_auc"] = round(probabilities.auc(own[0], first[doubt], own[1]), 6)
+        border["border_second_auc"] = round(probabilities.auc(own[0], final[doubt], own[1]), 6)
+    whole = {f"final_{name}": value for name, value in probabilities.quality(truth, final, weights).items()}
+    return probabilities.quality(truth, first, weights) | whole | border | {"second_stage": model.forest is not None}
 
 
 TRAINER = ModelTrainer(

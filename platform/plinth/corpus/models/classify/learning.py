@@ -14,7 +14,7 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.models import examples
 from plinth.corpus.models.classify import artefact, linear
 from plinth.corpus.models.classify.artefact import ClassifierModel
-from plinth.corpus.models.classify.calibrate import Method
+from plinth.corpus.models.classify.probabilities import Method
 from plinth.corpus.models.examples import Drawing, Examples, ExampleSource
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step, internal

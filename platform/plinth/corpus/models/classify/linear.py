@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from plinth.corpus.models.classify.calibrate import sigmoid
-from plinth.corpus.models.classify.measures import balanced, log_loss
+from plinth.corpus.models.classify.probabilities import balanced, log_loss, sigmoid
 from plinth.records import Frozen
 from plinth_text.compiled import compiled
 from plinth_text.scoring.features import F32, F64, I32

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.models.base import ModelTrainer
-from plinth.corpus.models.classify import calibrate, learning, linear, measures
+from plinth.corpus.models.classify import learning, linear, probabilities
 from plinth.corpus.models.classify.artefact import FORMAT, ClassifierModel, Head
 from plinth.corpus.models.classify.learning import Learning
 from plinth.corpus.models.examples import Examples, ExampleSource
@@ -87,8 +87,8 @@ def fit(params: TaggerParams, found: Examples, labels: tuple[str, ...]) -> tuple
     stage = learning.fitted(params, found, outputs)
     calibration, test = found.of("calibration").documents, found.of("test").documents
     margins = linear.margins(calibration, stage.table, stage.bias)
-    truths, weights = linear.truth(calibration.labels, outputs), measures.balanced(calibration.labels, outputs)
-    curves = tuple(calibrate.fit(params.calibration, margins[:, k], truths[:, k], weights) for k in range(outputs))
+    truths, weights = linear.truth(calibration.labels, outputs), probabilities.balanced(calibration.labels, outputs)
+    curves = tuple(probabilities.fit(params.calibration, margins[:, k], truths[:, k], weights) for k in range(outputs))
     head = Head(
         format=FORMAT,
         kind=KIND,
@@ -105,7 +105,7 @@ def fit(params: TaggerParams, found: Examples, labels: tuple[str, ...]) -> tuple
 def _measured(head: Head, stage: linear.Linear, test: linear.Ragged) -> dict[str, Any]:
     margins = linear.margins(test, stage.table, stage.bias)
     p = np.stack([curve(margins[:, k]) for k, curve in enumerate(head.curves)], axis=1)
-    winner, weights = p.argmax(axis=1), measures.balanced(test.labels, len(head.labels))
+    winner, weights = p.argmax(axis=1), probabilities.balanced(test.labels, len(head.labels))
     truths = linear.truth(test.labels, len(head.labels))
     by_label = {}
     for k, name in enumerate(head.labels):
@@ -113,7 +113,7 @@ def _measured(head: Head, stage: linear.Linear, test: linear.Ragged) -> dict[str
         given, there = weights[winner == k].sum(), weights[test.labels == k].sum()
         shares = {"precision": right / given if given else 0.0, "recall": right / there}
         rounded = {key: round(float(share), 6) for key, share in shares.items()}
-        by_label[name] = measures.quality(truths[:, k], p[:, k], weights) | rounded
+        by_label[name] = probabilities.quality(truths[:, k], p[:, k], weights) | rounded
     pairs = [(one["precision"], one["recall"]) for one in by_label.values()]
     f1 = [2 * precision * recall / max(precision + recall, 1e-12) for precision, recall in pairs]
     hit = (winner == test.labels).astype(np.float64)
@@ -122,7 +122,7 @@ def _measured(head: Head, stage: linear.Linear, test: linear.Ragged) -> dict[str
         "macro_f1": round(float(np.mean(f1)), 6),
         "auc": round(float(np.mean([one["auc"] for one in by_label.values()])), 6),
         "worst_auc": min(one["auc"] for one in by_label.values()),
-        "ece": round(measures.calibration_error(hit, p.max(axis=1), weights), 6),
+        "ece": round(probabilities.calibration_error(hit, p.max(axis=1), weights), 6),
         "labels": by_label,
     }
 

@@ -1,7 +1,6 @@
 """Kneser-Ney n-gram models.
 
 ngram       the trainer: a model of reference buckets, and its perplexity bands
-count       vocabulary and n-grams of a capped sample of documents
-estimate    interpolated modified Kneser–Ney
+estimate    counts of a capped sample of documents, and probabilities from them
 ngram_file  a model as files, and as ARPA
 """

@@ -1,24 +1,209 @@
-"""Interpolated modified Kneser–Ney (Chen and Goodman 1998), computed as Heafield et al. (2013) do.
-
-    adjusted count    of the highest order and of n-grams that begin a sentence: the count; of the others: how many
-                      different words precede the n-gram
-    discounts         of each order, from how many n-grams have adjusted counts 1 to 4
-    p(w | c)          (adjusted − discount) / Σ adjusted  +  backoff(c) · p(w | c without its first word)
-    p(w)              the same, with 1 / vocabulary at the bottom
-
-An n-gram that is pruned gives its discounted mass to the back-off of its context, so probabilities of a context
-still sum to one; what is kept keeps its suffix and its context.
+"""Vocabulary and counts of a capped sample of documents, and from them interpolated modified Kneser–Ney (Chen and
+Goodman 1998), computed as Heafield et al. (2013) do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from plinth_text.scoring.kneser_ney import BEGIN
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, run_items
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import iter_batches, read_table, write_table
+from plinth.storage.store import Store
+from plinth_text.scoring.kneser_ney import BEGIN, END, U16, vocabulary_table, word_numbers
 from plinth_text.words.ngrams import I64, U64
+from plinth_text.words.sentences import BOUNDARY, normalised_token, tokens
+
+# Counts for an n-gram model: vocabulary and n-grams of a capped sample of documents.
+#
+#     words     per part: distinct tokens of its sampled documents
+#     vocab     once: the most frequent tokens of all parts, numbered by rank
+#     grams     per part: distinct n-grams of each order, with counts
+#     merged    once per order: the same over all parts
+#
+# A document is in the sample when the hash of its id is below a cut, so the sample is the same for any order of
+# parts and workers. The cut bounds the text that is read and with it all memory from here on.
+
+VERSION = "1"
+#: Numbers below: unknown, begin, end of a sentence.
+RESERVED = 3
+#: A token that is longer is no word; it counts as unknown.
+MAX_WORD_BYTES = 200
+
+_WORDS = pa.schema([("hash", pa.uint64()), ("word", pa.string()), ("count", pa.int64())])
+_GRAMS = pa.schema([("key", pa.uint64()), ("count", pa.int64())])
+
+
+@dataclass(frozen=True)
+class HashRange:
+    """Which documents are read: those whose hashed id lies in [low, high) of 2^32."""
+
+    low: int
+    high: int
+
+
+def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) -> tuple[HashRange, HashRange]:
+    """The sample to train on, at most about `max_bytes` of text, and the one held back to measure on."""
+    size = sum(int(one.stats["text_bytes"]) for one in documents.values())
+    share = min(1.0, max_bytes / size) if size else 1.0
+    middle = round(share * (1 - held_back) * 2**32)
+    return HashRange(0, middle), HashRange(middle, round(share * 2**32))
+
+
+def sampled(store: Store, part: Part, chosen: HashRange) -> Iterator[pa.Array]:
+    """Texts of a part's sampled documents, batch by batch."""
+    for batch in iter_batches(store, part, ["id", "text"]):
+        drawn = np.frombuffer(b"".join(batch.column("id").to_pylist()), dtype="<u4").reshape(-1, 4)[:, 1]
+        yield batch.column("text").filter(pa.array((drawn >= chosen.low) & (drawn < chosen.high)))
+
+
+def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, size: int, label: str) -> Part:
+    """The most frequent tokens of the sample, `size` at most, each at least twice; sorted by rank."""
+    step = Step(
+        name="ngram/words",
+        version=VERSION,
+        params={"low": chosen.low, "high": chosen.high},
+        libraries=fingerprint.UNICODE,
+    )
+    parts = [part for name in sorted(documents) for part in documents[name].named("part-")]
+    items = [Item((part.blob.sha256,), (part, chosen), part.rows) for part in parts]
+    counted = tuple(one[0] for one in run_items(ctx, step, _words, items, label=f"{label}: words"))
+    step = Step(name="ngram/vocabulary", version=VERSION, params={"size": size})
+    item = Item(tuple(part.blob.sha256 for part in counted), (counted, size))
+    return run_items(ctx, step, _vocabulary, [item], label=f"{label}: vocabulary")[0][0]
+
+
+def grams(
+    ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, words: Part, order: int, label: str
+) -> tuple[Part, ...]:
+    """By order from 1, the distinct n-grams of the sample: sorted keys and counts."""
+    step = Step(name="ngram/grams", version=VERSION, params={"low": chosen.low, "high": chosen.high, "order": order})
+    parts = [part for name in sorted(documents) for part in documents[name].named("part-")]
+    items = [Item((part.blob.sha256, words.blob.sha256), (part, chosen, words, order), part.rows) for part in parts]
+    found = run_items(ctx, step, _grams, items, label=f"{label}: n-grams")
+    step = Step(name="ngram/merged", version=VERSION)
+    merges = [tuple(own[n] for own in found) for n in range(order)]
+    items = [Item(tuple(part.blob.sha256 for part in own), own) for own in merges]
+    return tuple(one[0] for one in run_items(ctx, step, _merged, items, label=f"{label}: sum"))
+
+
+def lookup(store: Store, words: Part) -> tuple[U64, U16]:
+    """Table from a token's hash to its number."""
+    hashes = read_table(store, words, ["hash"]).column("hash").to_numpy()
+    return vocabulary_table(hashes, np.arange(RESERVED, RESERVED + hashes.size, dtype=np.uint16))
+
+
+def _words(store: Store, task: tuple[Part, HashRange]) -> tuple[Part, ...]:
+    found = _WORDS.empty_table()
+    for texts in sampled(store, *task):
+        found = _sum_words(pa.concat_tables([found, _batch_words(texts)]))
+    return (write_table(store, "words.parquet", found.sort_by("hash")),)
+
+
+def _batch_words(texts: pa.Array) -> pa.Table:
+    hashes, places, _ = tokens(texts)
+    real = np.flatnonzero(hashes != BOUNDARY)
+    distinct, first, counts = np.unique(hashes[real], return_index=True, return_counts=True)
+    # Offsets are into the buffer of the texts, whatever slice of it they are.
+    data = memoryview(texts.buffers()[2]) if len(texts) else memoryview(b"")
+    where = places[real][first]
+    fits = where[:, 1] - where[:, 0] <= MAX_WORD_BYTES
+    words = [normalised_token(bytes(data[a:b]).decode("utf-8", "replace")) for a, b in where[fits].tolist()]
+    return pa.table({"hash": distinct[fits], "word": words, "count": counts[fits]}, schema=_WORDS)
+
+
+def _sum_words(table: pa.Table) -> pa.Table:
+    summed = table.group_by("hash", use_threads=False).aggregate([("word", "min"), ("count", "sum")])
+    return pa.table([summed["hash"], summed["word_min"], summed["count_sum"]], schema=_WORDS)
+
+
+def _vocabulary(store: Store, task: tuple[tuple[Part, ...], int]) -> tuple[Part, ...]:
+    parts, size = task
+    found = _WORDS.empty_table()
+    for part in parts:
+        found = _sum_words(pa.concat_tables([found, read_table(store, part)]))
+    often = found.filter(pc.greater(found["count"], 1))
+    ranked = often.sort_by([("count", "descending"), ("word", "ascending"), ("hash", "ascending")])
+    table = ranked.slice(0, size - RESERVED)
+    stats = {"distinct": found.num_rows, "tokens": pc.sum(found["count"]).as_py() or 0}
+    return (write_table(store, "vocabulary.parquet", table).model_copy(update={"stats": stats}),)
+
+
+def _grams(store: Store, task: tuple[Part, HashRange, Part, int]) -> tuple[Part, ...]:
+    part, chosen, words, order = task
+    table, numbers = lookup(store, words)
+    keys: list[list[U64]] = [[] for _ in range(order)]
+    for texts in sampled(store, part, chosen):
+        stream = with_begins(word_numbers(tokens(texts)[0], table, numbers))
+        for n in range(1, order + 1):
+            keys[n - 1].append(windows(stream, n))
+    return tuple(
+        _counted(store, f"grams-{n + 1}.parquet", np.concatenate([np.empty(0, np.uint64), *own]))
+        for n, own in enumerate(keys)
+    )
+
+
+def with_begins(stream: U16) -> U16:
+    """The stream with `BEGIN` before every sentence."""
+    starts = np.flatnonzero(np.r_[True, stream[:-1] == END]) if stream.size else np.empty(0, np.int64)
+    return np.insert(stream, starts, BEGIN).astype(np.uint16)
+
+
+def windows(stream: U16, n: int) -> U64:
+    """Keys of all n-grams that lie within a sentence; the unigram `BEGIN` is none."""
+    size = stream.size - n + 1
+    if size <= 0:
+        return np.empty(0, dtype=np.uint64)
+    keys = np.zeros(size, dtype=np.uint64)
+    inside = np.ones(size, dtype=bool)
+    for k in range(n):
+        words = stream[k : k + size]
+        keys |= words.astype(np.uint64) << np.uint64(16 * k)
+        if k:
+            inside &= words != BEGIN
+    if n == 1:
+        inside = stream != BEGIN
+    return keys[inside]
+
+
+def _counted(store: Store, name: str, keys: U64) -> Part:
+    distinct, counts = np.unique(keys, return_counts=True)
+    return write_table(store, name, pa.table({"key": distinct, "count": counts}, schema=_GRAMS))
+
+
+def _merged(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    keys, counts = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    for part in parts:
+        table = read_table(store, part)
+        keys, counts = _add(keys, counts, table["key"].to_numpy(), table["count"].to_numpy())
+    return (write_table(store, "merged.parquet", pa.table({"key": keys, "count": counts}, schema=_GRAMS)),)
+
+
+def _add(keys: U64, counts: I64, more: U64, times: I64) -> tuple[U64, I64]:
+    both, where = np.unique(np.concatenate([keys, more]), return_inverse=True)
+    out = np.zeros(both.size, dtype=np.int64)
+    np.add.at(out, where, np.concatenate([counts, times]))
+    return both, out
+
+
+# Interpolated modified Kneser–Ney (Chen and Goodman 1998), computed as Heafield et al. (2013) do.
+#
+#     adjusted count    of the highest order and of n-grams that begin a sentence: the count; of the others: how many
+#                       different words precede the n-gram
+#     discounts         of each order, from how many n-grams have adjusted counts 1 to 4
+#     p(w | c)          (adjusted − discount) / Σ adjusted  +  backoff(c) · p(w | c without its first word)
+#     p(w)              the same, with 1 / vocabulary at the bottom
+#
+# An n-gram that is pruned gives its discounted mass to the back-off of its context, so probabilities of a context
+# still sum to one; what is kept keeps its suffix and its context.
 
 F64 = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -18,8 +18,16 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.models.base import ModelTrainer
-from plinth.corpus.models.ngram.count import RESERVED, VERSION, HashRange, grams, sample, sampled, vocabulary
-from plinth.corpus.models.ngram.estimate import estimate
+from plinth.corpus.models.ngram.estimate import (
+    RESERVED,
+    VERSION,
+    HashRange,
+    estimate,
+    grams,
+    sample,
+    sampled,
+    vocabulary,
+)
 from plinth.corpus.models.ngram.ngram_file import FORMAT, NgramModel, read, write
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step, internal

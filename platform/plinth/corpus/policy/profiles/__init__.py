@@ -5,7 +5,6 @@
     c4          C4's line and page rules: the paper's, datatrove's, FineWeb's, DCLM's, Dolma's
     web         FineWeb's rules, RefinedWeb's line rules, RedPajama-v2's signals, Dolma's repetitions, source code
     registry    all profiles by name
-    resolve     profiles and own rules to one list of rules
 
 "Gopher" is not one definition: projects count words, copies and stop words differently. A profile's name is
 `family/project`; tests/agreement runs it beside that project. A profile is data: expressions over the columns of
@@ -13,7 +12,6 @@ annotators. Does not belong here: counting (annotators), judging (the policy sta
 """
 
 from plinth.corpus.policy.profiles.base import Profile
-from plinth.corpus.policy.profiles.registry import PROFILES, profile
-from plinth.corpus.policy.profiles.resolve import resolved
+from plinth.corpus.policy.profiles.registry import PROFILES, profile, resolved
 
 __all__ = ["PROFILES", "Profile", "profile", "resolved"]

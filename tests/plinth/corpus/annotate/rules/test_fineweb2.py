@@ -12,7 +12,7 @@ import pytest
 
 from plinth.corpus import annotate
 from plinth.corpus.annotate.registry import annotator
-from plinth.corpus.annotate.rules import fineweb2, language_limits, limits_fit, reference_limits
+from plinth.corpus.annotate.rules import fineweb2, language_limits
 from plinth.corpus.annotate.rules.fineweb2 import FineWeb2Params, PreparedLimits
 from plinth.corpus.annotate.rules.language_limits import limits_of, published
 from plinth.corpus.policy.compiled_policy import columns_of
@@ -191,7 +191,7 @@ def test_the_label_of_the_sidecar_decides_and_is_part_of_the_identity(tiny: Any)
 def test_limits_fitted_from_a_reference_take_the_share_of_it_that_was_asked_for() -> None:
     """Of documents that differ in one thing, the limit is the quantile; stop words are those that are frequent."""
     texts = [("Der Hund und die Katze. " * 20 + "\n" * number).strip("\n") + "\n" * number for number in range(100)]
-    made = limits_fit.fit("de", texts, removed=0.1)
+    made = language_limits.fit("de", texts, removed=0.1)
     words = np.array([scores("de", text)["word_count"] for text in texts])
     assert set(words.tolist()) == {120}
     assert made.newlines_per_word == pytest.approx(np.quantile(np.arange(100) / 120, 0.9), abs=1e-3)
@@ -199,7 +199,7 @@ def test_limits_fitted_from_a_reference_take_the_share_of_it_that_was_asked_for(
     assert made.stop_words == ("Der", "Hund", "Katze", "die", "und")
     assert (made.min_word_characters, made.max_word_characters) == (3.6, 3.6)
     with pytest.raises(StageError, match="too little text in de"):
-        limits_fit.fit("de", texts[:99])
+        language_limits.fit("de", texts[:99])
 
 
 def test_limits_of_a_bucket_are_a_list_that_the_annotator_reads(tiny: Any, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_limits_of_a_bucket_are_a_list_that_the_annotator_reads(tiny: Any, tmp_p
     ctx, documents = tiny.ctx, corpus.documents["books"]
     ctx.refs.publish(documents, "1" * 64)
     ctx.refs.publish(annotate.run(ctx, "books", "language", {}, documents), "2" * 64)
-    (made,) = reference_limits.fitted(ctx, "books", (), 0.05, 100)
+    (made,) = language_limits.fitted(ctx, "books", (), 0.05, 100)
     assert made.label == "ja"
     assert "の" in made.stop_words
     path = tmp_path / "limits.jsonl"
@@ -216,6 +216,6 @@ def test_limits_of_a_bucket_are_a_list_that_the_annotator_reads(tiny: Any, tmp_p
     prepared = fineweb2.prepare(FineWeb2Params(limits="mine"), {"lists/mine": {"limits.jsonl": path}})
     assert limits_of("ja", prepared.own) == made
     with pytest.raises(StageError, match="too little text in de"):
-        reference_limits.fitted(ctx, "books", ("de",), 0.05, 100)
+        language_limits.fitted(ctx, "books", ("de",), 0.05, 100)
     with pytest.raises(MissingError, match="no language with enough"):
-        reference_limits.fitted(ctx, "books", (), 0.05, 50)
+        language_limits.fitted(ctx, "books", (), 0.05, 50)

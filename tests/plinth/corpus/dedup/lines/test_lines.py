@@ -10,8 +10,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.dedup.lines import lines
-from plinth.corpus.dedup.span_parameters import LineParameters
+from plinth.corpus.dedup import lines
+from plinth.corpus.dedup.parameters import LineParameters
 from plinth.storage.workspace import Workspace
 from tests.plinth_text.folding import fold_text
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute import stage
-from plinth.corpus.dedup import run_merge, run_tree, sorted_runs
+from plinth.corpus.dedup import run_tree, sorted_runs
 from plinth.corpus.dedup.near import index
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
@@ -120,11 +120,11 @@ def entries(tiny: Any, branches: list[run_tree.Branch]) -> list[tuple[int, int, 
 def test_merged_runs_hold_what_their_leaves_hold(tiny: Any, monkeypatch: Any) -> None:
     many = leaves(tiny, 100, 1)
     flat = entries(tiny, [run_tree.Branch(leaf, (i,)) for i, leaf in enumerate(many)])
-    monkeypatch.setattr(run_merge, "MERGE_ROWS", 64)
+    monkeypatch.setattr(run_tree, "MERGE_ROWS", 64)
     merged = run_tree.tree(tiny.ctx, "test", 2, many)
-    assert len(merged) <= run_merge.MOST_RUNS
+    assert len(merged) <= run_tree.MOST_RUNS
     assert entries(tiny, merged) == flat
-    monkeypatch.setattr(run_merge, "MOST_RUNS", 2)
+    monkeypatch.setattr(run_tree, "MOST_RUNS", 2)
     deep = run_tree.tree(tiny.ctx, "test", 2, many)
     assert len(deep) <= 2
     assert entries(tiny, deep) == flat
@@ -213,12 +213,12 @@ def test_old_texts_that_have_no_new_neighbour_are_not_read_again(tiny: Any, monk
 
 
 def test_a_damaged_fact_is_forgotten_not_believed(tiny: Any) -> None:
-    from plinth.corpus.dedup.near import similarity_cache, verify
+    from plinth.corpus.dedup.near import minhash, similarity_cache
 
     docs = near_docs(tiny, 1, 40)
     corpus = tiny.corpus({"a": [docs]})
     first = corpus.through_near()
-    definition = {"version": verify.VERSION, **MinHash().similarity()}
+    definition = {"version": minhash.VERIFY_VERSION, **MinHash().similarity()}
     known = similarity_cache.recall(tiny.ctx, definition)
     assert known is not None
     path = tiny.ctx.store.path(known.values.blob)

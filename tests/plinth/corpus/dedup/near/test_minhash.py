@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.engine import LocalEngine
-from plinth.corpus.dedup.near import minhash, verify
+from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
 from plinth.records import Part
@@ -191,8 +191,8 @@ def test_by_signature_documents_are_no_input(
     table = table.set_column(field, table.schema.field(field), pa.array(["none"] * 3))
     part = write_table(tiny.ctx.store, corpus.documents["a"].parts[0].name, table)
     documents = {"a": corpus.documents["a"].model_copy(update={"parts": (part,)})}
-    compared, original = [], verify._link
-    monkeypatch.setattr(verify, "_link", lambda *task: compared.append(task) or original(*task))
+    compared, original = [], minhash._link
+    monkeypatch.setattr(minhash, "_link", lambda *task: compared.append(task) or original(*task))
     again = minhash.run(tiny.ctx, dedup, documents, corpus.signatures, corpus.exact)
     assert again.parts == first.parts
     assert bool(compared) == compared_again

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.dedup.near import index, query
+from plinth.corpus.dedup.near import index
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
@@ -36,7 +36,7 @@ def indexed(tiny: Any, **params: Any) -> tuple[Any, list[Any]]:
 @pytest.mark.parametrize("params", [{}, {"shingle_characters": 20, "max_characters": None}])
 def test_duplicates_of_a_text_nearest_first(shared_tiny: Any, params: dict[str, Any]) -> None:
     _, docs = indexed(shared_tiny, **params)
-    with query.open_published(shared_tiny.ctx) as opened:
+    with index.open_published(shared_tiny.ctx) as opened:
         found = opened.near(docs[0].text)
     assert {match.id for match in found[:2]} == {docs[0].id.hex(), docs[41].id.hex()}  # a dropped one is found too
     assert [match.exact for match in found] == [True, True, False]
@@ -50,7 +50,7 @@ def test_duplicates_of_a_text_nearest_first(shared_tiny: Any, params: dict[str, 
 
 def test_threshold_limit_strangers_short_and_empty_texts(shared_tiny: Any) -> None:
     _, docs = indexed(shared_tiny)
-    with query.open_published(shared_tiny.ctx) as opened:
+    with index.open_published(shared_tiny.ctx) as opened:
         assert len(opened.near(docs[0].text, threshold=0.999)) == 2
         assert len(opened.near(docs[0].text, limit=1)) == 1
         assert opened.near("nothing that is in this corpus at all, I am sure of it") == []
@@ -63,7 +63,7 @@ def test_texts_that_are_gone_leave_their_estimates(tiny: Any) -> None:
     corpus, docs = indexed(tiny)
     for part in corpus.documents["a"].parts:
         tiny.ctx.store.path(part.blob).unlink()
-    with query.open_published(tiny.ctx) as opened:
+    with index.open_published(tiny.ctx) as opened:
         found = opened.near(docs[0].text)
     assert [match.exact for match in found] == [True, True, False]
     assert {match.similarity for match in found} == {match.id for match in found} == {None}
@@ -72,9 +72,9 @@ def test_texts_that_are_gone_leave_their_estimates(tiny: Any) -> None:
 
 def test_what_became_of_a_match(shared_tiny: Any) -> None:
     _, docs = indexed(shared_tiny)
-    with query.open_published(shared_tiny.ctx) as opened:
+    with index.open_published(shared_tiny.ctx) as opened:
         matches = opened.near(docs[0].text)
-        fates = {match.uri: query.fate(shared_tiny.ctx, match) for match in matches}
+        fates = {match.uri: index.fate(shared_tiny.ctx, match) for match in matches}
     assert fates["test:same"] == {"exact_survivor": False, "near_survivor": False}
     assert fates["test:doc0"]["exact_survivor"] is True
     assert {fates["test:doc0"]["near_survivor"], fates["test:close"]["near_survivor"]} == {True, False}
@@ -83,13 +83,13 @@ def test_what_became_of_a_match(shared_tiny: Any) -> None:
 def test_an_index_of_other_parameters_or_another_version_is_refused_by_name(tiny: Any) -> None:
     indexed(tiny)
     with pytest.raises(IntegrityError, match="index of other signatures") as caught:
-        query.open_published(tiny.ctx, MinHash(seed=2))
+        index.open_published(tiny.ctx, MinHash(seed=2))
     assert "seed 1" in str(caught.value.found)
     assert "seed 2" in str(caught.value.expected)
     made = tiny.ctx.refs.current("dedup/index")
     tiny.ctx.refs.publish(Manifest.model_validate(made.model_dump() | {"version": "0"}), "test")
     with pytest.raises(IntegrityError, match="index of other signatures"):
-        query.open_published(tiny.ctx)
+        index.open_published(tiny.ctx)
 
 
 def test_a_damaged_index_is_refused(tiny: Any) -> None:
@@ -100,13 +100,13 @@ def test_a_damaged_index_is_refused(tiny: Any) -> None:
     data = np.frombuffer(path.read_bytes(), dtype=np.uint8).copy()
     data[100] ^= 1
     path.write_bytes(data.tobytes())
-    with pytest.raises(IntegrityError, match="has changed since"), query.open_published(tiny.ctx) as opened:
+    with pytest.raises(IntegrityError, match="has changed since"), index.open_published(tiny.ctx) as opened:
         opened.near(docs[0].text)
 
 
 def test_no_index_is_named(tiny: Any) -> None:
     with pytest.raises(MissingError, match="dedup/index"):
-        query.open_published(tiny.ctx)
+        index.open_published(tiny.ctx)
 
 
 def test_the_command(shared_tiny: Any, tmp_path: Path, capsys: Any) -> None:

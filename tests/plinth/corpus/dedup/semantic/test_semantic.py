@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import manifest
-from plinth.corpus.dedup.parameters import Dedup
-from plinth.corpus.dedup.semantic import given as semantic_given
+from plinth.corpus.dedup.parameters import Dedup, Semantic
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import Semantic
+from plinth.corpus.dedup.semantic import vectors as semantic_given
 from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError, SourceError
 from plinth.records import Manifest, Part, Step

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate.curate import apply_edits
-from plinth.corpus.dedup.lines import lines
-from plinth.corpus.dedup.span_parameters import LineParameters, Substring
-from plinth.corpus.dedup.substring import substring, substring_verify, windows
+from plinth.corpus.dedup import lines
+from plinth.corpus.dedup.parameters import LineParameters, Substring
+from plinth.corpus.dedup.substring import substring, windows
 from plinth.storage.workspace import Workspace
 from plinth_text.similarity.passages import word_positions
 
@@ -120,7 +120,7 @@ def test_what_goes_with_a_passage(text: str, cut: str, left: str) -> None:
     words = words_of(text)
     found = word_positions(text)
     first = words.index(cut.lower().split()[0])
-    start, end, start_byte, end_byte = substring_verify._place(text, found, first, first + 1)
+    start, end, start_byte, end_byte = substring._place(text, found, first, first + 1)
     assert text[:start] + text[end:] == left
     assert (len(text[:start].encode()), len(text[:end].encode())) == (start_byte, end_byte)
 
@@ -249,7 +249,7 @@ def test_keys_that_collide_cut_nothing(tiny: Any, monkeypatch: pytest.MonkeyPatc
 def test_runs_join_where_both_places_go_on() -> None:
     rows = [(5, 3, 1, 8), (5, 4, 1, 9), (5, 5, 2, 0), (7, 6, 2, 1), (5, 7, 2, 2)]
     columns = [np.array(column, dtype=np.uint64) for column in zip(*rows, strict=True)]
-    found = substring_verify.runs_of(*columns, tokens=10)
+    found = substring.runs_of(*columns, tokens=10)
     assert list(zip(found.at, found.word, found.first, found.first_word, found.length, strict=True)) == [
         (5, 3, 1, 8, 11), (5, 5, 2, 0, 10), (5, 7, 2, 2, 10), (7, 6, 2, 1, 10),
     ]  # fmt: skip

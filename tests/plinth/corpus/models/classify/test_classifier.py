@@ -15,8 +15,8 @@ from plinth.compute.engine import LocalEngine
 from plinth.corpus import models
 from plinth.corpus.models import examples
 from plinth.corpus.models.classify import artefact, linear, tagger
-from plinth.corpus.models.classify.calibrate import Curve
 from plinth.corpus.models.classify.classifier import ClassifierParams, doubtful
+from plinth.corpus.models.classify.probabilities import Curve
 from plinth.corpus.slices import generate
 from plinth.errors import IntegrityError, RecipeError, SourceError, StageError
 from plinth.records import Manifest

@@ -179,7 +179,7 @@ def test_estimates_equal_a_slow_reference(order: int) -> None:
 
 
 def _counts(sentences: list[list[int]], order: int, words: int) -> tuple[list[Any], list[Any]]:
-    from plinth.corpus.models.ngram.count import windows, with_begins
+    from plinth.corpus.models.ngram.estimate import windows, with_begins
 
     stream = with_begins(np.array([w for s in sentences for w in (*s, 2)], dtype=np.uint16))
     keys, counts = [np.arange(words, dtype=np.uint64)], [np.zeros(words, dtype=np.int64)]

@@ -14,8 +14,7 @@ from plinth.corpus.policy import policy as stage
 from plinth.corpus.policy.compiled_policy import columns_of, compile_policy
 from plinth.corpus.policy.expressions import parse
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.profiles.registry import PROFILES, profile
-from plinth.corpus.policy.profiles.resolve import resolved
+from plinth.corpus.policy.profiles.registry import PROFILES, profile, resolved
 from plinth.errors import RecipeError
 from plinth.recipe import column_checks
 from plinth.schemas import EDIT_TYPE

@@ -15,10 +15,9 @@ from plinth.corpus.curate import verdicts
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup
-from plinth.corpus.policy import policy
+from plinth.corpus.policy import policy, whatif
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.rights import Rights
-from plinth.corpus.policy.whatif import whatif
 from plinth.corpus.sampling import Smallest, rank
 from plinth.errors import IntegrityError, RecipeError
 from plinth.recipe.overlay import load_tried

@@ -1,18 +1,8 @@
-"""Lines and paragraphs that other documents have too, as cuts; and boilerplate at heads and feet of pages.
-
-    count     per part: the distinct lines of its documents, with how many have each and which has it first
-    group     per range of keys: lines in too many documents, by the document that has each first in its part
-    gather    those of each part
-    sidecar   per part: the columns of `edits.SCHEMA`
-
-The first occurrence stays: documents count in the order of bucket, part and row. CCNet (Wenzek et al. 2019) and
-Dolma (Soldaini et al. 2024) cut every line seen before; RefinedWeb (Penedo et al. 2023) cuts lines that a
-site repeats. Boilerplate has no first occurrence worth keeping: every copy at a head or foot goes. Keys are 128
-bits. Memory is one part, or one range of keys; shuffled are 32 bytes for each distinct line of a part.
-"""
+"""Lines and paragraphs that other documents have too, as cuts; and boilerplate at heads and feet of pages."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,15 +17,102 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, edits, shuffle, sorted_runs
 from plinth.corpus.dedup.edits import I64, U64, Bools
-from plinth.corpus.dedup.lines.units import BOILERPLATE, LINE, PARAGRAPH, Units, compared
+from plinth.corpus.dedup.parameters import LineParameters
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
-from plinth.corpus.dedup.span_parameters import LineParameters
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 from plinth.text.hosts import host
-from plinth_text.similarity.line_hashes import HashedLines, close_gaps, lines
+from plinth_text.compiled import compiled
+from plinth_text.similarity.line_hashes import HashedLines, close_gaps, edges, lines, paragraphs
+
+# Units of text that are compared with other documents: lines, paragraphs, lines at heads and feet.
+#
+# Every unit has a 128-bit key. The scope (a bucket, a domain, the corpus) and the kind of unit are mixed into it,
+# so that only what may be compared can be equal.
+
+BOILERPLATE, PARAGRAPH, LINE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units of a batch, those of one kind in reading order; U of them.
+
+    Args:
+        key, low: [U] halves of the key.
+        first, last: [U] the lines it covers, half open.
+        doc: [U] its text.
+        kind: [U] `BOILERPLATE`, `PARAGRAPH` or `LINE`.
+    """
+
+    key: U64
+    low: U64
+    first: I64
+    last: I64
+    doc: I64
+    kind: I64
+
+
+def compared(params: LineParameters, bucket: str, found: HashedLines, domains: list[str]) -> Units:
+    """The units of a batch of texts of one bucket; `domains` has that of every text."""
+    owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
+    by_domain = _salts("domain", domains)
+    scopes = {"corpus": np.zeros_like(by_domain), "bucket": _salts("bucket", [bucket] * len(domains))}
+    scope = by_domain if params.scope == "domain" else scopes[params.scope]
+    made = []
+    for kind, high, low, first, last in _kinds(params, found):
+        salt = (by_domain if kind == BOILERPLATE else scope)[owner[first]]
+        made.append((_salted(high, salt, kind), low, first, last, owner[first], np.full(first.size, kind)))
+    return Units(*(np.concatenate(column) for column in zip(*made, strict=True)))
+
+
+def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
+    """Kind, hashes, first line, one past the last, of everything that is compared."""
+    if params.boilerplate_documents is not None:
+        at = np.flatnonzero(found.alphanumeric & edges(found, params.edge_lines))
+        yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
+    if "paragraph" in params.units:
+        blocks = paragraphs(found)
+        several = (blocks.last - blocks.first > 1) | ("line" not in params.units)  # else the line is compared
+        at = np.flatnonzero(blocks.alphanumeric & several & (blocks.size >= params.min_characters))
+        yield PARAGRAPH, blocks.high[at], blocks.low[at], blocks.first[at], blocks.last[at]
+    if "line" in params.units:
+        at = np.flatnonzero(found.alphanumeric & (found.size >= params.min_characters))
+        yield LINE, found.high[at], found.low[at], at, at + 1
+
+
+def _salted(high: U64, salt: U64, kind: int) -> U64:
+    out = np.empty_like(high)
+    salt_hashes(np.ascontiguousarray(high), np.ascontiguousarray(salt), kind, out)
+    return out
+
+
+def _salts(kind: str, names: list[str]) -> U64:
+    """64 bits for each name."""
+    known = {
+        name: int.from_bytes(hashlib.blake2b(f"{kind}:{name}".encode(), digest_size=8).digest(), "big")
+        for name in set(names)
+    }
+    return np.array([known[name] for name in names], dtype=np.uint64)
+
+
+@compiled
+def salt_hashes(high: U64, salt: U64, kind: int, out: U64) -> None:
+    """Fill in hashes of units that depend on their scope and kind."""
+
+
+# Lines and paragraphs that other documents have too, as cuts; and boilerplate at heads and feet of pages.
+#
+#     count     per part: the distinct lines of its documents, with how many have each and which has it first
+#     group     per range of keys: lines in too many documents, by the document that has each first in its part
+#     gather    those of each part
+#     sidecar   per part: the columns of `edits.SCHEMA`
+#
+# The first occurrence stays: documents count in the order of bucket, part and row. CCNet (Wenzek et al. 2019) and
+# Dolma (Soldaini et al. 2024) cut every line seen before; RefinedWeb (Penedo et al. 2023) cuts lines that a
+# site repeats. Boilerplate has no first occurrence worth keeping: every copy at a head or foot goes. Keys are 128
+# bits. Memory is one part, or one range of keys; shuffled are 32 bytes for each distinct line of a part.
 
 ASSET = "dedup/lines"
 VERSION = "1"

@@ -1,26 +1,4 @@
-"""The funnel: documents and bytes in and out of every stage, per bucket, and the effective token budget.
-
-Pure arithmetic over the statistics of manifests; nothing is read but them.
-
-    D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality ρ_rest
-
-    ρ_parse    records that parse / those and damage; the text of damage cannot be measured, so records are counted;
-               exclusions are reasons of the first stage, but no failure to parse
-    D_nominal  text bytes that parsed, those of pages captured again unchanged too, / ρ_parse: what the sources would
-               hold had all of them parsed
-    ρ_quality  bytes that the policy keeps / bytes of documents
-    r_dup      1 − (bytes that every stage of deduplication leaves / bytes that the policy keeps) × (bytes of documents
-               / the same with those captured again)
-    ρ_rest     curated text for training / bytes that deduplication leaves: less what is held out, contaminated or
-               protected, and less edits
-    r_pad      share of the training targets that teach nothing, as the mixture measured it
-
-Later stages never see what a stage removes, so its numbers are marginal. Every rule of the policy also counts the
-documents on which it fires, and on which it alone fires (`unique`: those that dropping the rule would let in).
-Tokens of removed text are estimated at the rate of the bucket's curated text, once there are shards.
-
-So D_eff / (1 − r_pad) is the curated text to the byte.
-"""
+"""The funnel: documents and bytes in and out of every stage, per bucket, and the effective token budget."""
 
 from __future__ import annotations
 
@@ -32,9 +10,31 @@ from plinth.compute.stage import manifest, sum_stats
 from plinth.corpus.curate import verdicts as verdicts_stage
 from plinth.corpus.curate.verdicts import CASCADE, STAGES
 from plinth.corpus.documents.account import published
-from plinth.corpus.funnel.budget import effective, padding
-from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE
-from plinth.records import Manifest, Step
+from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE, damage
+from plinth.records import Manifest, Step, bucket_of
+
+# The funnel: documents and bytes in and out of every stage, per bucket, and the effective token budget.
+#
+# Pure arithmetic over the statistics of manifests; nothing is read but them.
+#
+#     D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality ρ_rest
+#
+#     ρ_parse    records that parse / those and damage; the text of damage cannot be measured, so records are counted;
+#                exclusions are reasons of the first stage, but no failure to parse
+#     D_nominal  text bytes that parsed, those of pages captured again unchanged too, / ρ_parse: what the sources would
+#                hold had all of them parsed
+#     ρ_quality  bytes that the policy keeps / bytes of documents
+#     r_dup      1 − (bytes that every stage of deduplication leaves / bytes that the policy keeps) × (bytes of
+#                documents / the same with those captured again)
+#     ρ_rest     curated text for training / bytes that deduplication leaves: less what is held out, contaminated or
+#                protected, and less edits
+#     r_pad      share of the training targets that teach nothing, as the mixture measured it
+#
+# Later stages never see what a stage removes, so its numbers are marginal. Every rule of the policy also counts the
+# documents on which it fires, and on which it alone fires (`unique`: those that dropping the rule would let in).
+# Tokens of removed text are estimated at the rate of the bucket's curated text, once there are shards.
+#
+# So D_eff / (1 − r_pad) is the curated text to the byte.
 
 ASSET = "funnel"
 VERSION = "6"
@@ -255,3 +255,63 @@ def _curated_stage(verdicts: Mapping[str, Any], curated: Mapping[str, Any]) -> d
         "removed_bytes": removed,
         "reasons": {"edited": edits} if curated["edited_documents"] else {},
     }
+
+
+# The effective token budget: the share of the nominal text that is worth training on, every factor as measured.
+#
+# The formula stands in `funnel`, which fills it.
+
+
+def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
+    """r_pad of the whole run, or of the sequences of one bucket's streams; 0 before there is a mixture."""
+    if mixture is None:
+        return 0.0
+    if bucket is None:
+        return float(mixture.stats["packing"]["r_pad"])
+    streams = [own["packing"] for name, own in mixture.stats["buckets"].items() if bucket_of(name) == bucket]
+    targets = sum(packing["targets"] for packing in streams)
+    return sum(packing["padding"] + packing["masked"] for packing in streams) / targets if targets else 0.0
+
+
+def effective(
+    documents: Mapping[str, Any], stages: list[dict[str, Any]], trained_bytes: int, tokens: int, r_pad: float
+) -> dict[str, float]:
+    """D_eff with every factor as measured, in bytes of text and, once there are tokens, in tokens.
+
+    Args:
+        documents: counts of the documents stage.
+        stages: the rows of the funnel.
+        trained_bytes: curated text that may be trained on.
+        tokens: what it became; 0 before there are shards.
+        r_pad: share of padding.
+    """
+    rows = {row["stage"]: row for row in stages}
+    # Exclusions do not count: what is no document, and text that the illegal-content gate stopped.
+    failed = damage(documents["rejects"])
+    parsed = documents["documents"] + documents["rejects"].get(SEEN_BEFORE, 0)
+    rho_parse = _share(parsed, parsed + failed)
+    text = documents["text_bytes"] + documents["seen_before_bytes"]
+    kept, deduplicated = rows["policy"]["bytes_out"], rows["holdout"]["bytes_in"]
+    rho_quality = _share(kept, documents["text_bytes"])
+    r_dup = 1.0 - _share(deduplicated, kept) * _share(documents["text_bytes"], text)
+    nominal = text / rho_parse if rho_parse else 0.0
+    rho_rest = _share(trained_bytes, deduplicated)
+    d_eff = nominal * (1 - r_dup) * (1 - r_pad) * rho_parse * rho_quality * rho_rest
+    tokens_per_byte = tokens / trained_bytes if trained_bytes else 0.0
+    return {
+        "nominal_bytes": nominal,
+        "rho_parse": rho_parse,
+        "rho_quality": rho_quality,
+        "r_dup": r_dup,
+        "r_pad": r_pad,
+        "rho_rest": rho_rest,
+        "effective_bytes": d_eff,
+        "tokens_per_byte": tokens_per_byte,
+        "nominal_tokens": nominal * tokens_per_byte,
+        "effective_tokens": d_eff * tokens_per_byte,
+    }
+
+
+def _share(part: float, whole: float) -> float:
+    """A part of a whole; all of it where there is nothing."""
+    return part / whole if whole else 1.0
