@@ -32,7 +32,7 @@ from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import preparation
 from plinth.training.config import RunConfig
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 from plinth.training.telemetry.timeline import Timeline
 from plinth_audit.trace import trace_index
 

@@ -22,7 +22,7 @@ from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.initial import source
-from plinth.training.initial.parameters import InitialWeights
+from plinth.training.parameters.initial import InitialWeights
 from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage

@@ -13,8 +13,8 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.training.distillation import sampled_text
 from plinth.training.distillation.parameters import STAGE
-from plinth.training.initial.parameters import InitialWeights
 from plinth.training.initial.source import TEACHER
+from plinth.training.parameters.initial import InitialWeights
 from plinth_assets import initial
 from plinth_assets.framework.stage import Inputs, Say, Stage
 

@@ -277,7 +277,7 @@ def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manif
     average = recipe.training.checkpoints.average
     if average is None:
         return manifests.checkpoint_manifest(ctx, prepared, run)
-    from plinth.training.checkpoint.averaging import asked  # torch: only where a recipe asks for a mean
+    from plinth.training.averaging import asked  # torch: only where a recipe asks for a mean
 
     made = asked(ctx, prepared, average)
     say(f"the checkpoint is a {mean_record.in_words(made)}")

@@ -1,8 +1,8 @@
 """Keys of the recipe that a package of the ring, or anyone's, adds to a section of the core.
 
-    Section     the key, its model, its problems: a member of the group `plinth.sections`, named by its dotted key
-    extended    puts them into the model of a section, as fields like its own
-    of          reads one
+    RecipeSection  the key, its model, its problems: a member of the group `plinth.sections`, named by its dotted key
+    extended       puts them into the model of a section, as fields like its own
+    of             reads one
 
 A model is extended when its module is imported, so the module of a section's model imports pydantic and nothing heavy.
 """
@@ -29,7 +29,7 @@ def no_problems(recipe: Any) -> tuple[()]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class RecipeSection:
     """A key of the recipe.
 
     Args:
@@ -49,10 +49,10 @@ class Section:
     problems: Callable[[Any], Iterable[tuple[tuple[str | int, ...], str]]] = no_problems
 
 
-SECTIONS = Catalogue("plinth.sections", "section", Section, {})
+SECTIONS = Catalogue("plinth.sections", "section", RecipeSection, {})
 
 
-def usable() -> list[Section]:
+def usable() -> list[RecipeSection]:
     """The sections of installed packages that can be used; a recipe that asks for another one is told why not."""
     found = []
     for name in SECTIONS:
@@ -97,7 +97,7 @@ def refusal(key: str) -> str:
     return ""
 
 
-def _field(one: Section) -> tuple[Any, Any]:
+def _field(one: RecipeSection) -> tuple[Any, Any]:
     if one.default is not None:
         return one.model, Field(one.default, description=one.description)
     left_out: dict[str, Any] = {} if one.dumped else {"exclude_if": lambda given: given is None}

@@ -9,7 +9,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.page import safe_link
 from plinth.storage.workspace import Workspace
-from plinth.training.initial.parameters import InitialWeights
+from plinth.training.parameters.initial import InitialWeights
 from plinth_assets import comparison, evaluation_page
 from plinth_assets.framework.stage import Stage
 from plinth_audit.canaries import canaries

@@ -15,7 +15,7 @@ from plinth.operation.planning.plan import plan
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth.training.initial.parameters import InitialWeights
+from plinth.training.parameters.initial import InitialWeights
 from plinth_assets import initial
 from plinth_jobs.recipes import load
 from plinth_registry import taint

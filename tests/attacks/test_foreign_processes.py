@@ -111,7 +111,7 @@ def test_a_lock_that_names_another_process_kills_none(tmp_path: Path, bystander:
 def test_a_server_that_nobody_uses_ends(tmp_path: Path) -> None:
     """Also when its user was killed; a new user waits for the end and then starts another."""
     users = tmp_path / "users"
-    code = f"import time, pathlib; from plinth.storage import started; started.use(pathlib.Path({str(users)!r}))"
+    code = f"import time, pathlib; from plinth.storage import running; running.use(pathlib.Path({str(users)!r}))"
     user = subprocess.Popen(
         [sys.executable, "-c", f"{code}; print('used', flush=True); time.sleep(600)"],
         stdout=subprocess.PIPE,

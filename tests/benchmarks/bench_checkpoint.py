@@ -47,10 +47,11 @@ def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
 
     from plinth.training.checkpoint.saving import Saver
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
     from plinth.training.telemetry.timeline import Timeline
 
     rank = engines.join(config)
-    engine = engines.open_engine(config, rank)
+    engine = open_engine(config, rank)
     batch = synthetic.batch_at(config, 1, rank.index)
     saver, number, found = Saver(engine, Timeline(config.directory.events)), 0, []
 
@@ -88,10 +89,11 @@ def measure_restores(config: Any, times: int) -> list[dict[str, float]]:
 
     from plinth.training.checkpoint.saving import Saver
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
     from plinth.training.telemetry.timeline import Timeline
 
     rank = engines.join(config)
-    engine = engines.open_engine(config, rank)
+    engine = open_engine(config, rank)
     engine.train_step(synthetic.batch_at(config, 1, rank.index), 1e-4)
     saver = Saver(engine, Timeline(config.directory.events))
     saver.save(1, {"loss_ema": 1.0})
@@ -190,7 +192,7 @@ def run_of(folder: str, name: str, steps: int, *, dim: int, layers: int, precisi
     from conftest import tiny
 
     from plinth.model.parameters import Model
-    from plinth.training.checkpoint.parameters import Checkpoints
+    from plinth.training.parameters.checkpoints import Checkpoints
 
     config = tiny(
         Path(folder),

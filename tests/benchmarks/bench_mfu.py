@@ -50,8 +50,8 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     from plinth.tokens.mixture import mixture
     from plinth.tokens.mixture.parameters import Mixture, Phase
     from plinth.training import preparation
-    from plinth.training.parallel.parameters import Parallel
-    from plinth.training.parameters import Training
+    from plinth.training.parameters.parallel import Parallel
+    from plinth.training.parameters.run import Training
 
     ctx = Context(Workspace(workspace).ensure())
     vocab_size, rows = PRESETS[arguments.preset].vocab_size, arguments.micro * arguments.accumulation

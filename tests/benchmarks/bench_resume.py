@@ -61,8 +61,8 @@ def prepared(workspace: Path, documents: int) -> tuple[Any, dict[str, int]]:
     from plinth.tokens.order.parameters import BatchChange, LengthChange
     from plinth.tokens.packing import packed as packing_index
     from plinth.training import preparation
-    from plinth.training.parallel.parameters import Parallel
-    from plinth.training.parameters import Training
+    from plinth.training.parameters.parallel import Parallel
+    from plinth.training.parameters.run import Training
 
     ctx = Context(Workspace(workspace).ensure())
     trained, sharded = corpus(ctx, documents)
@@ -155,7 +155,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     arguments = parser.parse_args()
     from plinth.training.checkpoint import checkpoint
-    from plinth.training.checkpoint.parameters import Checkpoints
+    from plinth.training.parameters.checkpoints import Checkpoints
     from tests.ranks import run_ranks
 
     slowest: dict[str, dict[str, float]] = {}

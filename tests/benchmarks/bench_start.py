@@ -28,10 +28,10 @@ from plinth.model.division import Placement
 from plinth.model.initialisation import Initial
 from plinth.model.parameters import Model
 from plinth.model.presets import PRESETS
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 RESULTS = Path(__file__).parent / "results" / "start.json"
@@ -95,6 +95,7 @@ def start(config: RunConfig, through: str, folder: Path) -> dict[str, float]:
 
     from plinth.training.checkpoint import sharded_state, universal
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
 
     torch.set_num_threads(1)
     rank, take, grown = engines.join(config), deepspeed.initialize, {}
@@ -110,7 +111,7 @@ def start(config: RunConfig, through: str, folder: Path) -> dict[str, float]:
     deepspeed.initialize = observed
     begun = time.process_time()
     try:
-        engine = engines.open_engine(config, rank)
+        engine = open_engine(config, rank)
         grown["open"] = float(memory("VmHWM") - before)
         engine.train_step(_batch(config, rank.index), 1e-3)
         grown["step"] = float(memory("VmHWM") - before)

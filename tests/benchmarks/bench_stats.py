@@ -22,7 +22,7 @@ from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
 from plinth.training.engine.layer_statistics import LayerMonitor
 from plinth.training.engine.parameter_groups import parameter_groups
-from plinth.training.engine.parameters import Optimizer
+from plinth.training.parameters.engine import Optimizer
 
 RESULTS = Path(__file__).parent / "results" / "stats.json"
 VOCABULARY = 8192

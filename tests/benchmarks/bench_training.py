@@ -51,8 +51,8 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     from plinth.tokens.tokenizer import tokenizer
     from plinth.tokens.tokenizer.parameters import TokenizerParameters
     from plinth.training import preparation
-    from plinth.training.parallel.parameters import Parallel
-    from plinth.training.parameters import Training
+    from plinth.training.parameters.parallel import Parallel
+    from plinth.training.parameters.run import Training
 
     ctx = Context(Workspace(workspace).ensure())
     rows, size = [], 0

@@ -9,8 +9,8 @@ from typing import Any
 from plinth.tokens.order.steps import schedule
 from plinth.training.config import UNIDENTIFIED, RunConfig, identity, run_key
 from plinth.training.distillation.parameters import TeacherState
-from plinth.training.initial.parameters import InitialState
-from plinth.training.parameters import Training
+from plinth.training.parameters.initial import InitialState
+from plinth.training.parameters.run import Training
 from plinth.training.preparation import RESOLVED
 from plinth.training.privacy.parameters import PrivacyState
 

@@ -17,12 +17,12 @@ import numpy as np
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.tokens.order.parameters import BatchChange, LengthChange
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.rotary_schedule import RotaryChange
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.rotary_schedule import RotaryChange
 
 STEPS, SEQUENCE_TOKENS = 20, 32
 SHAPE: dict[str, Any] = {"layers": 2, "dim": 32, "heads": 4, "kv_heads": 2, "ffn_dim": 64}

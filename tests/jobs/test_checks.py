@@ -43,9 +43,9 @@ from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training import config as configuration
-from plinth.training.checkpoint.parameters import Checkpoints
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
 from plinth.training.supervise.result import JobResult
 from plinth.trust.root import SEEN
 from plinth_registry import api, feed, incidents, policy

@@ -17,7 +17,7 @@ __all__ = ["site"]
 MODULE = """
 from pydantic import Field
 from plinth.records import Frozen
-from plinth.sections import Section
+from plinth.sections import RecipeSection
 
 class Polish(Frozen):
     grit: int = Field(240, gt=0)
@@ -26,9 +26,9 @@ def problems(recipe):
     if recipe.work.polish and recipe.work.polish.grit == 13:
         yield ("work", "polish", "grit"), "13 is unlucky"
 
-POLISH = Section(name="work.polish", model=Polish, description="Polish.", problems=problems)
-OIL = Section(name="work.oil", model=Polish, description="Oil.", dumped=True)
-WAX = Section(name="work.wax", model=Polish, description="Wax.", default=Polish(grit=7))
+POLISH = RecipeSection(name="work.polish", model=Polish, description="Polish.", problems=problems)
+OIL = RecipeSection(name="work.oil", model=Polish, description="Oil.", dumped=True)
+WAX = RecipeSection(name="work.wax", model=Polish, description="Wax.", default=Polish(grit=7))
 """
 
 

@@ -12,7 +12,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, SignatureError
 from plinth.records import Manifest
 from plinth.storage.state import Refs
-from plinth.training.initial.parameters import InitialWeights
+from plinth.training.parameters.initial import InitialWeights
 from plinth.trust.clock import now
 from plinth_assets import initial
 from plinth_registry import candidate, releases, taint

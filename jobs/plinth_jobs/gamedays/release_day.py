@@ -19,7 +19,7 @@ from plinth.operation.gamedays.gameday import OWN, GameDay, Outcome, Struck, fin
 from plinth.operation.gamedays.scratch import PERSON
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
-from plinth.training.forensics.step_documents import StepDocuments
+from plinth.training.step_documents import StepDocuments
 from plinth_jobs.gamedays.scratch_models import BAD, GOOD, ModelMaker, SmallModel
 from plinth_jobs.gamedays.variables import variables
 from plinth_registry import api, canary, metrics, released, releases

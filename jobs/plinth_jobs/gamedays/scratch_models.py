@@ -33,9 +33,9 @@ from plinth.records import Manifest, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.tokens.mixture.parameters import Phase
 from plinth.training import manifests
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
 from plinth_registry import api, attestations, gates, policy
 from plinth_registry.candidate import CandidateRun, Facts
 from plinth_registry.gates.settings import GatePolicy, always, gate_policy, release_gates

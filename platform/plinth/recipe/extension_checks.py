@@ -24,7 +24,7 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.registry import PROBES
     from plinth.launch.choose import LAUNCHERS
-    from plinth.training.engine.optimizers import OPTIMIZERS
+    from plinth.training.parameters.optimizers import OPTIMIZERS
 
     for at, source in _sources(data):
         yield from _chosen(at, source, READERS)

@@ -23,11 +23,11 @@ from plinth.tokens.order import parameters
 from plinth.tokens.order.steps import MisplacedChange, schedule
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.training.engine.deepspeed_block import problems_with_settings
-from plinth.training.engine.optimizers import OPTIMIZERS, problems_with_division
-from plinth.training.initial.parameters import REPLAYED, InitialWeights
-from plinth.training.parallel.parameters import problems as problems_of_parallel
-from plinth.training.parameters import Training
+from plinth.training.parameters.deepspeed_block import problems_with_settings
+from plinth.training.parameters.initial import REPLAYED, InitialWeights
+from plinth.training.parameters.optimizers import OPTIMIZERS, problems_with_division
+from plinth.training.parameters.parallel import problems as problems_of_parallel
+from plinth.training.parameters.run import Training
 
 #: First parts of asset keys that are no bucket's.
 RESERVED = frozenset(

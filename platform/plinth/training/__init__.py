@@ -8,8 +8,7 @@
 
 One run:
 
-    parameters   what a recipe sets of a run
-    rotary_schedule  rotary positions that change within a run
+    parameters/  what a recipe sets of a run, and of each part of one
     config       RunConfig: everything one run needs, resolved; `identity` names what must match
     preparation  recipe, data and weights to a RunConfig, with what only both together can refuse
     directory    where the files of a run lie
@@ -19,6 +18,7 @@ One run:
     amendments   another batch or length for steps that a run has not taken yet
     initial/     weights to begin from: resolved, compared with the recipe, read by every rank
     job          submit or find, follow, cancel
+    step_documents  the documents of a step with their sources
     manifests    the manifests of the assets `run` and `checkpoint`, and facts that differ each time
     __main__     one rank: train or audit
 
@@ -28,7 +28,9 @@ The steps of a rank (these modules import torch):
     replica_batches  batches read by one of the ranks that divide a model, and sent to the others
     loop         the training loop: steps with timeline, checkpoints and guard
     trainer      the steps of one rank: the same for a run, an audit and a replay
-    run_errors   errors that end a run
+    run_errors   errors that end a run; rank_failure: a rank's error on its way to the user
+    window_documents  the documents of the guard's windows, reported by a thread of the leading rank
+    averaging    the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint
     distillation/ a teacher beside the student
     privacy/     DP-SGD: epsilon of a run's weights; gradients imports torch, accounting imports Opacus where it is used
     federated/   rounds of sites whose text stays where it is; imports torch but for parameters and exchange
@@ -50,6 +52,6 @@ Around the steps:
 
 The control plane imports what needs no torch: parameters, config, preparation, directory, run_watch, amendments, job,
 manifests, attempts/, stopping/, supervise/, sinks/, roofline/ but for its probe, the files of checkpoint/, what of
-telemetry/ is not marked (torch) in its map, and step_documents and offline_audit of forensics/.
+telemetry/ is not marked (torch) in its map, step_documents, and offline_audit of forensics/.
 Does not belong here: where a job runs (launch/), what a batch holds (tokens/), what is trained (model/).
 """

@@ -17,8 +17,8 @@ import sys
 from plinth import private
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
+from plinth.training.rank_failure import RankFailure
 from plinth.training.supervise import hang_dump
-from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.supervise.watch import EXIT_PARTNER_LOST, EXIT_PREEMPTED
 from plinth.training.telemetry.timeline import Timeline
 

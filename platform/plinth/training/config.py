@@ -23,24 +23,24 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.order.steps import Steps, schedule
 from plinth.tokens.reading.parameters import Reading
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
 from plinth.training.distillation.parameters import TeacherState
-from plinth.training.engine.deepspeed_block import identified_settings
-from plinth.training.engine.optimizers import origin_of
-from plinth.training.engine.parameters import Float8, Optimizer
 from plinth.training.federated.parameters import Federated
-from plinth.training.guard.parameters import GuardParameters
-from plinth.training.initial.parameters import NAMES, InitialState
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.deepspeed_block import identified_settings
+from plinth.training.parameters.engine import Float8, Optimizer
+from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.initial import NAMES, InitialState
+from plinth.training.parameters.optimizers import origin_of
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.rotary_schedule import RotaryChange, model_at
+from plinth.training.parameters.run import Training
+from plinth.training.parameters.stopping import Stopping
+from plinth.training.parameters.telemetry import Telemetry
+from plinth.training.parameters.validation import Validation
 from plinth.training.privacy import secret
 from plinth.training.privacy.parameters import PrivacyState
-from plinth.training.rotary_schedule import RotaryChange, model_at
 from plinth.training.sinks.parameters import Sinks
-from plinth.training.stopping.parameters import Stopping
-from plinth.training.telemetry.parameters import Telemetry
-from plinth.training.validation.parameters import Validation
 
 #: Version of a run's arithmetic, part of its identity. 3: initial weights are drawn by parameter and tile.
 VERSION = "3"

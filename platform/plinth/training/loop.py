@@ -25,9 +25,8 @@ from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.engine import Rank
-from plinth.training.guard.documents import WindowReporter
+from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED
 from plinth.training.guard.records import Intervention
-from plinth.training.guard.skipped_update import SAVE_AGAIN, STOP_REQUESTED
 from plinth.training.guard.throughput import ThroughputRule
 from plinth.training.run_errors import require_finite, stopped
 from plinth.training.stopping.stopping import Verdict, Watch, stopped_event
@@ -37,6 +36,7 @@ from plinth.training.telemetry.stragglers import StragglerDetector
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.training.trainer import Launched, Measured, Trainer
 from plinth.training.validation.validation import Validator
+from plinth.training.window_documents import WindowReporter
 
 
 class Interrupt:

@@ -15,10 +15,10 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import schedule
 from plinth.training.config import RunConfig, load, run_key, write
 from plinth.training.distillation.parameters import VOCABULARY_REMEDY, TeacherState
-from plinth.training.engine.optimizers import origin_of
 from plinth.training.initial.agreement import require_agreement, require_same_vocabulary
-from plinth.training.initial.parameters import InitialState
-from plinth.training.parameters import Training
+from plinth.training.parameters.initial import InitialState
+from plinth.training.parameters.optimizers import origin_of
+from plinth.training.parameters.run import Training
 from plinth.training.privacy import secret
 from plinth.training.privacy.parameters import PrivacyState
 

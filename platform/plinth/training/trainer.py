@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from plinth.training.checkpoint import snapshot
+from plinth.training.checkpoint import kept_optimizer, snapshot
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, batches_of, examined
-from plinth.training.engine.engine import Rank, open_engine, seed
+from plinth.training.engine.engine import Rank, seed
+from plinth.training.engine.pipeline import open_engine
 from plinth.training.engine.schedule import learning_rate
+from plinth.training.engine.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.engine.weight_average import step_weight
 from plinth.training.federated.site import Site
 from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.screening import NONE_BROKEN, findings
-from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.state_machine import Guard
-from plinth.training.initial import kept_optimizer
 from plinth.training.privacy.accounting import PrivacyBudget
 from plinth.training.replica_batches import replica_batches
 from plinth.training.telemetry.step_clock import StepMarks, StepTime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from plinth.records import Frozen, internal
-from plinth.sections import Section
+from plinth.sections import RecipeSection
 
 
 class Proxies(Frozen):
@@ -16,7 +16,7 @@ class Proxies(Frozen):
     max_tokens: int = internal(48, ge=1, description="Tokens that the model may write to an item.")
 
 
-SECTION = Section(
+SECTION = RecipeSection(
     name="evaluation.proxies",
     model=Proxies,
     description="Product proxies: generated items, checked by code.",

@@ -309,17 +309,17 @@ def _signed_model() -> type[GatePolicy]:
     if not absent_gates():
         return policy_model()
 
-    class Signed(policy_model()):  # type: ignore[misc]
+    class SignedGatePolicy(policy_model()):  # type: ignore[misc]
         model_config = ConfigDict(extra="allow")
 
         @model_validator(mode="after")
-        def _known(self) -> Signed:
+        def _known(self) -> SignedGatePolicy:
             for key in self.model_extra or {}:
                 if not any(name == key or name.startswith(f"{key}_") for name in absent_gates()):
                     raise ValueError(f"{key}: no gate has this key")
             return self
 
-    return Signed
+    return SignedGatePolicy
 
 
 def gate_policy(given: Mapping[str, Any]) -> GatePolicy:

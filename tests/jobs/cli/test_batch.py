@@ -29,8 +29,8 @@ from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config, preparation
 from plinth.training.data import open_batches
-from plinth.training.guard.parameters import GuardParameters
-from plinth.training.parameters import Training
+from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.run import Training
 from plinth.training.privacy import secret
 from plinth.training.privacy.parameters import Privacy
 

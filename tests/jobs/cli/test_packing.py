@@ -25,7 +25,7 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import preparation
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 
 Plinth = Callable[..., Any]
 SEQUENCE = 16

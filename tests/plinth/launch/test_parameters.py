@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import run_key
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 
 INFRA = Path(__file__).resolve().parents[3] / "infra"
 

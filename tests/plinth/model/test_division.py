@@ -13,7 +13,7 @@ from plinth.model.initialisation import Initial, initialise
 from plinth.model.loss import CHUNK_ELEMENTS
 from plinth.model.parameters import Model
 from plinth.operation.planning.memory import parameters_of_rank
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 
 
 @given(st.integers(1, 300), st.integers(1, 8))

@@ -16,7 +16,7 @@ from plinth.model.decoder import Decoder
 from plinth.model.parameters import Model
 from plinth.model.presets import PRESETS
 from plinth.training.parallel.block_wrapping import wrap_blocks
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 
 ROWS, TOKENS = 2, 16
 

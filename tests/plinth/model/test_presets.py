@@ -11,7 +11,7 @@ from plinth.model.decoder import Decoder
 from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.model.presets import PRESETS
 from plinth.training.config import run_key
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 
 #: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts; those of OLMo 2 follow from its shapes.
 COUNTS = {

@@ -24,7 +24,7 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config, preparation
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 from plinth.training.telemetry.timeline import Timeline
 
 ALICE = "alice was beginning to get very tired of sitting by her sister on the bank, "

@@ -20,11 +20,12 @@ def altered(configs: list[RunConfig]) -> list[dict[str, str]]:
     from plinth.training.checkpoint.saving import Saver
     from plinth.training.checkpoint.sharded_state import file_name
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
     from plinth.training.telemetry.timeline import Timeline
 
     rank, found = engines.join(configs[0]), []
     for config in configs:
-        engine = engines.open_engine(config, rank)
+        engine = open_engine(config, rank)
         engine.train_step(synthetic.batch_at(config, 1, rank.index), 1e-2)
         saver = Saver(engine, Timeline(config.directory.events))
         saver.save(1, {})

@@ -14,10 +14,10 @@ import pytest
 from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.training import config as configuration
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
 from tests.shared import once
 
 HERE = Path(__file__).parent

@@ -16,11 +16,12 @@ def saved(configs: dict[str, RunConfig], others: dict[str, RunConfig]) -> tuple[
     from plinth.training.checkpoint.digest_tree import manifest_in
     from plinth.training.checkpoint.saving import Saver
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
     from plinth.training.telemetry.timeline import Timeline
 
     rank, found = engines.join(next(iter(configs.values()))), {}
     for kind, config in configs.items():
-        engine = engines.open_engine(config, rank)
+        engine = open_engine(config, rank)
         engine.train_step(synthetic.batch_at(config, 1, engine.topology.place.data), 1e-2)
         _, layout = snapshot.plan(engine, 1, {}, "sync")
         saver = Saver(engine, Timeline(config.directory.events))
@@ -36,7 +37,7 @@ def saved(configs: dict[str, RunConfig], others: dict[str, RunConfig]) -> tuple[
         engine.deepspeed.destroy()
     moved = {}
     for kind, config in others.items():
-        engine = engines.open_engine(config, rank)
+        engine = open_engine(config, rank)
         moved[kind] = restored(config, engine)
         engine.deepspeed.destroy()
     engines.leave()

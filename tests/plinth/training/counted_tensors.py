@@ -14,9 +14,9 @@ from plinth.model.initialisation import Initial, initialise
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
 from plinth.training.parallel.divided_decoder import divided_decoder
-from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import Topology
 from plinth.training.parallel.zero3_initialisation import fill_range
+from plinth.training.parameters.parallel import Parallel
 
 
 class Live(TorchDispatchMode):
@@ -47,6 +47,7 @@ def open_all(configs: dict[str, RunConfig]) -> dict[str, Any]:
 
     from plinth.training.checkpoint import snapshot
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
 
     rank, take, answers = engines.join(next(iter(configs.values()))), deepspeed.initialize, {}
     for name, config in configs.items():
@@ -58,7 +59,7 @@ def open_all(configs: dict[str, RunConfig]) -> dict[str, Any]:
 
         deepspeed.initialize = begin
         with live:
-            engine = engines.open_engine(config, rank)
+            engine = open_engine(config, rank)
         answers[name] = (snapshot.parameters_digest(engine.parameters()), peaks[0])
         engine.deepspeed.destroy()
     deepspeed.initialize = take

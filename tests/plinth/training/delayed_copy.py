@@ -20,6 +20,7 @@ def late(configs: list[RunConfig]) -> list[dict[str, Any]]:
     from plinth.training.checkpoint.saving import Saver
     from plinth.training.checkpoint.writer import staging
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
     from plinth.training.telemetry.timeline import Timeline
 
     waited = Event()
@@ -36,7 +37,7 @@ def late(configs: list[RunConfig]) -> list[dict[str, Any]]:
     staging.StagingLayout.copy, staging.BackgroundCopy.wait = copied_late, told  # type: ignore[method-assign]
     rank, found = engines.join(configs[0]), []
     for config in configs:
-        engine, step = engines.open_engine(config, rank), 0
+        engine, step = open_engine(config, rank), 0
 
         def train(engine: Any = engine, config: RunConfig = config) -> None:
             nonlocal step

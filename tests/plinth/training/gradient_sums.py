@@ -24,7 +24,7 @@ def measure_all(configs: dict[str, RunConfig]) -> dict[str, dict[str, float]]:
 
 def _measure(config: RunConfig, rank: Any) -> dict[str, float]:
     from plinth.training.checkpoint import universal
-    from plinth.training.engine.engine import open_engine
+    from plinth.training.engine.pipeline import open_engine
 
     engine = open_engine(config, rank)
     exact: dict[str, torch.Tensor] = {}

@@ -58,6 +58,7 @@ def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
     between them and without."""
     from plinth.training.checkpoint import snapshot
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
     from plinth.training.validation.validation import Validator
 
     rank, answers = engines.join(next(iter(configs.values()))), {}
@@ -65,7 +66,7 @@ def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
         ends, validator = [], Validator(config)
         for looks in (True, False):
             engines.seed(config.seed + rank.index)
-            engine = engines.open_engine(config, rank)
+            engine = open_engine(config, rank)
             found = [validator.evaluate(engine, 0).slices] if looks else []
             losses = []
             for step in (1, 2):

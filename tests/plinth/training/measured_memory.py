@@ -25,7 +25,7 @@ def measure_all(configs: dict[str, RunConfig]) -> dict[str, int]:
 
 
 def _measure(config: RunConfig, rank: Any) -> int:
-    from plinth.training.engine.engine import open_engine
+    from plinth.training.engine.pipeline import open_engine
 
     live, peaks = Live(), []
     with live:

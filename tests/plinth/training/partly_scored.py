@@ -65,10 +65,11 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
 def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], list[float]]]:
     """On one rank: train each configuration in turn; the mean of its ranks' losses, and gradient norms."""
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
 
     rank, answers = engines.join(next(iter(configs.values()))), {}
     for name, config in configs.items():
-        engine = engines.open_engine(config, rank)
+        engine = open_engine(config, rank)
         steps = [engine.train_step(batch_of(config, step, rank.index), LR) for step in range(1, STEPS + 1)]
         answers[name] = [float(loss) for loss, _ in steps], [float(norm) for _, norm in steps]
         engine.deepspeed.destroy()

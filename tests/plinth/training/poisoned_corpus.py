@@ -28,12 +28,12 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import preparation
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import GuardParameters
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Training
 
 #: Steps of the run, and those whose batches are all poison.
 STEPS, POISON = 120, range(97, 103)

@@ -56,6 +56,7 @@ def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
 
     from plinth.training.checkpoint import snapshot
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
     from plinth.training.validation.probing import ProbeScorer
 
     rank, answers = engines.join(next(iter(configs.values()))), {}
@@ -63,7 +64,7 @@ def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
         ends, scorer, found = [], ProbeScorer(config), list[Any]()
         for looks in (True, False):
             engines.seed(config.seed + rank.index)
-            engine = engines.open_engine(config, rank)
+            engine = open_engine(config, rank)
             losses = []
             for step in (0, 1, 2):
                 if step:

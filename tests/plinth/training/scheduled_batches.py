@@ -66,7 +66,7 @@ def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], lis
 
 
 def _train(config: RunConfig, rank: Any) -> tuple[list[float], list[float]]:
-    from plinth.training.engine.engine import open_engine
+    from plinth.training.engine.pipeline import open_engine
 
     engine = open_engine(config, rank)
     losses, norms = [], []

@@ -15,8 +15,8 @@ from plinth.errors import RecipeError
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.parameters import Amendment
 from plinth.training import amendments, config, job, preparation
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
+from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 sys.path.insert(0, str(Path(__file__).parent))

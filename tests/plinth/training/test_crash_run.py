@@ -17,9 +17,9 @@ import pytest
 
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
+from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 
 pytestmark = pytest.mark.slow

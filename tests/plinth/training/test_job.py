@@ -31,24 +31,24 @@ from plinth.training import config, job, manifests, preparation
 from plinth.training.attempts import statement
 from plinth.training.attempts.code import code_digests
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
 from plinth.training.distillation.parameters import Distillation
-from plinth.training.engine.parameters import Optimizer
 from plinth.training.federated.parameters import Federated
-from plinth.training.guard.parameters import GuardParameters
-from plinth.training.initial.parameters import InitialWeights
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.initial import InitialWeights
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.rotary_schedule import RotaryChange
+from plinth.training.parameters.run import Training
+from plinth.training.parameters.stopping import Stopping
+from plinth.training.parameters.telemetry import Telemetry
+from plinth.training.parameters.validation import Validation
 from plinth.training.privacy.parameters import Privacy
-from plinth.training.rotary_schedule import RotaryChange
 from plinth.training.sinks.parameters import Sinks
-from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry import run_figures
-from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.telemetry.timeline import timeline
-from plinth.training.validation.parameters import Validation
 from plinth_registry import trained
 
 TRAINING = Training(

@@ -19,7 +19,7 @@ from plinth.storage.blob_cache import RemoteBlobs
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch, open_batches
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from plinth.training.replica_batches import replica_batches
 from tests.ranks import run_ranks
 

@@ -13,8 +13,8 @@ import pytest
 
 from plinth.operation import goodput
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
+from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import History, timeline
 from tests.ranks import run_ranks
 

@@ -18,6 +18,7 @@ from plinth.corpus.canaries.parameters import BUCKET, Canaries
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.model.decoder import build
 from plinth.model.hugging_face import hf_config
+from plinth.model.parameters import Model
 from plinth.records import Manifest, Part
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
@@ -33,7 +34,6 @@ from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config as configuration
 from plinth.training import preparation
 from plinth.training.checkpoint import checkpoint
-from plinth.training.parameters import Model, Training
 from plinth_audit.canaries import canaries
 from tests.model_folder import save_model
 

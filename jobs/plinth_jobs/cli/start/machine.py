@@ -69,7 +69,7 @@ def extensions() -> Iterator[MachineFinding]:
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.registry import PROBES
     from plinth.launch.choose import LAUNCHERS
-    from plinth.training.engine.optimizers import OPTIMIZERS
+    from plinth.training.parameters.optimizers import OPTIMIZERS
     from plinth_jobs.cli import nouns
 
     every = (ANNOTATORS, READERS, MEASUREMENTS, GATES, LAUNCHERS, PROBES, OPTIMIZERS)

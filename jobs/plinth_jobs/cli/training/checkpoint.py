@@ -103,7 +103,7 @@ def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, a
     Commands that take a model take the digest. Every parent is verified first, and named by digest in the result, which
     is signed as trainer. training.checkpoints.average in a recipe evaluates and releases such a mean.
     """
-    from plinth.training.checkpoint.averaging import average as averaged
+    from plinth.training.averaging import average as averaged
     from plinth.training.checkpoint.mean_record import in_words as mean_in_words
     from plinth_jobs.cli import output
     from plinth_jobs.runs import find_run

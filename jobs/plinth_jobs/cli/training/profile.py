@@ -38,11 +38,12 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
     which https://ui.perfetto.dev opens; an event `profiled` of the timeline says that they are there. A run that is not
     up records when it comes to these steps.
     """
+    from plinth.training import amendments
     from plinth.training.telemetry import profile_request
     from plinth_jobs.cli import output
 
     config = settings.run_config(run)
-    request = profile_request.submit(config, *steps, ranks)
+    request = profile_request.submit(config, amendments.reached(config), *steps, ranks)
     files = [str(request.trace(config.directory, rank)) for rank in ranks]
     if as_json:
         output.emit_json({"run": config.run_id, "request": request.number, "steps": list(steps), "files": files})

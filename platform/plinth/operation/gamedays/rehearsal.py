@@ -42,13 +42,13 @@ from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import data, preparation
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.forensics.step_documents import StepDocuments
-from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import place_of
-from plinth.training.parameters import Training
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Training
+from plinth.training.step_documents import StepDocuments
 from plinth.training.telemetry.timeline import timeline
 
 SEQUENCE, BATCH, STEPS = 32, 4, 12

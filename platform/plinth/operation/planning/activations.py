@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from plinth.model.architecture import Norm, architecture
 from plinth.model.parameters import Model, repeats
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 
 
 def kept(

@@ -26,9 +26,9 @@ from plinth.model import flops as counts
 from plinth.model.parameters import Model
 from plinth.operation.planning import activations
 from plinth.records import Frozen
-from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
 
 Precision = Literal["fp32", "bf16", "fp16"]
 

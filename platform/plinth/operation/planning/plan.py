@@ -13,8 +13,8 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
 from plinth.training.parallel.gradient_path import GradientPath, gradient_path
-from plinth.training.parallel.parameters import Parallel, not_with, problems
-from plinth.training.parameters import Training
+from plinth.training.parameters.parallel import Parallel, not_with, problems
+from plinth.training.parameters.run import Training
 
 #: The assumption of a plan without a wall clock.
 NO_SPEED = "no wall clock: no speed was stated"

@@ -34,10 +34,10 @@ from plinth.model.parameters import Model, repeats
 from plinth.model.traffic import UPDATE_BYTES
 from plinth.operation.planning import memory
 from plinth.operation.planning.efficiency import STATED, Efficiency
-from plinth.training.engine.optimizers import problems_with_division
-from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps
-from plinth.training.parallel.parameters import Parallel, not_with, problems
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import problems_with_division
+from plinth.training.parameters.parallel import Parallel, not_with, problems
 
 #: Sequences of a micro batch that are tried.
 MICRO_BATCHES = (1, 2, 4, 8)

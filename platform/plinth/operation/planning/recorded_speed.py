@@ -18,7 +18,7 @@ from plinth.operation.planning import ranking, recorded
 from plinth.operation.planning.machine import CPU
 from plinth.operation.planning.recorded import RecordedRun
 from plinth.training.attempts.host import hardware
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from plinth.training.roofline import machine_speed
 
 

@@ -17,7 +17,6 @@ Files only, without torch:
     selection       the checkpoint that a run resumes from
     remote          committed checkpoints in a bucket
     upload          copies them there during training; downloads them on a machine that has none
-    parameters      interval, retention and upload, as a recipe sets them
 
 The state of a run, with torch:
 
@@ -27,7 +26,7 @@ The state of a run, with torch:
     universal            DeepSpeed's state as addresses that belong to no layout, and back
     sharded_state        the files of that state: spans of whole parameters, by name
     tensor_digests       digests of the engine's memory, also while it is filled
-    averaging            the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint
+    kept_optimizer       the optimizer's state of the weights that a run begins from, where the recipe keeps it
     shared_verification  all ranks verify, each its share, and agree
     writer/              the process beside a rank that writes its part
 """

@@ -28,8 +28,8 @@ from plinth.training.checkpoint.file_digests import Beat, silent
 from plinth.training.checkpoint.model_division import WholeParameter, divide
 from plinth.training.checkpoint.universal import plain_name
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import ranks_of
+from plinth.training.parameters.parallel import Parallel
 
 
 class ModelDivision(NamedTuple):

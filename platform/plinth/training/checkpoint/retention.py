@@ -10,8 +10,8 @@ import shutil
 from statistics import fmean
 
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
+from plinth.training.parameters.checkpoints import Checkpoints
 
 
 def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always: set[int]) -> set[int]:

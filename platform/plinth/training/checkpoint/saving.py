@@ -32,7 +32,7 @@ from plinth.training.checkpoint.writer.client import HEARTBEAT_S, WriterClient
 from plinth.training.checkpoint.writer.rank_part import Timing, WritePlan
 from plinth.training.checkpoint.writer.staging import Arena, BackgroundCopy, StagingLayout
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.rank_failure import RankFailure
 from plinth.training.telemetry.pulse import Pulse
 from plinth.training.telemetry.timeline import Timeline
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from plinth.records import Frozen
-from plinth.training.initial.parameters import InitialWeights
+from plinth.training.parameters.initial import InitialWeights
 
 #: Name of the asset with text that a model wrote for a bucket (`BUCKET/sampled`); `documents` reads it as files.
 STAGE = "sampled"

@@ -19,7 +19,7 @@ from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.storage.store import Store
 from plinth.tokens.shards.mapped import map_file
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 
 ASSET = "teacher_logits"
 VERSION = "1"

@@ -37,7 +37,7 @@ from plinth.training.distillation.stored_logits import ASSET, VERSION, LogitRows
 from plinth.training.distillation.teacher import load_teacher
 from plinth.training.engine.batch_expansion import expand_batch
 from plinth.training.initial.agreement import require_same_vocabulary
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 
 #: Tokens of a batch. Another number is another `VERSION`: sums of other batches round otherwise.
 BATCH_TOKENS = 8192

@@ -1,8 +1,9 @@
 """DeepSpeed behind a few methods.
 
     engine              build the model and its optimizer, train one step, evaluate, walk through whole parameters
+    pipeline            the engine of one stage, one-forward-one-backward; `open_engine` picks a run's engine
+    skipped_update      keeps the optimizer from applying a bad update, in any ZeRO stage, without a wait
     deepspeed_settings  the configuration that DeepSpeed gets
-    deepspeed_block     what of it a recipe may set, and what the engine owns
     deepspeed_engine    DeepSpeed's engine where its choices would round a gradient or make the host wait
     device_gradients    norm, clipping and finiteness of a step's gradient, on the device
     master_weights      FP32 masters and gradients of a BF16 model without ZeRO
@@ -11,11 +12,9 @@
     float8              FP8 products of the blocks' linear layers, by torchao
     batch_expansion     stored rows to what the model takes, on the device
     parameter_groups    learning rate and weight decay by parameter
-    optimizers          AdamW, Muon, and those of installed packages, by name
     muon                hidden matrices by Muon, all else by AdamW
     matrix_division     which rank holds which part of a matrix, and how the parts come together
     weight_average      exponential mean of the weights, divided and saved as the optimizer's state is
     schedule            learning rate as a function of tokens
     layer_statistics    gradient norm and activations by layer, measured on the device
-    parameters          optimizer and learning rate, as a recipe sets them
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from plinth.training.config import RunConfig
-from plinth.training.engine.deepspeed_block import with_settings
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps
+from plinth.training.parameters.deepspeed_block import with_settings
 
 
 def deepspeed_config(

@@ -31,7 +31,6 @@ from plinth.training.engine.float8 import convert, require_float8
 from plinth.training.engine.layer_statistics import LayerMonitor
 from plinth.training.engine.master_weights import MasterWeights, master_weights
 from plinth.training.engine.muon import Muon
-from plinth.training.engine.optimizers import Groups, make_optimizer
 from plinth.training.engine.parameter_groups import parameter_groups, set_rates
 from plinth.training.engine.precision import DTYPES, precision_of, require_device, require_gradient
 from plinth.training.engine.ranks import Rank, join, leave, seed
@@ -41,27 +40,15 @@ from plinth.training.parallel.block_wrapping import wrap_blocks
 from plinth.training.parallel.divided_decoder import divided_decoder, gathered
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.parallel.zero3_initialisation import partition_initialised
+from plinth.training.parameters.optimizers import Groups, make_optimizer
 from plinth.training.privacy.gradients import PrivateGradients
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock
 
-__all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "open_engine", "seed"]
+__all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "seed"]
 
 #: How often a step whose gradient overflows in FP16 is taken again: from 2^32 down to 2^0, with hysteresis.
 OVERFLOWS = 64
-
-
-def open_engine(config: RunConfig, rank: Rank) -> TrainingEngine:
-    """The engine for the run's `parallel:` block; a collective.
-
-    Raises:
-        TrainingError: this machine cannot run the block.
-    """
-    if config.parallel.pipeline > 1:
-        from plinth.training.parallel.pipeline import PipelineEngine
-
-        return PipelineEngine(config, rank)
-    return TrainingEngine(config, rank)
 
 
 class TrainingEngine:

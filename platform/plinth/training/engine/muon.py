@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from plinth.training.engine.matrix_division import HeldMatrix, MatrixDivision, Wave
-from plinth.training.engine.optimizers import Groups, MuonOptions
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import Groups, MuonOptions
 
 #: Coefficients of the iteration, its steps, and the least norm that it divides by (Jordan et al.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -50,6 +51,11 @@ def orthogonal(matrix: Tensor) -> Tensor:
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.T if tall else x
+
+
+def make(groups: Groups, optimizer: Optimizer, options: MuonOptions) -> Muon:
+    """Muon, with its options of the recipe."""
+    return Muon(groups, options)
 
 
 class Muon(torch.optim.Optimizer):

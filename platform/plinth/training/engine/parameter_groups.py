@@ -20,8 +20,8 @@ from typing import Any
 from torch import nn
 
 from plinth.model.parameters import Model
-from plinth.training.engine.optimizers import OPTIMIZERS, options_of
-from plinth.training.engine.parameters import Optimizer
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import OPTIMIZERS, options_of
 
 _EMBEDDINGS = ("embed_tokens", "lm_head")
 

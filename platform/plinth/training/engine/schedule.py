@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 
-from plinth.training.engine.parameters import Optimizer
+from plinth.training.parameters.engine import Optimizer
 
 
 def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from plinth.training.engine.parameters import Optimizer
+from plinth.training.parameters.engine import Optimizer
 
 #: The name in the optimizer's state and in checkpoints.
 EMA = "ema"

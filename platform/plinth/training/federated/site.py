@@ -29,7 +29,7 @@ from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
 from plinth.training.federated.exchange import Contribution, Exchange, Round, now
 from plinth.training.federated.parameters import Federated
-from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.rank_failure import RankFailure
 from plinth.training.telemetry.pulse import Pulse
 from plinth.trust.root import Trust
 

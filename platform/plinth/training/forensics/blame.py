@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.training.forensics.step_documents import StepDocument
+from plinth.training.step_documents import StepDocument
 
 #: Tokens of a span that is shown, and spans of a document.
 SPAN, SPANS = 16, 3

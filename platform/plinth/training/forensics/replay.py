@@ -26,8 +26,8 @@ from plinth.training.config import RunConfig
 from plinth.training.forensics import blame as ranking
 from plinth.training.forensics import step_losses
 from plinth.training.forensics.blame import ScoredDocument
-from plinth.training.forensics.step_documents import StepDocuments
 from plinth.training.guard.screening import TEXT_RULES
+from plinth.training.step_documents import StepDocuments
 from plinth.training.telemetry.timeline import History, timeline
 
 #: Number of earlier steps that define the typical loss, and of the last steps that they are chosen from.

@@ -25,7 +25,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, batches_of
 from plinth.training.engine.batch_expansion import expand_batch
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 
 
 @dataclass(frozen=True)

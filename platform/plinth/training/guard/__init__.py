@@ -2,18 +2,16 @@
 
     TrainedStep ──► rules: finding? ──► state_machine: confirmed? ──► warn · skip · lower_lr · rollback · stop
                       ▲                          │
-                      └──── rolling levels ◄─────┘   limits of the next steps ──► skipped_update (on the device)
+                      └──── rolling levels ◄─────┘   limits of the next steps ──► engine.skipped_update
 
-    parameters      what each rule does, and its bounds
     records         TrainedStep, Limits, Finding, Intervention
     rolling         a window of numbers with level and spread
     rules           the published heuristics, each from numbers to a finding
     screening       rules over the text of a batch, judged before its update
     state_machine   Guard: streaks, windows left out, learning rate, bounds; its state is part of a checkpoint
     throughput      the rule over tokens per second; it reads a clock, so it is never part of a checkpoint
-    documents       the documents of a window, reported on the timeline by a thread of the leading rank
-    skipped_update  keeps the optimizer from applying a bad update, in any ZeRO stage, without a wait (torch)
 
 Decisions are a pure function of numbers that all ranks share, so ranks need not agree on them.
-Does not belong here: what a rollback loads (loop, checkpoint/), the loss of a document (forensics/).
+Does not belong here: what a rollback loads (loop, checkpoint/), the documents of a window (window_documents), the loss
+of a document (forensics/).
 """

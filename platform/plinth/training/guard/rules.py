@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from plinth.training.guard.parameters import GuardParameters, LayerRule
 from plinth.training.guard.records import Finding, Limits, Rule, TrainedStep
 from plinth.training.guard.rolling import Rolling
+from plinth.training.parameters.guard import GuardParameters, LayerRule
 
 #: Measurements of a layer that its median covers, and that are needed before it judges.
 LAYER_WINDOW, LAYER_MINIMUM = 32, 4

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from plinth.errors import RecipeError
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.tokens.reading.row_facts import FACTS, row_facts
-from plinth.training.guard.parameters import BatchScreening
 from plinth.training.guard.records import Finding
+from plinth.training.parameters.guard import BatchScreening
 
 #: The rules of screening: a fact of rows each, and the streams that rows come from.
 TEXT_RULES = (*FACTS, "streams")

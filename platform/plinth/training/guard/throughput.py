@@ -6,9 +6,9 @@ seconds are the mean over ranks, which all ranks share, so they warn and stop to
 
 from __future__ import annotations
 
-from plinth.training.guard.parameters import Throughput
 from plinth.training.guard.records import Intervention
 from plinth.training.guard.rolling import Rolling
+from plinth.training.parameters.guard import Throughput
 
 #: Steps of a process that are not judged: kernels are chosen and compiled, caches are cold.
 WARM_UP = 10

@@ -15,7 +15,7 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer.template import same_tokenizer
-from plinth.training.initial.parameters import InitialWeights
+from plinth.training.parameters.initial import InitialWeights
 
 #: Fields of `Model` that shape parameters, or decide what is computed with them.
 SHAPE = (

@@ -21,7 +21,7 @@ from plinth.errors import MissingError, PlinthError, RecipeError
 from plinth.model.hugging_face import TOKENIZER
 from plinth.records import Manifest, Step, bucket_of
 from plinth.tokens.mixture.apportion import largest_remainder
-from plinth.training.initial.parameters import REPLAYED
+from plinth.training.parameters.initial import REPLAYED
 
 STEP: Final = Step(name="training.replay", version="1")
 

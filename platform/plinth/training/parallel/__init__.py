@@ -1,6 +1,5 @@
 """One model over several devices: process groups, collectives and schedules.
 
-    parameters             the `parallel:` block, and the reasons for which one cannot run
     gradient_path          dtype, moment and overlap of the reduction of gradients, by ZeRO stage
     topology               rank -> place (data, pipeline, sequence, tensor), and the process groups
     collectives            collectives that gradients flow through
@@ -8,9 +7,8 @@
     divided_decoder        the part of the decoder that a rank trains; whole parameters
     block_wrapping         compilation and activation recomputation of blocks
     zero3_initialisation   initial weights under ZeRO-3, each rank its own range
-    pipeline               the engine of one stage, one-forward-one-backward
     stage_exchange         what stages send each other
 
 How each block of a model divides is declared beside the block: `plinth.model.division`.
-`plinth.training.engine.engine.open_engine` picks the engine that a run's `parallel:` block asks for.
+`plinth.training.engine.pipeline.open_engine` picks the engine that a run's `parallel:` block asks for.
 """

@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from plinth.model.blocks import Block
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 
 #: Graphs of one method; a schedule of row lengths needs two for each.
 SHAPES = 64

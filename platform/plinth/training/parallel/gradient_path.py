@@ -16,7 +16,7 @@ Does not belong here: bytes (plinth.operation.planning.memory), or how DeepSpeed
 from __future__ import annotations
 
 from plinth.records import Frozen
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 
 
 class GradientPath(Frozen):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

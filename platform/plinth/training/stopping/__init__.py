@@ -1,6 +1,5 @@
 """Rules that end a run early.
 
-    parameters  the rules as a recipe sets them
     signals     tokens, seconds, losses and scores, gathered from the timeline
     line        a straight line through points, with its error
     rule_state  how one rule stands

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 from plinth.evaluation.statistics import slope
-from plinth.training.stopping.parameters import Plateau, Regression
+from plinth.training.parameters.stopping import Plateau, Regression
 from plinth.training.stopping.rule_state import RuleState
 from plinth.training.validation.probe_curves import ProbeLook, value
 

@@ -26,8 +26,8 @@ from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.training.config import RunConfig
+from plinth.training.parameters.stopping import Plateau, Stopping
 from plinth.training.stopping import probes
-from plinth.training.stopping.parameters import Plateau, Stopping
 from plinth.training.stopping.rule_state import RuleState
 from plinth.training.stopping.signals import Gatherer, Point, Signals
 from plinth.training.telemetry.timeline import History, TimelineReader, timeline

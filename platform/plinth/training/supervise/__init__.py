@@ -17,5 +17,5 @@ host_checks   disk, memory, clock and GPUs of a node; which nodes to exclude
 peer_checks   the process that checks a node, its connection and a sum with the others
 exclusion     machines that the run may not be placed on again
 run_lock      one supervisor at a time, for as long as anything that it started is alive
-rank_failure  a rank's named error on its way to the user
+lost_work     costs of failures: steps, seconds, seconds until training resumed
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from plinth.records import Frozen
-from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.rank_failure import RankFailure
 
 Ending = Literal["finished", "stopped", "failed"]
 

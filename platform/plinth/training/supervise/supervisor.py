@@ -37,6 +37,7 @@ from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.upload import Uploader, restore
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
+from plinth.training.rank_failure import RankFailure
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise import hang
@@ -46,8 +47,8 @@ from plinth.training.supervise.follower import follow
 from plinth.training.supervise.host_checks import judged
 from plinth.training.supervise.host_rounds import checked_hosts
 from plinth.training.supervise.leader import Leader
+from plinth.training.supervise.lost_work import LostWork
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
-from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.supervise.result import Ending, JobResult
 from plinth.training.supervise.run_lock import hold
 from plinth.training.supervise.watch import (
@@ -60,7 +61,6 @@ from plinth.training.supervise.watch import (
     watch,
 )
 from plinth.training.telemetry import devices
-from plinth.training.telemetry.lost_work import LostWork
 from plinth.training.telemetry.timeline import Timeline
 
 #: Exit statuses of named failures: another try would meet the same.

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Protocol
 
 from plinth.launch.parameters import Supervision
+from plinth.training.rank_failure import NODE_SILENT
 
 #: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
 EXIT_PREEMPTED = 75
 
 #: Stands for the exit status of a rank whose node sends no heartbeat.
 NODE_LOST = 76
-
-#: Words of the reason in the timeline when a node was lost.
-NODE_SILENT = "sends no heartbeat"
 
 #: Exit status of a rank whose connection to another one broke: what failed is the other one.
 EXIT_PARTNER_LOST = 77

@@ -11,6 +11,4 @@
     devices     the GPUs of a node: utilisation, power, temperature, errors (NVML)
     pulse       the sign that a rank works through a long phase
     goodput/    every rank-second of a run by its cause: goodput and badput
-    lost_work   costs of failures: steps, seconds, seconds until training resumed
-    parameters  how often layers are measured
 """

@@ -15,7 +15,6 @@ from pathlib import Path
 from plinth.errors import MissingError, TrainingError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
-from plinth.training import amendments
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 
@@ -35,13 +34,16 @@ class ProfileRequest(Frozen):
         return run.profiles / f"{self.number:04d}-steps-{self.first}-{self.last}-rank-{rank:04d}.json.gz"
 
 
-def submit(config: RunConfig, first: int, last: int, ranks: tuple[int, ...] = (0,)) -> ProfileRequest:
+def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int, ...] = (0,)) -> ProfileRequest:
     """Ask a run, whether its ranks are up or not, for a trace of steps that it has not taken yet.
+
+    Args:
+        done: the last step that it has taken (`amendments.reached`).
 
     Raises:
         MissingError: the run has no such steps or ranks, or has taken them.
     """
-    run, done = config.directory, amendments.reached(config)
+    run = config.directory
     _require(config, first, last, ranks)
     if first <= done:
         raise MissingError(

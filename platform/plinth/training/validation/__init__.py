@@ -8,5 +8,4 @@
     probe_curves  probes over the run: noise, and which may decide; no torch
     kept_looks    the last looks at probes, kept with each checkpoint; no torch
     seeds         the same probes in runs with another seed; no torch
-    parameters    how often, how much text, and what probes may cost
 """

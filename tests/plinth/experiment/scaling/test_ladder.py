@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from plinth.experiment.scaling.ladder import LadderDesign, batch_tokens, learning_rate, price, rungs
 from plinth.model.flops import flops_exact
 from plinth.model.parameters import Model
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 
 DESIGN = LadderDesign(sizes=("10m", "60m"), vocab_size=16384, sequence_tokens=1024)
 

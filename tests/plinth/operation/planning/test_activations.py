@@ -18,8 +18,8 @@ from plinth.model.parameters import Model
 from plinth.operation.planning import activations
 from plinth.training.parallel.block_wrapping import wrap_blocks
 from plinth.training.parallel.divided_decoder import divided_decoder
-from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import Topology
+from plinth.training.parameters.parallel import Parallel
 
 ROWS, TOKENS = 2, 64
 SHAPES: dict[str, dict[str, Any]] = {

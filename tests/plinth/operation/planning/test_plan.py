@@ -9,9 +9,9 @@ from plinth.model.parameters import AttentionPath, Model
 from plinth.operation.planning import memory
 from plinth.operation.planning.plan import _attention, plan
 from plinth.recipe.recipe import Recipe
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Training
 
 LLAMA_7B = Model(layers=32, dim=4096, heads=32, kv_heads=32, ffn_dim=11008, tied_embeddings=False)
 LLAMA_3_8B = Model(layers=32, dim=4096, heads=32, kv_heads=8, ffn_dim=14336, tied_embeddings=False)

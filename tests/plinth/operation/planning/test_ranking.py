@@ -15,9 +15,9 @@ from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
 from plinth.operation.planning import interval, memory, ranking
 from plinth.operation.planning.ranking import TrainingWork
-from plinth.training.engine.optimizers import problems_with_division
-from plinth.training.parallel.parameters import Parallel, problems
-from plinth.training.parameters import Training
+from plinth.training.parameters.optimizers import problems_with_division
+from plinth.training.parameters.parallel import Parallel, problems
+from plinth.training.parameters.run import Training
 from plinth_jobs.cli.start import divisions
 
 H100 = DEVICES["h100"]

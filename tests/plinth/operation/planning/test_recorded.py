@@ -22,7 +22,7 @@ from plinth.operation.spending.bounds import bound, step_s
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from plinth.training.roofline import machine_speed
 from plinth.training.roofline.machine_speed import DeviceSpeed, MachineSpeed
 from plinth_jobs.cli.root import cli

@@ -20,9 +20,9 @@ from plinth.operation.spending.ledger import MICROS, Ledger, Limit, Reservation
 from plinth.operation.spending.parameters import Spending
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.stopping.parameters import Stopping
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.stopping import Stopping
 from plinth.training.supervise import allowance
 from tests.plinth.training.conftest import tiny
 

@@ -17,7 +17,7 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.batch import documents_of_step
 from plinth.tokens.order.steps import schedule
 from plinth.training.initial import replay
-from plinth.training.initial.parameters import InitialWeights
+from plinth.training.parameters.initial import InitialWeights
 
 SEQUENCES = 200
 

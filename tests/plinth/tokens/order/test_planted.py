@@ -35,7 +35,7 @@ from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.tokens.tokenizer.lexis import lexis_of
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import preparation
-from plinth.training.parameters import Model, Training
+from plinth.training.parameters.run import Training
 
 SEQUENCE, SEQUENCES, BATCH = 64, 1600, 8
 Packing = Literal["concatenate", "best-fit"]

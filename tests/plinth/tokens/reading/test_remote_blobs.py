@@ -34,7 +34,7 @@ from plinth.tokens.shards import blocks
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.training import data, preparation
 from plinth.training.data import open_batches
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 from tests.ranks import run_ranks
 from tests.s3_server import Bucket, bad_line, serving
 

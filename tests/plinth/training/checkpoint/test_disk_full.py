@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
+from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.supervise.result import JobResult
 from tests import services
 

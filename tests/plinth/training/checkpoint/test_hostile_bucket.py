@@ -15,9 +15,9 @@ from plinth import fingerprint
 from plinth.errors import CheckpointError, SignatureError
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training.checkpoint import checkpoint, commit_record, digest_tree, upload
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
+from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.trust import dsse, enrolment, root
 from tests.s3_server import Bucket, serving

@@ -26,7 +26,7 @@ from plinth.training.checkpoint.piece_index import Piece
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 Make = Callable[..., RunConfig]

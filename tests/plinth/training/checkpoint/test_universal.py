@@ -27,7 +27,7 @@ from plinth.training.checkpoint.sharded_state import (
 )
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 Make = Callable[..., RunConfig]

@@ -16,10 +16,10 @@ from blake3 import blake3
 from plinth.errors import CheckpointError, IntegrityError, StorageError
 from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint, remote, retention, upload
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.checkpoint.remote import RemoteCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
+from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.s3_server import Bucket, bad_line, serving
 

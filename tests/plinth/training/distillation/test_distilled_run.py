@@ -22,9 +22,9 @@ from plinth.training.config import RunConfig, run_key
 from plinth.training.distillation.parameters import Distillation, TeacherState
 from plinth.training.engine.schedule import learning_rate
 from plinth.training.initial import source
-from plinth.training.initial.parameters import InitialWeights
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
+from plinth.training.parameters.initial import InitialWeights
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Training
 from plinth.training.telemetry.timeline import timeline
 from tests.model_folder import byte_level, save_model
 from tests.ranks import run_ranks

@@ -36,7 +36,7 @@ from plinth.training.distillation.stored_logits import StoredLogits
 from plinth.training.distillation.teacher import LoadedTeacher, stored_teacher
 from plinth.training.engine.batch_expansion import expand_batch
 from plinth.training.initial import source
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 from tests.model_folder import save_model
 
 TEACHER = Model(layers=1, dim=48, heads=4, kv_heads=4, ffn_dim=64, tied_embeddings=False)

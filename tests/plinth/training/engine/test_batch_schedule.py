@@ -12,7 +12,7 @@ import scheduled_batches
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.training.config import RunConfig, identity
 from plinth.training.data import StepBatch
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 GROWS = {

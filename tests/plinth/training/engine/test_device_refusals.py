@@ -10,14 +10,15 @@ import pytest
 from plinth.errors import TrainingError
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import RankFailed, run_ranks
 
 
 def open_only(config: RunConfig) -> None:
     from plinth.training.engine import engine
+    from plinth.training.engine.pipeline import open_engine
 
-    engine.open_engine(config, engine.join(config))
+    open_engine(config, engine.join(config))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_what_the_cpu_lacks_is_refused(make: Callable[..., RunConfig], changes: 
 
 def test_settings_of_before_bear_the_same_identity() -> None:
     from plinth.training.config import run_key
-    from plinth.training.parameters import Training
+    from plinth.training.parameters.run import Training
 
     plain = run_key(Training(), "m", "t")
     assert run_key(Training(parallel=Parallel(attention="sdpa")), "m", "t") == plain

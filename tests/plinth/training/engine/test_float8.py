@@ -13,7 +13,7 @@ from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
 from plinth.training.engine import float8
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
 
 KINDS = ["tensorwise", "rowwise", "rowwise_with_gw_hp"]
 MODEL = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, tied_embeddings=False)

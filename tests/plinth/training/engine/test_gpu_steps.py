@@ -12,8 +12,8 @@ import torch
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.telemetry.parameters import Telemetry
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.telemetry import Telemetry
 from tests.ranks import run_ranks
 
 pytestmark = [
@@ -26,11 +26,12 @@ pytestmark = [
 def train_without_wait(config: RunConfig) -> list[float]:
     """On one rank: losses of six steps; in the last three, PyTorch raises where the host would wait for the device."""
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
+    from plinth.training.engine.skipped_update import UpdateSkipper
     from plinth.training.guard.records import Limits
-    from plinth.training.guard.skipped_update import UpdateSkipper
 
     rank = engines.join(config)
-    engine = engines.open_engine(config, rank)
+    engine = open_engine(config, rank)
     skipper, pending = UpdateSkipper(engine), []
     for step in range(1, 7):
         batch = synthetic.batch_at(config, step, rank.index)
@@ -48,11 +49,12 @@ def train_vetoed(config: RunConfig) -> list[bool]:
     """On one rank: whether the state changed in a step, in one whose loss the limits forbid, and in one more."""
     from plinth.training.checkpoint.tensor_digests import tensors_digest
     from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
+    from plinth.training.engine.skipped_update import UpdateSkipper
     from plinth.training.guard.records import Limits
-    from plinth.training.guard.skipped_update import UpdateSkipper
 
     rank = engines.join(config)
-    engine = engines.open_engine(config, rank)
+    engine = open_engine(config, rank)
     skipper, changed = UpdateSkipper(engine), []
     before = tensors_digest(engine.optimizer_tensors())
     for step, limit in enumerate((math.inf, 1e-6, math.inf), 1):

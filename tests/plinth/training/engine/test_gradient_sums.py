@@ -10,8 +10,8 @@ import pytest
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 STAGES: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)

@@ -9,8 +9,8 @@ import torch
 import watched_reads
 
 from plinth.training.config import RunConfig
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.telemetry.parameters import Telemetry
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.telemetry import Telemetry
 from tests.ranks import RankFailed, run_ranks
 
 #: Every step measures layers and packs documents.

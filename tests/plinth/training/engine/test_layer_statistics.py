@@ -14,8 +14,8 @@ from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
 from plinth.training.engine.layer_statistics import COLUMNS, LayerMonitor, LayerStatistics
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.telemetry.parameters import Telemetry
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.telemetry import Telemetry
 from tests.ranks import run_ranks
 
 SHAPE = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True, tied_embeddings=False)
@@ -97,7 +97,8 @@ def measure(configs: list[RunConfig]) -> list[list[LayerStatistics]]:
     """On a rank: two measured steps of each run, one after the other."""
     import synthetic
 
-    from plinth.training.engine.engine import join, leave, open_engine
+    from plinth.training.engine.engine import join, leave
+    from plinth.training.engine.pipeline import open_engine
     from plinth.training.parallel.topology import place_of
 
     rank, found = join(configs[0]), []

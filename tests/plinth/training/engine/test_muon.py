@@ -13,10 +13,10 @@ from plinth.model.decoder import build
 from plinth.model.parameters import Model, MuP
 from plinth.training.engine import matrix_division
 from plinth.training.engine.muon import Muon, orthogonal
-from plinth.training.engine.optimizers import MuonOptions, make_optimizer, problems_with_division
 from plinth.training.engine.parameter_groups import parameter_groups, set_rates
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.optimizers import MuonOptions, make_optimizer, problems_with_division
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 SHAPE = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=48, tied_embeddings=False)

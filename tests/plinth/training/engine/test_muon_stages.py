@@ -12,8 +12,8 @@ import pytest
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import MuP
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.slow

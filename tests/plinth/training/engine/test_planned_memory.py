@@ -12,9 +12,9 @@ import pytest
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import GuardParameters
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.parallel import Parallel
 from plinth.training.privacy import secret
 from plinth.training.privacy.parameters import PrivacyState
 from tests.ranks import run_ranks

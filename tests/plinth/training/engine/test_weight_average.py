@@ -13,9 +13,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
 from plinth.training.engine.weight_average import EMA, WeightAverage, step_weight
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 

@@ -16,11 +16,11 @@ import pytest
 from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig, identity
 from plinth.training.federated.coordinator import Coordinator, coordinate
 from plinth.training.federated.exchange import Exchange, Round
 from plinth.training.federated.parameters import Federated
+from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust.root import Trust
 from tests.ranks import RankFailed, run_ranks

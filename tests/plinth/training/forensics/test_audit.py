@@ -15,13 +15,13 @@ from plinth.errors import MissingError
 from plinth.launch.parameters import Launch
 from plinth.tokens.order.parameters import BatchChange
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
-from plinth.training.engine.parameters import Optimizer
 from plinth.training.forensics.audit_span import span
-from plinth.training.guard.parameters import GuardParameters, LossSpike
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.guard import GuardParameters, LossSpike
+from plinth.training.parameters.parallel import Parallel
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks
 

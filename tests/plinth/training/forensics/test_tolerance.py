@@ -12,10 +12,10 @@ import pytest
 
 from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.forensics.proof import FACTOR, ResumeProof, examined
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 #: Relative noise of every gradient: about the last bit of FP32, as sums in another order have it.

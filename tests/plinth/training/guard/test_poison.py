@@ -12,7 +12,7 @@ import pytest
 
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.guard.parameters import GuardParameters
+from plinth.training.parameters.guard import GuardParameters
 from plinth.training.telemetry.timeline import History, timeline
 from plinth_jobs.cli.root import call
 from tests.ranks import run_ranks

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plinth.training.guard.parameters import GuardParameters as Policy
-from plinth.training.guard.parameters import LayerRule, LossSpike, Throughput
 from plinth.training.guard.records import Intervention, Limits, TrainedStep
 from plinth.training.guard.rolling import Rolling
 from plinth.training.guard.rules import judge, judge_layers, limits
 from plinth.training.guard.throughput import WARM_UP, ThroughputRule
+from plinth.training.parameters.guard import GuardParameters as Policy
+from plinth.training.parameters.guard import LayerRule, LossSpike, Throughput
 
 POLICY = Policy(window_steps=8, min_steps=4)
 

@@ -15,12 +15,12 @@ from plinth.errors import RecipeError
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.data import Examination, StepBatch, examined
 from plinth.training.guard import screening
-from plinth.training.guard.parameters import BatchScreening, GuardParameters, LossSpike
 from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.screening import NONE_BROKEN
 from plinth.training.guard.state_machine import Guard
 from plinth.training.parallel.topology import RankPlace
-from plinth.training.parameters import Training
+from plinth.training.parameters.guard import BatchScreening, GuardParameters, LossSpike
+from plinth.training.parameters.run import Training
 from tests.plinth.training.conftest import tiny
 
 POLICY = BatchScreening(duplicate_ngrams=0.5, top_ngram=0.4, entropy=2.0, streams=("web/language=x*",))

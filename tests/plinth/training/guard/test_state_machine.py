@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.training.guard.parameters import GradientSpike, LayerRule, LossSpike, Nonfinite
-from plinth.training.guard.parameters import GuardParameters as Policy
 from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.state_machine import LAG, Guard
+from plinth.training.parameters.guard import GradientSpike, LayerRule, LossSpike, Nonfinite
+from plinth.training.parameters.guard import GuardParameters as Policy
 
 CALM = 12
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from plinth.training.engine.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.records import Limits
-from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from plinth.records import Blob, Manifest, Part
 from plinth.storage.store import Store
 from plinth.training.config import run_key
 from plinth.training.initial.agreement import require_agreement
-from plinth.training.initial.parameters import InitialWeights
-from plinth.training.parameters import Training
+from plinth.training.parameters.initial import InitialWeights
+from plinth.training.parameters.run import Training
 
 MODEL = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64)
 SAME = InitialWeights(release="base@champion")

@@ -27,8 +27,8 @@ from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
 from plinth.training.engine.precision import DTYPES
 from plinth.training.initial import source, weights
-from plinth.training.initial.parameters import InitialState
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.initial import InitialState
+from plinth.training.parameters.parallel import Parallel
 from tests.model_folder import byte_level, save_folder
 from tests.ranks import run_ranks
 

@@ -4,7 +4,7 @@
     case          one value of every axis
     interaction   values of two or three axes; it is refused when every case that has it is
 
-A case is refused by `plinth.training.parallel.parameters`, with a reason, or it trains as one plain process does.
+A case is refused by `plinth.training.parameters.parallel`, with a reason, or it trains as one plain process does.
 `cover` picks cases that have every pair of values that is not refused, or every triple (a covering array; Cohen et al.,
 IEEE TSE 23(7), 1997). Tests train the pairs, `train_parallel_cases.py` the triples.
 """
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
 from plinth.tokens.order.parameters import BatchChange, LengthChange
-from plinth.training.parallel.parameters import Parallel, problems
+from plinth.training.parameters.parallel import Parallel, problems
 
 #: Uneven stages, grouped heads, gains of its own for queries and keys.
 MODEL = Model(layers=3, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)

@@ -128,7 +128,7 @@ def train_all(
 
 
 def train_one(config: RunConfig, rank: Any) -> Trained:
-    from plinth.training.engine.engine import open_engine
+    from plinth.training.engine.pipeline import open_engine
 
     torch._dynamo.reset()  # every run compiles its own blocks
     engine = open_engine(config, rank)
@@ -157,7 +157,7 @@ def resume_all(configs: dict[str, RunConfig], folder: Path) -> dict[str, Any]:
 
 def _resumed(config: RunConfig, rank: Any, folder: Path) -> dict[str, Any]:
     from plinth.training.checkpoint import sharded_state, universal
-    from plinth.training.engine.engine import open_engine
+    from plinth.training.engine.pipeline import open_engine
 
     first, second = open_engine(config, rank), open_engine(config, rank)
     _steps(first, range(1, STEPS + 1))

@@ -13,7 +13,7 @@ from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.training.engine.layer_statistics import LayerMonitor
 from plinth.training.parallel.block_wrapping import wrap_blocks
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from tests.peers import Peer
 
 dynamo = Peer("torch._dynamo.utils")

@@ -12,7 +12,7 @@ import pytest
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.parallel.parameters import LossScale, Parallel
+from plinth.training.parameters.parallel import LossScale, Parallel
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))

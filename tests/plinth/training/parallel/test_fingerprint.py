@@ -13,8 +13,8 @@ import pytest
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, fingerprint_of
-from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import RankPlace, place_of
+from plinth.training.parameters.parallel import Parallel
 
 sys.path.insert(0, str(Path(__file__).parent))
 import parallel_runs

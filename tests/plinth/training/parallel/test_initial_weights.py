@@ -14,7 +14,7 @@ from plinth.operation.planning.memory import parameters_of_rank
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
 from plinth.training.engine.precision import DTYPES
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
 TIED = Model(layers=6, dim=64, heads=4, kv_heads=2, ffn_dim=192)

@@ -13,7 +13,7 @@ from plinth.launch.parameters import Launch
 from plinth.model.division import PipelineStage
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.parallel.parameters import LossScale, Parallel
+from plinth.training.parameters.parallel import LossScale, Parallel
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))

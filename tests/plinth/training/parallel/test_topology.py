@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import AXES, RankPlace, place_of, ranks_of, shape_of
+from plinth.training.parameters.parallel import Parallel
 
 
 def test_tensor_ranks_are_neighbours_and_data_ranks_far_apart() -> None:

@@ -17,11 +17,11 @@ from plinth.launch.parameters import Launch
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig, identity
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import GuardParameters
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.parallel import Parallel
 from plinth.training.privacy import secret
 from plinth.training.privacy.accounting import epsilon
 from plinth.training.privacy.parameters import PrivacyState

@@ -21,9 +21,9 @@ from plinth.errors import RecipeError, SignatureError, TrainingError
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.poisson import PoissonSteps
 from plinth.tokens.order.steps import StepRange
-from plinth.training.guard.parameters import GuardParameters
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
+from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Training
 from plinth.training.privacy import accounting, secret
 from plinth.training.privacy.accounting import PrivacyBudget, epsilon, resolved_apart
 from plinth.training.privacy.gradients import PrivateGradients, clipped_sum, surrogate

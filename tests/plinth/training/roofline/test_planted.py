@@ -10,10 +10,10 @@ import pytest
 
 from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
-from plinth.training.checkpoint.parameters import Checkpoints
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.telemetry import Telemetry
 from plinth.training.roofline import machine_speed, run_roofline
 from plinth.training.roofline.machine_speed import MachineSpeed
-from plinth.training.telemetry.parameters import Telemetry
 from tests.plinth.training.conftest import tiny
 from tests.ranks import run_ranks
 

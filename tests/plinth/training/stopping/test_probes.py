@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plinth.training.stopping.parameters import Plateau, Regression, Stopping
+from plinth.training.parameters.stopping import Plateau, Regression, Stopping
 from plinth.training.stopping.probes import no_improvement, regression
 from plinth.training.stopping.signals import Gatherer, Point, Signals
 from plinth.training.stopping.stopping import judge

@@ -20,9 +20,9 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.stopping.parameters import Plateau, Stopping
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.stopping import Plateau, Stopping
 from plinth.training.stopping.signals import Gatherer, Point, Signals
 from plinth.training.stopping.stopping import Watch, judge, last_step, stopped_event
 from plinth.training.telemetry.timeline import timeline

@@ -11,9 +11,9 @@ import pytest
 
 from plinth.errors import MissingError
 from plinth.training.config import RunConfig
-from plinth.training.parameters import Training
+from plinth.training.parameters.run import Training
+from plinth.training.parameters.telemetry import Telemetry
 from plinth.training.telemetry import profile_request
-from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.ranks import run_ranks
 
@@ -32,8 +32,8 @@ def profiled(config: RunConfig, ask_at: int) -> None:
     def asking(measured: Any) -> None:
         emit(measured)
         if rank.leads and measured.step == ask_at:
-            profile_request.submit(config, 6, 7, (1,))
-            profile_request.submit(config, ask_at + 1, ask_at + 1)  # the ranks learn of it when that one is taken
+            profile_request.submit(config, ask_at, 6, 7, (1,))
+            profile_request.submit(config, ask_at, ask_at + 1, ask_at + 1)  # ranks learn of it too late
 
     run._emit_step = asking  # type: ignore[method-assign]
     run.resume(0)
@@ -77,12 +77,13 @@ def test_steps_that_are_taken_cannot_be_traced(make: Any) -> None:
     for step in (1, 2, 3):
         Timeline(config.directory.events).append("step", step=step)
     with pytest.raises(MissingError, match="3 steps that are taken") as raised:
-        profile_request.submit(config, 3, 5)
+        profile_request.submit(config, 3, 3, 5)
     assert "steps from 4 on" in str(raised.value)
     for steps, ranks in (((4, 13), (0,)), ((5, 4), (0,)), ((4, 4), (2,))):
         with pytest.raises(MissingError):
-            profile_request.submit(config, *steps, ranks)
-    assert [profile_request.submit(config, 4, 4).number, profile_request.submit(config, 5, 9, (0, 1)).number] == [1, 2]
+            profile_request.submit(config, 3, *steps, ranks)
+    assert profile_request.submit(config, 3, 4, 4).number == 1
+    assert profile_request.submit(config, 3, 5, 9, (0, 1)).number == 2
     found = profile_request.load(config, 2)
     assert found is not None
     assert (found.first, found.last, found.ranks) == (5, 9, (0, 1))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from plinth.launch.parameters import Launch
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.parallel import Parallel
 from plinth.training.telemetry.step_clock import BESIDES, PARTS, StepClock
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks

@@ -10,7 +10,7 @@ import pytest
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.telemetry.parameters import Telemetry
+from plinth.training.parameters.telemetry import Telemetry
 from plinth.training.telemetry.stragglers import scores
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks

@@ -22,15 +22,15 @@ from plinth.model.parameters import Model
 from plinth.storage.state import checkout
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint, snapshot
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig, identity, run_key
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
-from plinth.training.stopping.parameters import Regression, Stopping
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Training
+from plinth.training.parameters.stopping import Regression, Stopping
+from plinth.training.parameters.validation import Validation
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.validation import heldout, kept_looks
 from plinth.training.validation.kept_looks import LOOKS
-from plinth.training.validation.parameters import Validation
 from plinth.training.validation.probe_curves import curves
 from plinth.training.validation.probing import ProbeResult
 from plinth.training.validation.validation import ValidationResult, Validator

@@ -19,15 +19,15 @@ from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.tokens.tokenizer import encode
 from plinth.training.checkpoint import checkpoint, snapshot
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig, identity, run_key
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Training
+from plinth.training.parameters.stopping import Plateau, Stopping
+from plinth.training.parameters.validation import Validation
 from plinth.training.stopping import signals
-from plinth.training.stopping.parameters import Plateau, Stopping
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import heldout
-from plinth.training.validation.parameters import Validation
 from plinth.training.validation.validation import ValidationResult, Validator
 from tests.ranks import run_ranks
 

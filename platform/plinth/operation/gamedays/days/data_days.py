@@ -24,10 +24,10 @@ from plinth.tokens.reading.parameters import Reading
 from plinth.tokens.reading.shards_ahead import first_touches
 from plinth.training import data
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import GuardParameters
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.guard import GuardParameters
 from plinth.training.telemetry.timeline import timeline
 
 # A bad shard

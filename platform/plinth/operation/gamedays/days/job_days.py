@@ -19,7 +19,8 @@ from plinth.operation.gamedays.rehearsal import Rehearsal
 from plinth.operation.gamedays.warm_job import WarmJob
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.supervise.watch import EXIT_PREEMPTED, NODE_SILENT
+from plinth.training.rank_failure import NODE_SILENT
+from plinth.training.supervise.watch import EXIT_PREEMPTED
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.timeline import read_events, timeline
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from plinth.training.config import RunConfig
-from plinth.training.guard.parameters import GuardParameters
+from plinth.training.parameters.guard import GuardParameters
 
 
 def trained_without(config: RunConfig, left_out: Collection[int]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from plinth import processes
 from plinth.errors import CheckpointError
 from plinth.training.checkpoint.writer.rank_part import Timing
-from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.rank_failure import RankFailure
 
 #: How often a rank that waits for a writer checks that it works.
 HEARTBEAT_S = 0.5

@@ -30,8 +30,8 @@ from plinth.training.checkpoint import checkpoint, digest_tree, retention
 from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.digest_tree import RankFiles, RankManifest
 from plinth.training.checkpoint.file_digests import File, hasher_of, made
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
+from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import Timeline
 
 

@@ -33,7 +33,7 @@ from plinth.training.checkpoint.writer import rank_part
 from plinth.training.checkpoint.writer.idle import Idle
 from plinth.training.checkpoint.writer.rank_part import Lead, Timing, WritePlan
 from plinth.training.directory import RunDirectory
-from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.rank_failure import RankFailure
 
 #: How often the leading writer looks for the parts of the others.
 POLL_S = 0.02

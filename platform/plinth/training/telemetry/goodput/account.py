@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from plinth.training.supervise.watch import NODE_SILENT
+from plinth.training.rank_failure import NODE_SILENT
 from plinth.training.telemetry.goodput.attempt import StepTurn, TimedAttempt
 from plinth.training.telemetry.goodput.ledger import AttemptTime, Cause, GoodputLedger, TimeSpan
 from plinth.training.telemetry.timeline import JOB_ENDS, waited_s

@@ -6,6 +6,9 @@ from plinth import errors
 from plinth.errors import PlinthError, TrainingError
 from plinth.records import Frozen
 
+#: Words of the reason in the timeline when a node was lost.
+NODE_SILENT = "sends no heartbeat"
+
 
 class RankFailure(Frozen):
     """The fields of a `PlinthError`, as `rank_failed` events and `result.json` keep them."""

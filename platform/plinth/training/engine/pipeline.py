@@ -42,6 +42,15 @@ from plinth.training.parallel.stage_exchange import ReceivedGradient, StageExcha
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
+def open_engine(config: RunConfig, rank: Rank) -> TrainingEngine:
+    """The engine for the run's `parallel:` block; a collective.
+
+    Raises:
+        TrainingError: this machine cannot run the block.
+    """
+    return PipelineEngine(config, rank) if config.parallel.pipeline > 1 else TrainingEngine(config, rank)
+
+
 class PipelineEngine(TrainingEngine):
     """The `TrainingEngine` of one stage. `parameters` and losses are those of the whole model, on every rank."""
 

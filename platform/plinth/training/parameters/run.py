@@ -1,4 +1,4 @@
-"""One run: model, optimizer, parallelism, checkpoints, launch."""
+"""One run: the sections of all parts, and what only two of them together can refuse."""
 
 from __future__ import annotations
 
@@ -13,38 +13,19 @@ from plinth.records import Frozen, internal, spelling
 from plinth.sections import extended
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, lengths
 from plinth.tokens.reading.parameters import Reading
-from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.distillation.parameters import Distillation
-from plinth.training.engine.parameters import Float8, Optimizer
 from plinth.training.federated.parameters import Federated
-from plinth.training.guard.parameters import GuardParameters
-from plinth.training.initial.parameters import InitialWeights
-from plinth.training.parallel.parameters import Parallel, not_with
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Float8, Optimizer
+from plinth.training.parameters.guard import GuardParameters
+from plinth.training.parameters.initial import InitialWeights
+from plinth.training.parameters.parallel import Parallel, not_with
+from plinth.training.parameters.rotary_schedule import RotaryChange, TrainingChange, require_in_order
+from plinth.training.parameters.stopping import Stopping
+from plinth.training.parameters.telemetry import Telemetry
+from plinth.training.parameters.validation import Validation
 from plinth.training.privacy.parameters import Privacy
-from plinth.training.rotary_schedule import RotaryChange, TrainingChange, require_in_order
 from plinth.training.sinks.parameters import Sinks
-from plinth.training.stopping.parameters import Stopping
-from plinth.training.telemetry.parameters import Telemetry
-from plinth.training.validation.parameters import Validation
-
-__all__ = [
-    "Checkpoints",
-    "Distillation",
-    "Federated",
-    "GuardParameters",
-    "InitialWeights",
-    "Launch",
-    "Model",
-    "Optimizer",
-    "Parallel",
-    "Privacy",
-    "Reading",
-    "Stopping",
-    "Supervision",
-    "Telemetry",
-    "Training",
-    "Validation",
-]
 
 
 @extended("training")

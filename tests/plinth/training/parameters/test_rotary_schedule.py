@@ -18,9 +18,9 @@ from plinth.model.hugging_face import CONFIG
 from plinth.recipe.recipe import _misplaced
 from plinth.training.checkpoint.snapshot import _described
 from plinth.training.config import RunConfig, identified, identity
-from plinth.training.parallel.parameters import Parallel
-from plinth.training.parameters import Training
-from plinth.training.rotary_schedule import RotaryChange
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.rotary_schedule import RotaryChange
+from plinth.training.parameters.run import Training
 from plinth_jobs.recipes import load
 from tests.ranks import run_ranks
 
@@ -58,7 +58,7 @@ def test_what_has_no_order_or_is_an_afterthought_is_refused(changes: list[dict[s
 
 
 def test_a_change_after_the_last_step_is_named() -> None:
-    recipe = load(Path(__file__).parents[3] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml")
+    recipe = load(Path(__file__).parents[4] / "jobs" / "plinth_jobs" / "recipes" / "tiny.yaml")
     for step, found in ((20, 0), (21, 1)):
         changed = {"rotary_schedule": (RotaryChange(from_step=step, rope_theta=2e4),)}
         given = recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})

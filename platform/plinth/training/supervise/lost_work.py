@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
-from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.rank_failure import RankFailure
 from plinth.training.telemetry.timeline import JOB_ENDS, Event, TimelineReader, timeline
 
 #: Events before a job has a supervisor.

@@ -16,7 +16,7 @@ from plinth.training.checkpoint import checkpoint, snapshot, universal
 from plinth.training.checkpoint.shared_verification import SharedVerification
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.engine.parameters import Optimizer
+from plinth.training.parameters.engine import Optimizer
 from plinth.training.telemetry.pulse import Pulse
 
 

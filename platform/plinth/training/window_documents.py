@@ -16,9 +16,9 @@ from typing import Any
 from plinth.errors import PlinthError
 from plinth.training.config import RunConfig
 from plinth.training.data import run_loader
-from plinth.training.forensics.step_documents import StepDocument, StepDocuments
 from plinth.training.guard.records import Intervention
 from plinth.training.guard.screening import TEXT_RULES, broken_rows
+from plinth.training.step_documents import StepDocument, StepDocuments
 from plinth.training.telemetry.timeline import Timeline
 
 #: Documents that an event names; of the others it has the number.

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plinth.errors import TrainingError
-from plinth.extensions import Catalogue, NoParams
+from plinth.extensions import Catalogue, NoParams, late
 from plinth.model.parameters import Model
 from plinth.records import Frozen
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.parallel.parameters import Parallel, Refusal
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.parallel import Parallel, Refusal
 
 if TYPE_CHECKING:
     import torch
@@ -76,14 +76,14 @@ def _muon_factor(options: MuonOptions, width_multiplier: float) -> float:
     return 1 / math.sqrt(width_multiplier) if options.scale == "rms" else 1.0
 
 
-def _muon(groups: Groups, optimizer: Optimizer, options: Any) -> torch.optim.Optimizer:
-    from plinth.training.engine.muon import Muon
-
-    return Muon(groups, options)
-
-
 ADAMW = OptimizerKind(name="adamw", params=NoParams, make=_adamw)
-MUON = OptimizerKind(name="muon", params=MuonOptions, make=_muon, hidden_factor=_muon_factor, elementwise=False)
+MUON = OptimizerKind(
+    name="muon",
+    params=MuonOptions,
+    make=late("plinth.training.engine.muon:make"),
+    hidden_factor=_muon_factor,
+    elementwise=False,
+)
 
 OPTIMIZERS = Catalogue(
     "plinth.optimizers",

@@ -11,7 +11,7 @@ import pytest
 from plinth.model.parameters import Model
 from plinth.recipe.load import check
 from plinth.recipe.recipe import Recipe
-from plinth.training.parallel.parameters import Parallel, problems
+from plinth.training.parameters.parallel import Parallel, problems
 
 MODEL = Model(layers=4, dim=64, heads=8, kv_heads=4, ffn_dim=96)
 
@@ -104,7 +104,7 @@ def test_the_recipe_names_file_line_and_key(tmp_path: Path) -> None:
 def test_the_block_bears_no_identity() -> None:
     """Division decides speed and memory, not what is learnt: the run is the same one."""
     from plinth.training.config import run_key
-    from plinth.training.parameters import Training
+    from plinth.training.parameters.run import Training
 
     divided = Training(parallel=Parallel(tensor=2, zero_stage=2, activation_checkpointing=1))
     assert run_key(divided, "m", "t") == run_key(Training(), "m", "t")

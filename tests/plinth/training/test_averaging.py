@@ -18,14 +18,14 @@ from plinth.model.folder import load_model
 from plinth.model.hugging_face import CONFIG, WEIGHTS, config_text, hf_config, hf_name
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
+from plinth.training.averaging import asked, average
 from plinth.training.checkpoint import checkpoint, mean_record
-from plinth.training.checkpoint.averaging import asked, average
-from plinth.training.checkpoint.parameters import Average, Checkpoints
 from plinth.training.checkpoint.sharded_state import WHOLE, Captured, Share, key_of, write
 from plinth.training.config import RunConfig
-from plinth.training.engine.parameters import Optimizer
-from plinth.training.initial.parameters import InitialWeights
-from plinth.training.parameters import Training
+from plinth.training.parameters.checkpoints import Average, Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.initial import InitialWeights
+from plinth.training.parameters.run import Training
 from plinth_assets import initial
 from tests.plinth.training.counted_tensors import Live
 
