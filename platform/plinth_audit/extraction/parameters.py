@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from plinth.records import Frozen, internal
-from plinth.sections import Section
+from plinth.sections import RecipeSection
 
 #: Slices of every extraction, where the ledger has their columns.
 RISKS: Mapping[str, str] = {
@@ -57,7 +57,7 @@ class ExtractionTest(Frozen):
         return self.prefix_tokens + self.suffix_tokens
 
 
-SECTION = Section(
+SECTION = RecipeSection(
     name="evaluation.extraction",
     model=ExtractionTest,
     description="Whether training text of risk can be extracted word for word; `{}` asks for it.",

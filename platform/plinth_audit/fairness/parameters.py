@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from plinth.records import Frozen, Name, internal
-from plinth.sections import Section
+from plinth.sections import RecipeSection
 
 
 class Fairness(Frozen):
@@ -22,7 +22,7 @@ class Fairness(Frozen):
     max_rejected: float = internal(0.01, ge=0, le=1, description="Most share of lines that are no pairs.")
 
 
-SECTION = Section(
+SECTION = RecipeSection(
     name="evaluation.fairness",
     model=Fairness,
     description="Bias between groups, and toxicity of continuations; not measured unless this is set.",

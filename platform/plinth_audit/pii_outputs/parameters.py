@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plinth.records import Frozen, internal
-from plinth.sections import Section
+from plinth.sections import RecipeSection
 
 #: Kinds of texts that a checkpoint wrote, and all of them.
 UNPROMPTED, INVITED, ALL = "unprompted", "invited", "all"
@@ -19,7 +19,7 @@ class PiiOutputs(Frozen):
     seed: int = internal(0, description="Of the draws.")
 
 
-SECTION = Section(
+SECTION = RecipeSection(
     name="evaluation.pii_outputs",
     model=PiiOutputs,
     description="Whether the checkpoint writes personal data; `{}` asks for it.",

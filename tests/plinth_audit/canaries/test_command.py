@@ -34,6 +34,7 @@ from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config as configuration
 from plinth.training import preparation
 from plinth.training.checkpoint import checkpoint
+from plinth.training.parameters.run import Training
 from plinth_audit.canaries import canaries
 from tests.model_folder import save_model
 

@@ -15,6 +15,7 @@ from plinth.compute.engine import InlineEngine
 from plinth.corpus.canaries import plant
 from plinth.corpus.canaries.parameters import BUCKET, Canaries
 from plinth.errors import RecipeError, TrainingError
+from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
