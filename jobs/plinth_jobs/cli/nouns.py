@@ -20,7 +20,7 @@ from plinth_jobs.cli.options import Commands, Further
 GROUP = "plinth.commands"
 
 #: Section of `plinth --help` -> command -> (module in this package, one line of help). A noun without a module is no
-#: command itself; that of a package of the ring has GROUP for a module, and is listed without an import.
+#: command itself; one that a package of the ring adds has GROUP for a module, and is listed without an import.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Commands": {
         "doctor": ("start.doctor", "Check this machine: packages, memory, GPU, ports."),
@@ -196,15 +196,15 @@ def find(words: str) -> click.Command | None:
     module, line = COMMANDS.get(words, ("", ""))
     if module and module != GROUP:
         own = getattr(importlib.import_module(f"plinth_jobs.cli.{module}"), words.rpartition(" ")[2])
-    elif (not line or module == GROUP) and (entry := installed().get(words)):
-        own = load(entry)
+    elif module == GROUP or not line:
+        own = load(entry) if (entry := installed().get(words)) else None
     if isinstance(own, Commands):
         own.further = Below(words)
     elif isinstance(own, click.Group) and below(words):
         own = _and_below(words, own, own.callback, invoke_without_command=own.invoke_without_command)
     elif own and words in BELOW:
         own = _and_below(words, own, _unless_below(own), invoke_without_command=True)
-    elif own is None and (line or below(words)):
+    elif own is None and ((line and not module) or below(words)):
         own = Commands(words.rpartition(" ")[2], help=line, epilog=f"`plinth {words} COMMAND --help` shows examples.")
         own.further = Below(words)
     return own
@@ -213,7 +213,7 @@ def find(words: str) -> click.Command | None:
 def below(words: str) -> list[str]:
     """Names of the commands directly below some words: of the core, then of packages."""
     start = f"{words} ".lstrip()
-    named = (*COMMANDS, *sorted(installed()))
+    named = (*(each for each, (module, _) in COMMANDS.items() if module != GROUP), *sorted(installed()))
     return list(dict.fromkeys(each[len(start) :].split()[0] for each in named if each.startswith(start)))
 
 
@@ -235,12 +235,12 @@ def load(entry: Entry) -> click.Command:
     """
     words, problem = entry.name.replace(".", " "), ""
     module, _, attribute = entry.value.partition(":")
-    claims = [other for other in _entries() if other.name == entry.name and other.distribution != OWN]
+    claims = [other for other in _entries() if other.name == entry.name]
     if entry.distribution != OWN and _is_taken(words):
         problem = "is a command of Plinth already"
     elif " " in words and not isinstance(find(words.rpartition(" ")[0]), click.Group):
         problem = "is below a command that has no commands"
-    elif len(claims) > 1:
+    elif entry.distribution != OWN and len(claims) > 1:
         problem = f"exists {len(claims)} times: {', '.join(f'{one.package} ({one.value})' for one in claims)}"
     else:
         try:

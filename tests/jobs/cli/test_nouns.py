@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from plinth_jobs.cli.nouns import COMMANDS, RENAMED, find
+from plinth import entry_points
+from plinth_jobs.cli.nouns import COMMANDS, GROUP, RENAMED, SECTIONS, find
 from tests.plinth.test_extensions import Site, site
 
 __all__ = ["site"]
@@ -96,6 +97,21 @@ def test_a_command_of_the_ring_is_built_in_or_names_its_package(plinth: Plinth, 
     refused = plinth("corpus", "whisper")
     assert refused.code == 2
     assert "`plinth corpus whisper` needs the package plinth_nothing, which is not installed" in refused.err
+
+
+@pytest.mark.parametrize("words", [["zoo"], ["zoo", "shout", "hello"], ["zoo", "--help"]])
+def test_a_group_of_the_ring_is_listed_when_it_is_there(
+    words: list[str], plinth: Plinth, voices: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COMMANDS, "zoo", (GROUP, "Animals."))
+    monkeypatch.setitem(SECTIONS["Commands"], "zoo", (GROUP, "Animals."))
+    voices("zoo = plinth_nothing.zoo:zoo", distribution="plinth")
+    assert "zoo" not in plinth("--help").out
+    refused = plinth(*words)
+    assert refused.code == 2
+    assert "`plinth zoo` needs the package plinth_nothing" in refused.err
+    monkeypatch.setattr(entry_points, "_is_absent", lambda entry: False)
+    assert "zoo         Animals." in plinth("--help").out
 
 
 def test_nothing_is_imported_before_it_is_called(plinth: Plinth, voices: Callable[..., None]) -> None:
