@@ -5,6 +5,7 @@
     extraction    training text at risk that a checkpoint continues word for word
     pii_outputs   personal data in the text that a checkpoint writes
     trace         a text back to documents, shards, steps and checkpoints
+    text_export   curated text with its columns of the ledger, for others
     takedown      everything that holds a document, its removal, and the proof
 
 Each folder has a feature whole: parameters, work, stage of the pipeline, gate, section of the page, command.

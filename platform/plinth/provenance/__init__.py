@@ -9,7 +9,6 @@
     exposure     tokens, training steps and checkpoints of a curated document
     impact/      the same links read the other way: everything made of a manifest, asset, source, document or commit
     ledger/      one row per document with all that was measured and decided
-    text_export/ curated text with its rows of the ledger, for others
 
 Does not belong here: signatures and keys (trust), taint and its consequences (registry), the exclusion list
 (`corpus.exclusions`).

@@ -13,5 +13,4 @@ card        `plinth corpus card`: the data card
 sample      `plinth corpus sample`, `plinth corpus review`, `plinth corpus label`: human review of removed documents
 explain     `plinth explain`: one document through every stage
 ledger      `plinth corpus ledger export`: one row per document, as Parquet
-export_text `plinth export text`, `plinth export verify`: curated text for others
 """

@@ -43,8 +43,6 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
 
 #: Commands of `plinth export` beside the pointers: their modules.
 COMMANDS = {
-    "text": "corpus.export_text",
-    "verify": "corpus.export_text",
     "tokens": "tokens.export_tokens",
     "model": "training.export_model",
 }

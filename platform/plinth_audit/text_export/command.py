@@ -13,6 +13,7 @@ FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 
 
 @click.command(
+    short_help="Write curated text with its ledger columns and a data card.",
     epilog=examples(
         "plinth export text --to /data/corpus",
         "plinth export text web books --format jsonl.zst --to s3://bucket/corpus",
@@ -34,9 +35,9 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     """
     from plinth.compute.engine import LocalEngine
     from plinth.compute.threads import cores
-    from plinth.provenance.text_export.export import export, require_corpus
-    from plinth.provenance.text_export.manifest import MANIFEST
     from plinth_assets.data_card import ASSET, text_of
+    from plinth_audit.text_export.export import export, require_corpus
+    from plinth_audit.text_export.manifest import MANIFEST
     from plinth_jobs.cli import output
     from plinth_registry.exports import signed_data
 
@@ -90,14 +91,14 @@ def verify(
     nobody signed is compared with its own manifest, if told --unsigned or the digest that the export printed.
     """
     from plinth.errors import SignatureError
-    from plinth.provenance.text_export.verify import verify as verify_export
     from plinth.storage.workspace import Workspace
     from plinth.trust.root import ROOT_FILE
+    from plinth_audit.text_export import manifest
     from plinth_jobs.cli import output
     from plinth_registry.exports import signed_data
 
     if unsigned or digest:
-        made = verify_export(place.rstrip("/"), digest)
+        made = manifest.verify(place.rstrip("/"), digest)
         if as_json:
             return output.emit_json({"at": place, "digest": made.digest, "files": len(made.files)})
         files = counted(len(made.files), "file")

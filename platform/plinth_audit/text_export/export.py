@@ -8,16 +8,24 @@
 A file is written where none of its length is recorded under its key (format, part of text, part of the ledger). So an
 export that was killed goes on, one that is repeated writes nothing, and both have the same bytes. `manifest.json` is
 taken away first and written last. Only files that an export wrote are replaced or deleted.
+
+Rows are training text next to its row of the ledger: both are in the order of the documents. All of the ledger that is
+about the document is exported: origin, license, terms, scores, cluster, rules that fired, edits. What is about one
+training run (shard, position, tokens, weight) is not: the same text is the same export whatever was trained on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from plinth import fingerprint
 from plinth.compute.context import Context
@@ -25,14 +33,14 @@ from plinth.compute.stage import sum_stats
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.policy.rights import LICENCE, Rights
 from plinth.errors import IntegrityError, SourceError
+from plinth.provenance.ledger.columns import BASE, JOIN, hexadecimal
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
-from plinth.provenance.text_export.formats import FORMATS
-from plinth.provenance.text_export.manifest import CARD, DATA, VERSION, ExportFile, TextExport, begin, finish, record
-from plinth.provenance.text_export.rows import rows, schema_of
 from plinth.records import Frozen, Manifest, Part
 from plinth.report.hub_card import CardFacts, hub_card
-from plinth.storage.destination import WrittenFile, write_file
+from plinth.storage.destination import DigestWriter, Sink, WrittenFile, write_file
+from plinth.storage.parts import RowGroups, iter_batches, parquet_encoding
 from plinth.storage.store import Store
+from plinth_audit.text_export.manifest import CARD, DATA, VERSION, ExportFile, TextExport, begin, finish, record
 
 #: The annotator's column that gives a document's language.
 LANGUAGE = "language__label"
@@ -200,3 +208,127 @@ def _counts(batch: pa.RecordBatch) -> dict[str, Any]:
         "licences": by_value("licence"),
         "languages": by_value(LANGUAGE),
     }
+
+
+#: Columns of curated text, as an export names them. `metadata` is what the source said, JSON.
+_TEXT = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
+_METADATA = pa.field("metadata", pa.string(), nullable=False)
+#: Columns of the ledger under their names there; `domain` is called `source`, as others call it.
+_LEDGER = ("bucket", "domain", "uri", "captured_at", "snapshot", "licence", "may_commercial", "mime")
+_JUDGED = ("fired", "cluster", "cluster_size", "edits", "edited_characters")
+_NAMES = {"domain": "source"}
+
+
+def schema_of(store: Store, ledger: Part) -> pa.Schema:
+    """The columns of an export, with the sidecars' that this part of the ledger has."""
+    scores = [field for field in pq.read_schema(store.open_path(ledger.blob)) if JOIN in field.name]
+    fixed = [BASE.field(name).with_name(_NAMES.get(name, name)) for name in (*_LEDGER, *_JUDGED)]
+    return pa.schema([*_TEXT, *fixed, *scores, _METADATA])
+
+
+def rows(store: Store, curated: Part, ledger: Part) -> Iterator[pa.RecordBatch]:
+    """The training documents of a part, with `schema_of` the ledger.
+
+    Raises:
+        IntegrityError: the ledger does not follow the text.
+    """
+    schema = schema_of(store, ledger)
+    read = [name for name in pq.read_schema(store.open_path(ledger.blob)).names if JOIN in name]
+    texts = _Texts(store, curated)
+    for batch in iter_batches(store, ledger, ["id", "decision", *_LEDGER, *_JUDGED, *read]):
+        batch = batch.filter(pc.equal(batch.column("decision"), "train"))
+        if not batch.num_rows:
+            continue
+        text = texts.take(batch.column("id"))
+        columns = {_NAMES.get(name, name): batch.column(name) for name in batch.schema.names}
+        columns |= {"text": text.column("text"), "metadata": text.column("extra")}
+        yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    texts.finish()
+
+
+class _Texts:
+    """Text and metadata of a part, taken in order."""
+
+    def __init__(self, store: Store, part: Part) -> None:
+        self._part = part
+        self._batches = iter_batches(store, part, ["id", "text", "extra"])
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def take(self, ids: pa.Array) -> pa.RecordBatch:
+        """The next documents, which must be these."""
+        while self._rows < len(ids) and (batch := next(self._batches, None)) is not None:
+            self._waiting.append(batch)
+            self._rows += batch.num_rows
+        held = pa.Table.from_batches(self._waiting) if self._waiting else None
+        if held is None or held.num_rows < len(ids):
+            raise self._other(f"{self._rows} documents are left for {len(ids)} rows of the ledger")
+        taken = held.slice(0, len(ids)).combine_chunks().to_batches()[0]
+        rest = held.slice(len(ids))
+        self._waiting, self._rows = [batch for batch in rest.to_batches() if batch.num_rows], rest.num_rows
+        if not hexadecimal(taken.column("id")).equals(ids):
+            raise self._other("other documents, or another order")
+        return taken
+
+    def finish(self) -> None:
+        """Fail where text is left."""
+        if self._rows or any(batch.num_rows for batch in self._batches):
+            raise self._other("documents without a row in the ledger")
+
+    def _other(self, found: str) -> IntegrityError:
+        return IntegrityError(
+            f"the ledger does not follow the curated text ({self._part.name})",
+            found=found,
+            expected="the documents that are trained on, in order",
+            remedy="plinth run --select ledger",
+        )
+
+
+Write = Callable[[pa.Schema, Iterable[pa.RecordBatch], DigestWriter], None]
+
+
+def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: DigestWriter) -> None:
+    """Row groups of bounded rows and bytes, Zstandard."""
+    groups = RowGroups(schema)
+
+    def filled() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from groups.add(batch)
+        yield from groups.rest()
+
+    with pq.ParquetWriter(pa.PythonFile(out, mode="w"), schema, **parquet_encoding(schema)) as file:
+        for group in filled():
+            file.write_batch(group, row_group_size=group.num_rows)
+
+
+def write_jsonl(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Sink) -> None:
+    """One object per line, keys in the order of the columns; `metadata` is an object, times are ISO 8601."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            row["metadata"] = json.loads(row["metadata"])
+            out.write(json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_text).encode() + b"\n")
+
+
+def _gzipped(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: DigestWriter) -> None:
+    with gzip.GzipFile("", "wb", 6, out, mtime=0) as packed:
+        write_jsonl(schema, batches, packed)
+
+
+def _zstandard(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: DigestWriter) -> None:
+    with pa.CompressedOutputStream(pa.PythonFile(out, mode="w"), "zstd") as packed:
+        write_jsonl(schema, batches, packed)
+
+
+#: By the ending of a file's name, which is the name of the format.
+FORMATS: Mapping[str, Write] = {
+    "parquet": write_parquet,
+    "jsonl": write_jsonl,
+    "jsonl.gz": _gzipped,
+    "jsonl.zst": _zstandard,
+}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no JSON")

@@ -17,14 +17,13 @@ from plinth.compute.stage import manifest
 from plinth.corpus.sources.readers import read
 from plinth.errors import IntegrityError, SourceError, StorageError
 from plinth.provenance.ledger import ledger
-from plinth.provenance.text_export import export as exports
-from plinth.provenance.text_export.export import export
-from plinth.provenance.text_export.manifest import TextExport
-from plinth.provenance.text_export.verify import verify
 from plinth.records import Manifest, Part, Step
 from plinth.report.hub_card import hub_licence, size_category
 from plinth.storage import listing
 from plinth.storage.parts import read_table
+from plinth_audit.text_export import export as exports
+from plinth_audit.text_export.export import export
+from plinth_audit.text_export.manifest import TextExport, verify
 from plinth_jobs.cli.root import call
 from plinth_registry import taint
 from tests import judged_corpus, shared

@@ -1,7 +1,8 @@
-"""What lies at the place of an export: the manifest of a finished one, and the plan and progress of one under way."""
+"""The files at the place of an export: planned, in progress, finished with their digests, and verified."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from plinth import fingerprint
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Frozen
 from plinth.storage.destination import read_file, remove_file, sizes, write_file
+from plinth.storage.safe_path import relative
 
 VERSION = "1"
 MANIFEST, CARD, DATA, PROGRESS = "manifest.json", "README.md", "data/", ".progress/"
@@ -129,3 +131,40 @@ def _half_written(name: str, ours: set[str]) -> bool:
     folder, _, last = name.rpartition("/")
     own = last.removeprefix(".").rpartition(".")[0].rpartition(".")[0]
     return last.startswith(".") and last.endswith(".tmp") and f"{folder}/{own}".lstrip("/") in ours
+
+
+def verify(to: str, digest: str | None = None) -> TextExport:
+    """Read every file of an export and compare length and SHA-256.
+
+    Args:
+        digest: SHA-256 that `manifest.json` must have, as the export printed it.
+
+    Raises:
+        IntegrityError: a file is missing, has changed or was added; or the manifest is another one.
+        StorageError: the place cannot be read, or has no manifest.
+    """
+    made, there = load(to), sizes(to)
+    for name in made.files:
+        relative(name, f"{to}/{MANIFEST}")
+    wrong = [f"{name} is missing" for name in made.files if name not in there]
+    wrong += [f"{name} was added" for name in there if name.startswith(DATA) and name not in made.files]
+    for name, file in made.files.items():
+        if name in there and (there[name] != file.bytes or _sha256(f"{to}/{name}") != file.sha256):
+            wrong.append(f"{name} has changed")
+    if digest is not None and made.digest != digest:
+        wrong.insert(0, f"the manifest has SHA-256 {made.digest}")
+    if wrong:
+        raise IntegrityError(
+            f"{to} is not what was exported",
+            found="; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""),
+            expected=f"{len(made.files)} files as manifest.json lists them" + (f", {digest}" if digest else ""),
+            remedy="export to it again: what is missing or of another length is written; delete what has changed first",
+        )
+    return made
+
+
+def _sha256(uri: str) -> str:
+    found = hashlib.sha256()
+    for data in read_file(uri):
+        found.update(data)
+    return found.hexdigest()

@@ -1,0 +1,9 @@
+"""Curated text for others: Parquet or JSON lines with the ledger's columns of every document, and a data card.
+
+    export    the files of an export, written where they are missing: text with its rows of the ledger
+    manifest  the files at a place: planned, in progress, finished with their digests, verified
+    command   `plinth export text`, `plinth export verify`
+
+Does not belong here: tokens for other trainers (`plinth.tokens.shards.export`), the ledger alone
+(`plinth.provenance.ledger`).
+"""
