@@ -31,9 +31,8 @@ from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.index import write_index
 from plinth_audit.trace import trace_index
-from plinth_audit.trace.documents import holders
-from plinth_audit.trace.matches import VerbatimIndex
-from plinth_audit.trace.spans import spans
+from plinth_audit.trace.matches import VerbatimIndex, spans
+from plinth_audit.trace.tracer import holders
 
 RESULTS = Path(__file__).parent / "results" / "trace.json"
 VOCABULARY = 50_000

@@ -26,9 +26,13 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.exclusions import addresses
 from plinth.errors import IntegrityError, MissingError
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_arrow
 from plinth.storage.store import Store
+from plinth_assets.framework.expectations import Suite, equal_columns, rows_between
+from plinth_assets.framework.inputs import shared_owner
+from plinth_assets.framework.stage import Inputs, Say, Stage, Stages
 
 ASSET = "takedown/index"
 VERSION = "2"
@@ -155,3 +159,38 @@ def _of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
             yield row, key_of("licence", name)
         if cluster is not None and size > 1:
             yield row, key_of(CLUSTER, cluster)
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One index over the whole ledger."""
+    return [
+        Stage(
+            asset=ASSET,
+            deps=(LEDGER,),
+            make=_make,
+            version=VERSION,
+            params={},
+            libraries=fingerprint.UNICODE,
+            group="report",
+            description="Finds the documents of an address, a domain, a licence or an id (`plinth corpus takedown "
+            "find`).",
+            owner=shared_owner(recipe),
+            kinds=("arrow",),
+            schema=KEYS,
+            suite=_suite,
+        )
+    ]
+
+
+def _make(ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return run(ctx, inputs[LEDGER])
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    """Every document of the ledger has its keys."""
+    planted = int(inputs[LEDGER].stats.get("planted", 0))
+    row = {"documents": made.stats["documents"], "ledger": inputs[LEDGER].stats["documents"] + planted}
+    return Suite("takedown-index", [row], [rows_between(1), equal_columns("documents", "ledger")])
+
+
+STAGES = Stages(name="takedown", stages=stages)

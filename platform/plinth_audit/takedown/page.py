@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import plinth.report
 from plinth.text.plural import counted
 from plinth.text.terminal import visible
-from plinth_audit.takedown.rebuild import UP_TO_DATE
+from plinth_audit.takedown.states import UP_TO_DATE
 
 STYLE = Path(plinth.report.__file__).parent / "page_style.css.j2"
 

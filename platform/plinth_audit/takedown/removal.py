@@ -16,8 +16,7 @@ from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, Kind, Text
 from plinth.corpus.exclusions.rules import look, taken_rows
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.document_rows import DOCUMENTS, published
-from plinth_audit.takedown import similar
-from plinth_audit.takedown.search import LISTED, FoundDocuments, HeldDocument, find, text_of
+from plinth_audit.takedown.search import LISTED, NEAR, SPAN, FoundDocuments, HeldDocument, alike_of, find, text_of
 
 #: An entry that takes more of the corpus needs a confirmation with the count.
 MOST_SHARE = 0.05
@@ -75,13 +74,13 @@ def propose(
     """
     if not reason.strip():
         raise RequestError("an exclusion needs a reason", expected="who asked for it, and why")
-    alike = similar.alike_of(ctx)
+    alike = alike_of(ctx)
     found = find(ctx, kind, value, alike)
     if kind == "document" and not found.documents:
         raise MissingError(
             f"no document {value} in any ledger", remedy="`plinth corpus takedown find --url URL` shows ids"
         )
-    chosen = [one for one in found.documents if spans or not one.how.startswith(similar.SPAN)]
+    chosen = [one for one in found.documents if spans or not one.how.startswith(SPAN)]
     wants = kind in WITH_TEXTS if texts is None else texts
     signed = _signed(ctx, found, chosen, alike) if wants else ()
     named = tuple(sorted(one.id for one in chosen)) if kind == "text" else ()
@@ -100,7 +99,7 @@ def _signed(
             found=f"{found.count + found.earlier:,} documents",
             remedy="leave the texts out: the rule alone takes them",
         )
-    own = [one for one in chosen if found.kind == "text" or one.how != similar.NEAR]
+    own = [one for one in chosen if found.kind == "text" or one.how != NEAR]
     texts = [text for one in own if (text := text_of(ctx, one)) is not None]
     texts += [found.value] if found.kind == "text" else []
     return sign_texts(texts, alike) if texts else ()

@@ -1,7 +1,7 @@
 """The signed report on a removal: the proof that the corpus is free of it, and what still holds it.
 
     proof     every published document of every bucket is checked against every rule, near duplicates included: no hit;
-              and everything downstream was rebuilt (`rebuild`)
+              and everything downstream was rebuilt (`states`)
     remains   what still holds it, where and until when (`remaining`)
     models    extraction and exposure of the removed text, checkpoint by checkpoint (`measured`)
 
@@ -33,7 +33,6 @@ from plinth.trust.root import Trust
 from plinth_audit.takedown import page
 from plinth_audit.takedown.exposed_runs import ExposedRun, runs_of
 from plinth_audit.takedown.measured import TakedownMeasure, texts_of
-from plinth_audit.takedown.rebuild import DownstreamAsset, RebuiltAsset, behind, rebuilt
 from plinth_audit.takedown.remaining import (
     UNRECORDED,
     Remaining,
@@ -42,10 +41,11 @@ from plinth_audit.takedown.remaining import (
     not_rebuilt,
     remaining,
     snapshots_with,
+    traces,
 )
 from plinth_audit.takedown.removal import hits
 from plinth_audit.takedown.search import LISTED, FoundDocuments, of_entry
-from plinth_audit.takedown.traces import traces
+from plinth_audit.takedown.states import DownstreamAsset, RebuiltAsset, behind, rebuilt
 
 PREDICATE = "urn:plinth:takedown:v1"
 FOLDER = "takedown"

@@ -1,14 +1,9 @@
 """A text back to what the model read: verbatim spans, their documents, and the steps and checkpoints that saw them.
 
     anchors      every 17th token's 16-gram as a sorted hash, so that any 32 tokens in a row hold one whole
-    ranges       tokens of whole documents that are indexed apart, with an identity that growth leaves alone
-    trace_index  anchors of every range                                    asset `{bucket}/trace_index`
-    stage        the stage of the pipeline that makes them
-    matches      tokens of a text -> every place in the shards that has 32 or more of them, compared token by token
-    spans        matches -> maximal spans, with exact counts
-    tracer       a text or tokens -> spans with counts -> documents, shards, runs
-    documents    places in a stream -> documents, counted and listed
-    runs         tokens of a stream -> steps and checkpoints of every run, by the arithmetic of its order
+    trace_index  the stage of the pipeline: anchors of ranges of whole documents     asset `{bucket}/trace_index`
+    matches      tokens of a text -> every place in the shards that has 32 or more of them -> maximal spans, with counts
+    tracer       a text or tokens -> spans -> documents, shards, steps and checkpoints of runs
     completions  what the latest checkpoint wrote after text at risk, traced
     command      `plinth corpus trace`
 

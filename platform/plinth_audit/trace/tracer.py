@@ -1,12 +1,17 @@
 """Verbatim spans of a text in the published shards, with their documents and the runs that saw them.
 
     text ─► tokens ─► matches in every bucket ─► maximal spans ─► documents, shards ─► steps, checkpoints
+
+A run over the same shards is asked for the very tokens. One over other shards of the bucket (text was added or removed
+since) is asked where its shards have the document, and there for the tokens at the same distance from its beginning;
+`by` says which.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,16 +21,16 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from plinth.provenance import exposure
 from plinth.provenance.document_rows import plain
+from plinth.provenance.exposure import MAX_STEPS
 from plinth.records import Blob, Manifest, bucket_of
 from plinth.storage.parts import read_row
-from plinth.tokens.shards.index import DocumentSpan
+from plinth.tokens.order.batch import DocumentUse, SpanSteps
+from plinth.tokens.shards.index import DocumentIndex, DocumentSpan
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import encode, tokenizer
+from plinth.training.config import RunConfig, load
 from plinth_audit.trace.anchors import SPAN_TOKENS
-from plinth_audit.trace.documents import Holder, holders
-from plinth_audit.trace.matches import Matches, VerbatimIndex
-from plinth_audit.trace.runs import TracedRuns
-from plinth_audit.trace.spans import VerbatimSpan, covered, spans
+from plinth_audit.trace.matches import Matches, VerbatimIndex, VerbatimSpan, covered, spans
 
 SUFFIX = "/trace_index"
 #: Documents listed of a span, unless told; all are counted.
@@ -179,3 +184,109 @@ def _tokenizer(ctx: Context, shards: list[Manifest]) -> Blob:
             remedy=f"`plinth run --select '*{SUFFIX}'` makes those again that are behind",
         )
     return blobs.pop()
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A document that holds a span.
+
+    Args:
+        document: where it lies.
+        starts: first tokens of the span's occurrences in it, in its stream, ascending.
+    """
+
+    document: DocumentSpan
+    starts: tuple[int, ...]
+
+
+def holders(index: DocumentIndex, starts: NDArray[np.int64], most: int) -> tuple[int, list[Holder]]:
+    """How many documents hold these tokens of a stream (ascending), and the first of them in its order."""
+    count, listed = 0, list[Holder]()
+    for number, part in enumerate(index.parts):
+        first = int(part.stats["start"])
+        low, high = np.searchsorted(starts, [first, first + int(part.stats["tokens"])]).tolist()
+        if low == high:
+            continue
+        documents = index.part(number)
+        rows = np.searchsorted(documents.starts, starts[low:high], side="right") - 1
+        distinct, begins = np.unique(rows, return_index=True)
+        count += len(distinct)
+        edges = [*begins.tolist(), len(rows)]
+        for at in islice(range(len(distinct)), max(0, most - len(listed))):
+            (span,) = documents.take(distinct[at : at + 1]).records()
+            listed.append(Holder(span, tuple(starts[low + edges[at] : low + edges[at + 1]].tolist())))
+    return count, listed
+
+
+class TracedRuns:
+    """All runs of a workspace; what a run's manifests say is read once, and only when it is asked for."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._runs = [_Run(ctx, load(path)) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
+
+    def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> list[dict[str, Any]]:
+        """Runs that trained on some of these tokens.
+
+        Args:
+            shards: digest of the shards that the stream is of.
+            start, tokens: in the stream.
+            document: that holds them.
+
+        Returns:
+            `run`, `steps` that took sequences with some of the tokens, `times_seen`, `most_tokens` that one sequence
+            held, `checkpoints` after the first of the steps, `by` (`tokens` or `document`).
+        """
+        return [seen for run in self._runs if (seen := run.saw(shards, stream, start, tokens, document))]
+
+
+class _Run:
+    def __init__(self, ctx: Context, config: RunConfig) -> None:
+        self._ctx, self._config = ctx, config
+
+    @cached_property
+    def _spans(self) -> SpanSteps | None:
+        try:
+            return SpanSteps(self._ctx, self._ctx.refs.load(self._config.mixture), self._config.draws)
+        except MissingError:
+            return None
+
+    @cached_property
+    def _trained(self) -> exposure.TrainedSteps:
+        return exposure.trained_steps(self._config)
+
+    @cached_property
+    def _checkpoints(self) -> list[int]:
+        return exposure.checkpoints(self._ctx, self._config)
+
+    def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> dict[str, Any] | None:
+        bucket = bucket_of(stream)
+        if bucket not in self._config.shards:
+            return None
+        if self._spans is None:
+            return {"run": self._config.run_id, "unknown": "the manifests of its data are not in this workspace"}
+        same = self._config.shards[bucket] == shards
+        try:
+            uses = self._spans.of(stream, start, tokens) if same else self._by_document(bucket, start, tokens, document)
+        except MissingError:
+            return {"run": self._config.run_id, "unknown": "parts of its data are not in this workspace"}
+        seen = [use for use in uses if use.step + 1 in self._trained]
+        if not seen:
+            return None
+        steps = sorted({use.step + 1 for use in seen})
+        return {
+            "run": self._config.run_id,
+            "steps": steps[:MAX_STEPS],
+            "times_seen": len(seen),
+            "most_tokens": max(use.tokens for use in seen),
+            "checkpoints": [step for step in self._checkpoints if step >= steps[0]],
+            "by": "tokens" if same else "document",
+        }
+
+    def _by_document(self, bucket: str, start: int, tokens: int, document: DocumentSpan) -> list[DocumentUse]:
+        assert self._spans is not None
+        uses = list[DocumentUse]()
+        for stream, own in self._spans.find(bucket, document.id):
+            same = own.tokens == document.tokens  # else its text was edited since: all of it
+            begin, count = (own.start + start - document.start, tokens) if same else (own.start, own.tokens)
+            uses += self._spans.of(stream, begin, count)
+        return uses

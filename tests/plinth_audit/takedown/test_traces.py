@@ -16,7 +16,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.corpus.exclusions import exclusion_list
 from plinth.storage.workspace import Workspace
-from plinth_audit.takedown import report, traces
+from plinth_audit.takedown import remaining, report
 from plinth_audit.takedown.removal import propose
 from tests.taken_corpus import PAGE, Corpus, essay
 
@@ -42,7 +42,7 @@ def as_database(path: Path) -> None:
 
 
 def across_chunks(path: Path) -> None:
-    path.write_bytes(b" " * (traces._CHUNK_BYTES - 40) + TEXT.encode())
+    path.write_bytes(b" " * (remaining._CHUNK_BYTES - 40) + TEXT.encode())
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def ctx(tmp_path: Path) -> Context:
 
 
 def named(ctx: Context) -> list[str]:
-    found = traces.traces(ctx, [TEXT])
+    found = remaining.traces(ctx, [TEXT])
     return [one.what.partition(":")[0] for one in found if "excerpt of the removed text" in one.what]
 
 
@@ -91,7 +91,7 @@ def test_content_weights_and_links_are_not_searched(ctx: Context, tmp_path: Path
 
 def test_text_that_is_gone_or_has_no_long_line_is_not_called_absent(ctx: Context) -> None:
     for texts in ([], ["short\nlines\nonly", f"{'-' * 80}\n{'=+' * 40}\n"]):
-        whole = [one for one in traces.traces(ctx, texts) if one.what.startswith("pages, MLflow")]
+        whole = [one for one in remaining.traces(ctx, texts) if one.what.startswith("pages, MLflow")]
         assert [(one.state, "not searched" in one.where) for one in whole] == [("may still hold the text", True)]
 
 

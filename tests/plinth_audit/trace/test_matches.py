@@ -19,8 +19,7 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.index import write_index
 from plinth_audit.trace import matches, trace_index
 from plinth_audit.trace.anchors import SPAN_TOKENS
-from plinth_audit.trace.matches import VerbatimIndex
-from plinth_audit.trace.spans import VerbatimSpan, covered, spans, window_counts
+from plinth_audit.trace.matches import VerbatimIndex, VerbatimSpan, covered, spans, window_counts
 
 Documents = Sequence[Sequence[int]]
 

@@ -16,8 +16,7 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
 from plinth_audit.trace import trace_index
 from plinth_audit.trace.anchors import GRAM, STRIDE, open_anchors
-from plinth_audit.trace.matches import VerbatimIndex
-from plinth_audit.trace.spans import spans
+from plinth_audit.trace.matches import VerbatimIndex, spans
 
 MakeContext = Callable[..., Context]
 
