@@ -77,7 +77,7 @@ $(VENV)/.setup: $(INPUTS)
 
 $(VENV)/.kernels: $(VENV)/.setup
 	@echo "set-up 3 of 3: kernels, with gcc"
-	@$(BIN)/python -m plinth_text.compiled plinth_text plinth plinth_audit
+	@$(BIN)/python -m plinth_text.compiled plinth_text plinth plinth_audit plinth_lab
 	@touch $@
 
 $(VENV)/.setup-dev: $(VENV)/.kernels

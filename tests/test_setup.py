@@ -76,7 +76,7 @@ def test_pip_installs_where_uv_cannot_be_had(checkout: Checkout) -> None:
     assert status == 0
     assert calls[-2].startswith("-m pip install ")
     assert calls[-2].endswith("--no-build-isolation --editable .[train,tasks]")
-    assert calls[-1] == "-m plinth_text.compiled plinth_text plinth plinth_audit"
+    assert calls[-1] == "-m plinth_text.compiled plinth_text plinth plinth_audit plinth_lab"
 
 
 @pytest.mark.parametrize("python", ["no-such-python", None])
@@ -121,7 +121,7 @@ def test_ctrl_c_ends_with_what_to_do_and_the_same_command_goes_on(checkout: Chec
 
 def test_kernels_that_did_not_compile_are_all_that_is_left_to_do(checkout: Checkout) -> None:
     assert checkout.make(FAKE_KERNELS="1")[0] == 2
-    assert checkout.make()[2] == ["-m plinth_text.compiled plinth_text plinth plinth_audit"]
+    assert checkout.make()[2] == ["-m plinth_text.compiled plinth_text plinth plinth_audit plinth_lab"]
     assert checkout.make()[2] == []
 
 

@@ -24,7 +24,6 @@ One file per stage, upstream first, with its logic:
     comparison                               plinth/evaluation/comparison
     serving                                  plinth/evaluation/serving
     candidate                                registry
-    experiment, arm_pipeline                 plinth/experiment
     drift                                    plinth/evaluation/drift; by schedule, not by `plinth run`
     service_levels                           registry, plinth/operation/indicators; by the clock, no stage
 

@@ -5,8 +5,7 @@ pipeline      run a recipe: assets that are up to date are left alone, the rest 
 dagster_run   Dagster runs in this process
 release_requests  runs of the release job that are due
 definitions   Dagster's view of a recipe, with overrides for tests
-experiment    run an experiment: its arms and its effects through Dagster
-source_question  the question of a source's value as the file of an experiment
+asset_jobs    definitions that packages add
 sensors/      new source files, approvals, failed runs
 schedules     what starts by the clock
 reviews/      the page of a week or month
@@ -35,7 +34,6 @@ running       what was started for a workspace: listed, stopped
 installation/ a whole installation on this machine, to try: PostgreSQL, S3, TLS, logins
 harvest/      the demo's corpus, from text on this machine
 recipes/      recipes to run and to extend, found by name
-experiments/  experiments to run, found by name
 policies/     gate policies to begin with, and those of the demos
 cli/          the command `plinth`
 """

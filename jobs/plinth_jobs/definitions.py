@@ -7,7 +7,7 @@ PLINTH_WORKSPACE, and PLINTH_PAGES where the pages are served, which `plinth up`
 
 import gc
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ from plinth_assets.catalog import stages
 from plinth_assets.framework.build import asset
 from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_assets.framework.stage import Stage
-from plinth_jobs import checklists, experiments, marks, queueing, schedules
+from plinth_jobs import checklists, marks, queueing, schedules
+from plinth_jobs.asset_jobs import ADDED
 from plinth_jobs.pipeline import CANDIDATE, RELEASE
 from plinth_jobs.recipes import find, load
 from plinth_jobs.sensors import arrival, feed, release, upkeep
@@ -113,13 +114,14 @@ def build(
     *,
     compute: Compute = DEFAULT,
     resources: Mapping[str, Any] | None = None,
-    further: Iterable[Stage] = (),
     pages: str = "",
+    served: bool = False,
 ) -> dg.Definitions:
-    """All assets, checks, jobs, schedules and sensors of a recipe, and assets of `further` stages.
+    """All assets, checks, jobs, schedules and sensors of a recipe, and those that packages add.
 
     Args:
         pages: where the pages of the workspace are served; every asset links them.
+        served: True for the code location of Dagster, False for a run in this process.
     """
     all_stages = stages(recipe)
     table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
@@ -127,13 +129,13 @@ def build(
     # Marks are apart: whoever marks or makes an asset has it evaluated.
     tags, apart = queueing.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
     jobs = {one.name: _job(one, apart, tags if one.queued else {}) for one in table}
-    return dg.Definitions(
+    own = dg.Definitions(
         assets=[
             *(
                 asset(stage, pages, group=named[stage.asset], nightly=stage.group in CORPUS_GROUPS)
                 for stage in all_stages
             ),
-            *(asset(stage, pages) for stage in (*drift.stages(recipe), *further)),
+            *(asset(stage, pages) for stage in drift.stages(recipe)),
             service_levels.asset(recipe, pages),
             *checklists.assets(recipe, workspace, pages),
         ],
@@ -147,6 +149,8 @@ def build(
         resources={"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **(resources or {})},
         executor=dg.in_process_executor,
     )
+    added = (one for one in ADDED.values() if served or one.in_runs)
+    return dg.Definitions.merge(own, *(one.build(recipe, workspace, pages) for one in added))
 
 
 def _job(one: AssetJob, apart: dg.AssetSelection, tags: Mapping[str, str]) -> Any:
@@ -204,5 +208,4 @@ def definitions() -> dg.Definitions:
     processes.shut_out(workspace)
     recipe = load(find(_recipe_named()))
     compute = Compute.from_environment()
-    further, pages = experiments.remembered(workspace), os.environ.get("PLINTH_PAGES", "")
-    return build(recipe, workspace, compute=compute, further=further, pages=pages)
+    return build(recipe, workspace, compute=compute, pages=os.environ.get("PLINTH_PAGES", ""), served=True)

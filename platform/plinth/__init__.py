@@ -6,7 +6,6 @@ sources -> documents -> annotations -> policy -> dedup -> holdout -> contaminati
 A package may import those below it, never one above (a layers contract in pyproject.toml); kernels over text, and what
 compiles kernels, are in `plinth_text`, below all of them:
 
-experiment/  questions put to small runs; the value of a source
 provenance/  statements, the walk back to sources, explain a document, impact
 operation/   planning: FLOPs, memory, time, money
 recipe/      composes the parameters of all stages into one frozen description of a run; reads YAML

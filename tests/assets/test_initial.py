@@ -11,13 +11,13 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
-from plinth.operation.planning.plan import plan
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.training.parameters.initial import InitialWeights
 from plinth_assets import initial
 from plinth_jobs.recipes import load
+from plinth_lab.planning.plan import plan
 from plinth_registry import taint
 from tests.model_folder import byte_level, save_folder
 

@@ -11,10 +11,11 @@ import pytest
 
 from plinth.errors import RequestError
 from plinth.recipe.load import fingerprint
-from plinth_jobs import experiments, own_notes
+from plinth_jobs import own_notes
 from plinth_jobs.cli.root import call
 from plinth_jobs.last_recipe import recall, remember
 from plinth_jobs.recipes import load
+from plinth_lab.experiments import run as experiments
 
 RECIPE = """\
 name: small

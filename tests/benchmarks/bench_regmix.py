@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from plinth.experiment.mixture.surrogate import FittedSurrogate, Floats, Kernel, fit
+from plinth_lab.mixture.surrogate import FittedSurrogate, Floats, Kernel, fit
 
 RESULTS = Path(__file__).parent / "results" / "regmix.json"
 TESTS = ("1m", "60m", "1B")

@@ -126,10 +126,10 @@ NOT_CALLED = {
     "audit resume": "ten CPU seconds: tests/plinth/training/forensics",
     "canary": "no canary is on trial: tests/jobs/cli/test_canary.py",
     "drift": "the champion has not drifted: tests/jobs/cli/test_drift.py",
-    "experiment check": "trains arms: tests/jobs/test_experiment.py",
-    "experiment propose": "trains arms: tests/jobs/test_swarm.py",
-    "experiment run": "trains arms: tests/jobs/test_experiment.py",
-    "experiment show": "trains arms: tests/jobs/test_experiment.py",
+    "experiment check": "trains arms: tests/plinth_lab/experiments/test_run.py",
+    "experiment propose": "trains arms: tests/plinth_lab/mixture/test_swarm_run.py",
+    "experiment run": "trains arms: tests/plinth_lab/experiments/test_run.py",
+    "experiment show": "trains arms: tests/plinth_lab/experiments/test_run.py",
     "exposure": "no canaries are planted: tests/plinth_audit/canaries",
     "fairness": "not measured: tests/plinth_audit/fairness",
     "federated rounds": "no federation: tests/jobs/cli/test_federated.py",
@@ -139,7 +139,7 @@ NOT_CALLED = {
     "quarantine find": "no lists of illegal content: tests/jobs/test_illegal.py",
     "slices": "no learned gate: tests/jobs/test_slices.py",
     "takedown report": "needs everything made again: tests/plinth_audit/takedown/test_states.py",
-    "source value": "trains byte models: tests/jobs/test_source_value.py",
+    "source value": "trains byte models: tests/plinth_lab/source_value/test_command.py",
 }
 
 

@@ -11,7 +11,6 @@
     tokens/    tokenizer, packing, mixture
     training/  jobs, runs, checkpoints
     evaluation/  slices of held-out text, generation
-    experiment/  arms and their effects, scaling ladders
     operation/  metrics, alerts, dashboards, reviews of weeks and months
     release/   approval, verification, export
 

@@ -38,7 +38,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "corpus": ("", "Text: funnel, samples, labels, policies, takedowns."),
         "tokens": ("", "Tokenizer, packing and mixture."),
         "model": ("", "Quality of a checkpoint: scores, probes, comparisons."),
-        "experiment": ("experiment.experiment", "Compare arms of a recipe over seeds; scaling laws."),
+        "experiment": (GROUP, "Compare arms of a recipe over seeds; scaling laws."),
         "release": ("", "Promote, roll back, trace; taints, consumers, documents."),
         "ops": ("", "Metrics, alerts, costs, backups, incidents, accounts."),
         "keys": ("release.keys", "Make and change the root of trust: which key signs what."),
@@ -61,9 +61,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "slices": ("corpus.slices", "Show the error rates of learned gates by slice."),
         "policy": ("corpus.policy", "Compare another policy; show what learned rules remove."),
         "limits": ("corpus.limits", "Fit limits and stop words by language from a bucket."),
-        "source": ("corpus.source", "Estimate the value of a new source from a sample."),
         "arpa": ("corpus.arpa", "Export an n-gram model as ARPA."),
-        "scale": ("start.scale", "Estimate a corpus of any size: core hours, bytes, money."),
     },
     "tokens": {
         "tokenizer": ("tokens.tokenizer", "Show the tokenizer's audit, or the tokens of a text."),
@@ -81,7 +79,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "profile": ("training.profile", "Trace chosen steps of a run under way, for Perfetto."),
         "audit": ("training.audit", "Prove that a resumed run equals the uninterrupted one."),
         "job": ("training.job", "Submit, inspect or cancel the job of a run."),
-        "plan": ("start.plan", "Estimate a training run: parameters, FLOPs, time, memory."),
         "federated": ("training.federated", "Average the weights of sites that share no text."),
     },
     "model": {
@@ -90,9 +87,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "generate": ("evaluation.generate", "Write what a model says after prompts."),
         "drift": ("evaluation.drift", "Show text on which the champion is no longer what it was."),
         "compare": ("evaluation.compare", "Compare two models, with intervals; write the page."),
-    },
-    "experiment": {
-        "scaling": ("experiment.scaling", "Fit a ladder of runs; predict a larger one."),
     },
     "release": {
         "promote": ("release.release", "Release an approved candidate that passes its gates."),

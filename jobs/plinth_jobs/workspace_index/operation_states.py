@@ -1,4 +1,4 @@
-"""Tiles of the index about operation: open incidents, game days, the last check of every asset, values of sources.
+"""Tiles of the index about operation: open incidents, game days, the last check of every asset.
 
 Does not belong here: corpus, releases, money and service levels (`states`).
 """
@@ -22,7 +22,7 @@ def incidents(ctx: Context) -> StateTile:
     found = recorded(ctx)
     still = [one for one in found if one.closed is None]
     if not still:
-        note = f"{len(found):,} closed" if found else "plinth ops incident open TITLE"
+        note = f"{len(found):,} closed" if found else "plinth incident open TITLE"
         return StateTile(label="Incidents", value="none open", note=note, standing="good")
     return StateTile(
         label="Incidents",
@@ -37,7 +37,7 @@ def gamedays(ctx: Context) -> StateTile:
     """The last record of each game day that was ever played here."""
     last = {record.name: record for _, record in signed_record.records(ctx)}
     if not last:
-        return StateTile(label="Game days", value="none", note="plinth ops gameday list")
+        return StateTile(label="Game days", value="none", note="plinth gameday list")
     failed = sorted(name for name, record in last.items() if not record.passed)
     standing: Standing = "bad" if failed else "good"
     shown = failed[0] if failed else list(last)[-1]
@@ -47,27 +47,6 @@ def gamedays(ctx: Context) -> StateTile:
         note=some(failed),
         standing=standing,
         href=beside(ctx, f"gameday-{shown}.html"),
-    )
-
-
-def source_values(ctx: Context) -> StateTile:
-    """The verdicts on sources that were trained with and without (`plinth corpus source value … --train`)."""
-    from plinth.experiment.arms import PREFIX
-    from plinth.experiment.value.verdict import NOT_DECIDED
-
-    published = [ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects")]
-    stats = {ref.asset.split("/")[1]: ctx.refs.load(ref.digest).stats for ref in published}
-    found = {name: str(own["value"]["verdict"]) for name, own in stats.items() if "value" in own}
-    if not found:
-        return StateTile(label="Source values", value="none", note="plinth corpus source value PATH")
-    undecided = sorted(name for name, verdict in found.items() if verdict == NOT_DECIDED)
-    shown = undecided[0] if undecided else sorted(found)[-1]
-    return StateTile(
-        label="Source values",
-        value=f"{len(found) - len(undecided)} of {len(found)} decided",
-        note=some([f"{name}: {verdict}" for name, verdict in sorted(found.items())]),
-        standing="attention" if undecided else "good",
-        href=beside(ctx, f"experiment-{shown}.html"),
     )
 
 

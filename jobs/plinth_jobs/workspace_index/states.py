@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
+from plinth.extensions import Catalogue
 from plinth.operation import objectives
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import MICROS, Ledger
@@ -22,6 +25,22 @@ from plinth_jobs.results.subject import candidate_name, file_name
 from plinth_jobs.workspace_index import operation_states
 from plinth_jobs.workspace_index.links import beside, some
 
+
+@dataclass(frozen=True)
+class AddedTile:
+    """A tile of a package of the ring or of a user: a member of the group `plinth.tiles`.
+
+    Args:
+        name: of the entry point.
+        state: how the part stands; None shows no tile.
+    """
+
+    name: str
+    state: Callable[[Context], StateTile | None]
+
+
+#: Shown after those of the core.
+ADDED = Catalogue("plinth.tiles", "tile", AddedTile, {})
 #: Seconds during which an alert is of today.
 DAY_S = 86_400.0
 #: A budget of which so much is spent is one to look at.
@@ -44,9 +63,9 @@ def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
         ("Alerts, last 24 hours", lambda: _alerts(ctx)),
         ("Checks", lambda: operation_states.checks(ctx)),
         ("Game days", lambda: operation_states.gamedays(ctx)),
-        ("Source values", lambda: operation_states.source_values(ctx)),
         ("Budgets", lambda: _budgets(ctx)),
         ("Service levels", lambda: _service_levels(ctx)),
+        *((name, partial(_added, ctx, name)) for name in ADDED),
     ]
     for label, state in parts:
         try:
@@ -55,6 +74,10 @@ def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
             tile = StateTile(label=label, value="could not be read", note=error.what, standing="unknown")
         if tile is not None:
             yield tile
+
+
+def _added(ctx: Context, name: str) -> StateTile | None:
+    return ADDED[name].state(ctx)
 
 
 def _assets(ctx: Context, recipe: Recipe) -> StateTile:

@@ -21,7 +21,6 @@
     comparison    the page of two models side by side; comparison_figure draws its differences
     evaluation/   the page of an evaluation
     workspace_index  the index of all pages: state on one screen, runs, links
-    experiment/   drawings and template of the page of an experiment
     run/          the page of one training run
 
 Does not belong here: reading manifests, runs or registries (but `run.build`, which reads one run).

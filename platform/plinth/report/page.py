@@ -89,12 +89,12 @@ def safe_link(link: str) -> str:
 
 
 @cache
-def template(name: str) -> Template:
-    """A page's template, by its path inside this package."""
+def template(name: str, package: str = "plinth.report") -> Template:
+    """A page's template, by its path inside a package; what it includes is found there or in this package."""
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("plinth.report", "."),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(one, ".") for one in (package, "plinth.report")]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -14,13 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.corpus.sources.parameters import Bucket
-from plinth.experiment.arms import PREFIX
 from plinth.recipe.load import check
 from plinth.recipe.recipe import RESERVED
 from plinth.recipe.release import ReleaseParameters
 from plinth.records import Name
 from plinth_assets.catalog import stages
 from plinth_jobs.recipes import FOLDER
+from plinth_lab.experiments.arms import PREFIX
 from tests.peers import Peer
 
 mlflow_exceptions = Peer("mlflow.exceptions")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from plinth.operation.planning.ranking import TrainingWork
 from plinth.training.parameters.optimizers import problems_with_division
 from plinth.training.parameters.parallel import Parallel, problems
 from plinth.training.parameters.run import Training
-from plinth_jobs.cli.start import divisions
 
 H100 = DEVICES["h100"]
 TINY = TrainingWork(Model(layers=4, dim=64, heads=4, kv_heads=2, ffn_dim=160), 512, 64, 16)
@@ -39,8 +37,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def _work(training: Training) -> TrainingWork:
-    made = SimpleNamespace(vocab_size=512, sequence_tokens=64, precision="bf16")
-    return divisions.workload(SimpleNamespace(training=training), made)  # type: ignore[arg-type]
+    return TrainingWork(
+        training.model, 512, 64, training.global_batch_sequences, "bf16", training.parallel, training.optimizer,
+        private=training.privacy is not None, float8=training.float8 != "none",
+        distilled=training.distillation is not None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

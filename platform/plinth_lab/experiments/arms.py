@@ -1,0 +1,316 @@
+"""The file of an experiment, and its runs: one recipe for each arm, size and seed.
+
+Overlays lie over the recipe in this order: `common`, the size, the arm; then what the experiment itself decides, which
+no overlay can undo: the test text, the seeds, the name of the run. What decides the score may not differ between arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from plinth.corpus.protected.parameters import ProtectedSet
+from plinth.errors import BudgetError, RecipeError
+from plinth.model.flops import flops_exact
+from plinth.recipe.extends import named, shown
+from plinth.recipe.load import check_over
+from plinth.recipe.recipe import Recipe
+from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, read
+from plinth.records import Frozen, Name
+from plinth_lab.experiments.sweep import Sweep
+from plinth_lab.mixture.swarm import ConfirmationQuestion, Swarm
+from plinth_lab.source_value.question import ANNEAL, SourceQuestion
+
+#: Becomes part of names of runs, asset keys and files.
+ArmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=24)]
+#: Sizes that a ladder is fitted to, at least.
+FEWEST_SIZES = 3
+#: Keys of a recipe, as a file that extends it would have them.
+Overlay = Mapping[str, Any]
+
+
+class ExperimentBudget(Frozen):
+    """What all runs of an experiment may need at most; one that would need more does not start."""
+
+    tokens: int | None = Field(None, gt=0, description="Tokens trained on, of all runs.")
+    flops: float | None = Field(None, gt=0, description="Training FLOPs of all runs (PaLM's convention).")
+
+
+class LadderQuestion(Frozen):
+    """Sizes as a ladder: a law is fitted to all but one, and foretells that one."""
+
+    held_out: ArmName = Field(description="The size that is foretold before it is trained; the others are fitted.")
+
+
+class Experiment(Frozen):
+    """Arms x sizes x seeds of one recipe, measured on text that was fixed before and that no arm trains on."""
+
+    name: ArmName
+    question: str = Field(min_length=1, description="What the experiment is to answer, in a sentence.")
+    recipe: str = Field(description="The recipe that the arms change: a path beside this file, or a packaged one.")
+    base: ArmName = Field(description="The arm that every other is compared with.")
+    test: Mapping[Name, ProtectedSet] = Field(
+        min_length=1,
+        description="Test text, by slice: JSONL in `input/`. It is a protected set of every arm, so that training text "
+        "that holds it, word for word or nearly, is dropped in all of them before anything is trained.",
+    )
+    common: Overlay = Field(default_factory=dict, description="Keys for all arms.")
+    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="What each arm changes; `{}` changes nothing.")
+    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Keys of each size of the runs.")
+    seeds: tuple[int, ...] = Field(
+        (1, 2, 3), min_length=1, description="Of initial weights and of the order of the text: a run of an arm each."
+    )
+    curve_points: int = Field(4, ge=1, le=64, description="Checkpoints of a run that are scored, the last among them.")
+    stop_losing: bool = Field(
+        False, description="Start no further seed of an arm that a sequential test says cannot win any more."
+    )
+    sweep: Sweep | None = Field(
+        None, description="Values of one key, as learning rates or batches: an arm each, instead of `arms`."
+    )
+    swarm: Swarm | None = Field(
+        None, description="Mixtures drawn around a prior: an arm each, instead of `arms`; a better one is proposed."
+    )
+    source: SourceQuestion | None = Field(
+        None, description="A source, its price and its share: arms without and with it, instead of `arms`; a verdict."
+    )
+    confirms: ConfirmationQuestion | None = Field(
+        None, description="A proposal of a swarm: arms of it and of its prior, instead of `arms`; whether it holds."
+    )
+    ladder: LadderQuestion | None = Field(
+        None, description="Fit a scaling law to the sizes but one, and foretell that one; with a single arm."
+    )
+    budget: ExperimentBudget = ExperimentBudget()
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed is there twice: its runs would be the same run")
+        return seeds
+
+    @model_validator(mode="after")
+    def _known_base(self) -> Experiment:
+        if self.base not in self.arms:
+            raise ValueError(f"base: {self.base} is none of the arms {', '.join(self.arms)}")
+        if self.ladder is None and len(self.arms) < 2:
+            raise ValueError("arms: one alone is compared with nothing; expected two, or `ladder`")
+        if self.confirms and (shared := sorted({*self.confirms.seeds} & {*self.seeds})):
+            raise ValueError(f"seeds: {shared} chose the proposal, and cannot confirm it; expected others")
+        if self.ladder is not None:
+            if len(self.arms) > 1 or self.stop_losing:
+                raise ValueError("ladder: a law is of one arm, and stops none")
+            if self.ladder.held_out not in self.sizes or len(self.sizes) < FEWEST_SIZES + 1:
+                raise ValueError(f"ladder: held_out is one of at least {FEWEST_SIZES + 1} sizes")
+        return self
+
+
+#: First part of the keys of an experiment's assets.
+PREFIX = "experiment"
+#: Keys of a file that make its arms and their base.
+KINDS: Mapping[str, type[Sweep | Swarm | SourceQuestion | ConfirmationQuestion]] = {
+    "sweep": Sweep, "swarm": Swarm, "source": SourceQuestion, "confirms": ConfirmationQuestion,
+}  # fmt: skip
+#: What decides a score, or on which text a run may be scored.
+FIXED = ("evaluation", "corpus.holdout", "corpus.protected", "corpus.contamination")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run of an experiment.
+
+    Args:
+        experiment, arm, size, seed: of which run.
+        recipe: the recipe that the run follows.
+        overlay: what the arm changes, as it was written.
+    """
+
+    experiment: str
+    arm: str
+    size: str
+    seed: int
+    recipe: Recipe
+    overlay: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def asset(self) -> str:
+        """Key of the run's asset."""
+        return f"{PREFIX}/{self.branch}"
+
+    @property
+    def branch(self) -> str:
+        """Name of the references of the run's corpus, weights and scores."""
+        return f"{self.experiment}/{self.arm}/{self.size}-s{self.seed}"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the run trains on."""
+        return self.recipe.mixture.total_tokens if self.recipe.mixture else 0
+
+    @property
+    def horizons(self) -> tuple[int, ...]:
+        """Tokens at which the learning rate has fallen: at `training.optimizer.horizons`, and at the end."""
+        return tuple(round(share * self.tokens) for share in (*self.recipe.training.optimizer.horizons, 1.0))
+
+    @property
+    def flops(self) -> float:
+        """Training FLOPs of the run, by the vocabulary that the recipe asks for (`flops_exact`)."""
+        sequence = self.recipe.mixture.sequence_tokens if self.recipe.mixture else 0
+        return float(self.tokens * flops_exact(self.recipe.training.model, self.recipe.tokenizer.vocab_size, sequence))
+
+
+def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Arm, ...]]:
+    """An experiment and its runs: seed by seed, and for each seed every arm at every size.
+
+    Args:
+        path: the file.
+        packaged: folder of recipes that are found by name.
+
+    Raises:
+        RecipeError: the file or the recipe of an arm is wrong, with the line; an arm changes what decides the score.
+        BudgetError: the runs would need more than the budget.
+    """
+    lined = _with_made_arms(read(path, shown(path)))
+    experiment = _validated(lined, path)
+    recipe = named(experiment.recipe, path.parent, packaged) or path.parent / experiment.recipe
+    arms = []
+    lined = _with_source(lined, experiment, recipe, path, packaged)
+    for seed, size, arm in product(experiment.seeds, experiment.sizes, experiment.arms):
+        over = [_below(lined, key) for key in (("common",), ("sizes", size), ("arms", arm), ("source", size, arm))]
+        own = _own(experiment, arm, seed, lined.mark(("test",), Position(shown(path), 1)))
+        made = check_over(recipe, [*over, own], path, packaged=packaged)
+        for name, given in experiment.test.items():
+            if made.corpus.protected.sets[name] != given:
+                raise RecipeError(
+                    f"{shown(recipe)} has a protected set {name} of its own",
+                    expected="another name for the test text",
+                    remedy=f"rename test.{name} in {shown(path)}",
+                )
+        arms.append(Arm(experiment.name, arm, size, seed, made, experiment.arms[arm] or over[-1].data))
+    _require_alike(experiment, arms, lined, path)
+    _require_affordable(experiment, arms)
+    return experiment, tuple(arms)
+
+
+def _with_made_arms(lined: Lined) -> Lined:
+    """The file with the arms that its sweep, swarm, proposal or source makes; their base is the middle value, the
+    prior, or the arm without the source."""
+    for kind, read_as in KINDS.items():
+        given = lined.data.get(kind) if isinstance(lined.data, dict) else None
+        try:
+            made = read_as.model_validate(given)
+        except ValidationError:
+            continue  # without one, or named with its line when the whole file is validated
+        mark, arms = lined.mark((kind,), Position("", 1)), made.arms()
+        problems = list(lined.problems)
+        if "arms" in lined.data:
+            problems.append(Problem(mark, "arms", f"a {kind} makes the arms; expected one of both"))
+        data = {"base": made.base(), **lined.data, "arms": arms}
+        if isinstance(made, ConfirmationQuestion):
+            data |= {"base": made.base()}
+        if isinstance(made, SourceQuestion):
+            if ANNEAL in (lined.data.get("sizes") or {}):
+                problems.append(Problem(mark, f"sizes.{ANNEAL}", "the source makes this size; give it another name"))
+            data |= {"base": made.base(), "sizes": made.sizes(lined.data.get("sizes"))}
+        own = {name: data[name] for name in ("arms", "sizes") if name in data}
+        marks = {**dict.fromkeys(_keys(own, ()), mark), **lined.marks}
+        lined = replace(lined, data=data, marks=marks, problems=problems)
+    return lined
+
+
+def _with_source(lined: Lined, experiment: Experiment, recipe: Path, path: Path, packaged: Path | None) -> Lined:
+    """The file with what the arms of its source change at each size, instead of the source; any other file as it is."""
+    if experiment.source is None:
+        return lined
+    mark, made = lined.mark(("source",), Position(shown(path), 1)), dict[str, Any]()
+    for size in experiment.sizes:
+        over = [_below(lined, key) for key in (("common",), ("sizes", size))]
+        plain = check_over(recipe, over, path, packaged=packaged)
+        made[size] = {arm: experiment.source.overlay(plain, size, arm) for arm in experiment.arms}
+    marks = {**lined.marks, **dict.fromkeys([("source", *key) for key in _keys(made, ())], mark)}
+    return replace(lined, data={**lined.data, "source": made}, marks=marks)
+
+
+def _validated(lined: Lined, path: Path) -> Experiment:
+    top = Position(shown(path), 1)
+    problems = list(lined.problems)
+    if not problems:
+        try:
+            return Experiment.model_validate(lined.data)
+        except ValidationError as error:
+            unmade = {"arms", "base"} if set(KINDS) & set(lined.data) else set()  # by a kind that is wrong itself
+            for detail in error.errors(include_url=False):
+                key = tuple(step for step in detail["loc"] if step != "[key]")
+                if key and key[0] in unmade and detail["type"] == "missing":
+                    continue
+                problems.append(Problem(lined.mark(key, top), dotted(key), detail["msg"]))
+    listed = "\n".join(f"  {problem}" for problem in problems)
+    raise RecipeError(
+        f"the experiment {shown(path)} is wrong\n{listed}",
+        remedy="correct the lines above; docs/experiments.md describes every key",
+    )
+
+
+def _below(lined: Lined, key: Key) -> Lined:
+    """The overlay at a key, with the lines it was written on."""
+    data: Any = lined.data
+    for step in key:
+        data = data.get(step, {}) if isinstance(data, dict) else {}
+    marks = {known[len(key) :]: mark for known, mark in lined.marks.items() if known[: len(key)] == key}
+    return Lined(data=data or {}, marks=marks)
+
+
+def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
+    """What the experiment decides of every run."""
+    sets = {name: one.model_dump(mode="json", exclude_unset=True) for name, one in experiment.test.items()}
+    data = {
+        "name": f"{experiment.name}-{arm}",
+        "corpus": {"protected": {"sets": sets}},
+        "mixture": {"seed": seed},
+        "training": {"seed": seed},
+    }
+    return Lined(data=data, marks=dict.fromkeys(_keys(data, ()), mark))
+
+
+def _keys(data: Any, at: Key) -> Sequence[Key]:
+    """Every key of nested mappings and lists."""
+    steps: Any = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list | tuple) else ()
+    return [key for step, value in steps for key in ((*at, step), *_keys(value, (*at, step)))]
+
+
+def _require_alike(experiment: Experiment, arms: Sequence[Arm], lined: Lined, path: Path) -> None:
+    """Raises RecipeError where an arm changes what decides the score."""
+    base = {(one.size, one.seed): one.recipe for one in arms if one.arm == experiment.base}
+    for one in arms:
+        for name in FIXED:
+            if _section(one.recipe, name) != _section(base[one.size, one.seed], name):
+                key = ("arms", one.arm, *name.split("."))
+                raise RecipeError(
+                    f"{lined.mark(key, Position(shown(path), 1))}  arm {one.arm} changes {name}",
+                    found=f"{name} of {one.arm} is another than that of {experiment.base}",
+                    expected="what decides the score to be the same in all arms",
+                    remedy="move it to `common:`, or put the question to two experiments",
+                )
+
+
+def _section(recipe: Recipe, name: str) -> Any:
+    value: Any = recipe
+    for step in name.split("."):
+        value = getattr(value, step)
+    return value
+
+
+def _require_affordable(experiment: Experiment, arms: Sequence[Arm]) -> None:
+    needed = {"tokens": sum(one.tokens for one in arms), "flops": sum(one.flops for one in arms)}
+    for name, most in experiment.budget:
+        if most is not None and needed[name] > most:
+            raise BudgetError(
+                f"experiment {experiment.name} would exceed its budget",
+                found=f"{needed[name]:,.4g} {name} in {len(arms)} runs",
+                expected=f"at most {most:,.4g}",
+                remedy="fewer seeds, sizes or tokens; or raise `budget` in the file",
+            )

@@ -1,0 +1,266 @@
+"""The test text of an experiment under a model, and the manifest of a run, however it ended.
+
+Test text is scored as the items of protected sets are, document by document; no arm chooses among it.
+
+A run's manifest also has its critical batch, from gradient noise (McCandlish et al., arXiv:1812.06162, appendix A.1):
+
+    B_simple = tr(S) / |G|^2,  S the covariance of one token's gradient, G the true gradient
+
+Squared norms of the gradient of a micro batch of b tokens and of a step of B tokens differ by noise alone:
+
+    |G|^2 ~ (B |G_B|^2 - b |G_b|^2) / (B - b)        tr(S) ~ (|G_b|^2 - |G_B|^2) / (1/b - 1/B)
+
+Both are noisy and are averaged over steps before they are divided. Both norms are in the timeline: the first of every
+tenth step by layer, before accumulation, the second of every step, before clipping. Tokens of a row depend on each
+other: the scale holds for rows of the run's own length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from plinth.compute import stage
+from plinth.compute.context import Context
+from plinth.corpus.protected import item_table
+from plinth.evaluation.comparison import readers
+from plinth.evaluation.engine.client import ModelEngine
+from plinth.evaluation.slices.tables import on_grid
+from plinth.evaluation.statistics import Estimate, ratio
+from plinth.records import Frozen, Manifest, Part, Step
+from plinth.storage.parts import read_table, write_table
+from plinth.training import config, manifests
+from plinth.training.checkpoint.checkpoint import committed
+from plinth.training.config import RunConfig
+from plinth.training.telemetry.timeline import timeline
+from plinth_lab.experiments.arms import Arm
+from plinth_lab.experiments.effects import FINISHED, ArmScores, Status
+
+#: Measured steps from which on a scale is stated.
+FEWEST = 5
+
+
+class NoiseScale(Frozen):
+    """B_simple in tokens, over the second half of a run, beside the batch that the run had."""
+
+    tokens: Estimate
+    batch_tokens: int
+
+
+def of_steps(steps: Iterable[tuple[Mapping[str, Any], int]], micro_tokens: int) -> NoiseScale | None:
+    """The noise scale of a run.
+
+    Args:
+        steps: step events of the timeline, each with the tokens of its batch.
+        micro_tokens: of one forward pass on one rank.
+
+    Returns:
+        None where too few steps were measured, steps are one micro batch, or noise hides the gradient whole.
+    """
+    noise, signal, batch = [], [], 0
+    for event, tokens in steps:
+        norms = event.get("layers", {}).get("grad_norm", ())
+        if not norms or tokens <= micro_tokens or any(one is None or not math.isfinite(one) for one in norms):
+            continue
+        found = pair(sum(one**2 for one in norms), float(event["grad_norm"]) ** 2, micro_tokens, tokens)
+        noise.append(found[0])
+        signal.append(found[1])
+        batch = tokens
+    if len(noise) < FEWEST or sum(signal) <= 0:
+        return None
+    return NoiseScale(tokens=ratio(noise, signal), batch_tokens=batch)
+
+
+def pair(small: float, big: float, small_tokens: int, big_tokens: int) -> tuple[float, float]:
+    """Unbiased tr(S) and |G|^2 from squared norms of gradients of two batches."""
+    noise = (small - big) / (1 / small_tokens - 1 / big_tokens)
+    signal = (big_tokens * big - small_tokens * small) / (big_tokens - small_tokens)
+    return noise, signal
+
+
+VERSION = "4"
+SCORES_VERSION = "3"
+SCORES = "scores.parquet"
+#: Statuses of items of which it is known that no training text holds them: none did, or what did was dropped.
+KNOWN = (item_table.CLEAN, item_table.CONTAMINATED)
+#: Of a run that begins from weights: what was dropped here may have trained those.
+UNSEEN = (item_table.CLEAN,)
+#: A row for each document of the test text, in the order of its sets and of the items in them.
+COLUMNS = pa.schema(
+    [
+        *(pa.field(name, pa.string(), nullable=False) for name in ("document", "slice", "item")),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("bits", pa.float64(), nullable=False),
+    ]
+)
+
+
+def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> Part:
+    """Bits of every document of the test text under a checkpoint; a part with `COLUMNS`, from the step cache if it is
+    there.
+
+    Raises:
+        CheckpointError, TrainingError: the model could not be loaded or evaluated.
+    """
+    step = Step(name="experiment/scores", version=SCORES_VERSION)
+
+    def scored() -> list[Part]:
+        items = _items(ctx, sets)
+        with ModelEngine.of(ctx, checkpoint, label="test text") as engine:
+            found = engine.documents(items.column("text").to_pylist())
+        data = [text.encode() for text in items.column("text").to_pylist()]
+        table = items.drop_columns(["text"]).append_column("bytes", pa.array([len(one) for one in data], pa.int64()))
+        table = table.append_column("bits", pa.array(on_grid(found.bits)))
+        return [write_table(ctx.store, SCORES, table.cast(COLUMNS))]
+
+    return stage.cached(ctx, step, (checkpoint, *(sets[name] for name in sorted(sets))), scored)[0]
+
+
+def texts(ctx: Context, sets: Mapping[str, Manifest]) -> list[str]:
+    """The documents of the test text."""
+    found: list[str] = _items(ctx, sets).column("text").to_pylist()
+    return found
+
+
+def _items(ctx: Context, sets: Mapping[str, Manifest]) -> pa.Table:
+    tables = []
+    for name in sorted(sets):
+        (part,) = sets[name].parts
+        own = read_table(ctx.store, part)
+        ids = [_id(name, at, item) for at, item in enumerate(own.column("item").to_pylist())]
+        columns = {"document": ids, "slice": [name] * len(ids), "item": own.column("item"), "text": own.column("text")}
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables)
+
+
+def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], test: Sequence[str]) -> Manifest:
+    """What is kept of a run that ended: the scores of its last checkpoint, and its curve.
+
+    Args:
+        points: checkpoints to score at most, evenly among those that the run kept; of a run with horizons, all that it
+            kept at one.
+        made: assets of the run: `run`, `checkpoint`, the sets of the test text and the comparison with them; and what
+            else was measured of the checkpoint.
+        test: names of those sets.
+
+    Raises:
+        CheckpointError, TrainingError: as `score`.
+    """
+    sets = {name: made[f"protected/{name}"] for name in test}
+    last = score(ctx, made["checkpoint"], sets)
+    end, curve = made["checkpoint"].stats, []
+    noise: NoiseScale | None = None
+    if prepared := configuration(ctx, made["run"]):
+        kept_steps = [step for step in committed(prepared.directory) if step < end["step"]]
+        if len(arm.horizons) > 1:  # between two of them the rate is high, and a score is of no run
+            chosen = [one for one in kept_steps if prepared.tokens_through(one) in arm.horizons]
+        else:
+            chosen = _spread(kept_steps, points - 1)
+        for step in chosen:
+            part = score(ctx, manifests.committed_manifest(ctx, prepared, step), sets)
+            curve.append((step, prepared.tokens_through(step), _bits_per_byte(ctx, part)))
+        noise = _noise(prepared)
+    curve.append((end["step"], end["tokens"], _bits_per_byte(ctx, last)))
+    inputs = {name: made[name] for name in ("run", "checkpoint", "protected")} | _named(sets)
+    inputs |= {name: one for name, one in made.items() if readers.reader(name)}
+    unsure = _unsure(ctx, made["protected"], test, KNOWN if arm.recipe.training.initial is None else UNSEEN)
+    measured = {"curve": curve, "unsure": unsure, "noise": noise.model_dump(mode="json") if noise else None}
+    return kept(arm, FINISHED, "", inputs, [last], tokens=end["tokens"], **measured)
+
+
+def _noise(config: RunConfig) -> NoiseScale | None:
+    """Of the second half of the run: noise grows while the loss falls."""
+    steps = timeline(config.directory.events).steps
+    later = [(event, config.step_tokens(step)) for step, event in steps.items() if 2 * step > max(steps)]
+    return of_steps(later, config.micro_batch_sequences * config.sequence_tokens)
+
+
+def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
+    """The configuration of a run that was trained on this machine; None where its folder is elsewhere or gone."""
+    path = ctx.workspace.runs / run.stats["run_id"] / "config.json"
+    return config.load(path) if path.exists() else None
+
+
+def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Documents that the run's text may hold, not being of a known status: too short or too common to look for, or
+    nearly found."""
+    (part,) = protected.named(item_table.FILE)
+    rows = read_table(ctx.store, part, ["set", "item", "status"]).to_pylist()
+    found = []
+    for name in sorted(test):
+        own = [row for row in rows if row["set"] == name]
+        found += [_id(name, at, row["item"]) for at, row in enumerate(own) if row["status"] not in known]
+    return found
+
+
+def _id(name: str, at: int, item: str) -> str:
+    """Identifier of a document: items may share a name."""
+    return hashlib.sha256(f"{name}\0{at}\0{item}".encode()).hexdigest()[:32]
+
+
+def kept(
+    arm: Arm, status: Status, reason: str, inputs: Mapping[str, Manifest], parts: list[Part], **stats: Any
+) -> Manifest:
+    """The manifest of a run of an experiment, however it ended."""
+    step = Step(name="experiment/arm", version=VERSION, params={"arm": arm.arm, "size": arm.size, "seed": arm.seed})
+    spent = arm.flops * stats.get("tokens", 0) / arm.tokens
+    return stage.manifest(arm.asset, step, inputs, parts, {"status": status, "reason": reason, "flops": spent, **stats})
+
+
+def common_scores(ctx: Context, runs: Sequence[Manifest]) -> list[ArmScores]:
+    """Scores of runs on the documents that no run may have trained on: the same for all of them.
+
+    Which documents a run's text may hold depends on its filters; one that is unsure in one run is left out of all.
+    """
+    unsure = {document for one in runs for document in one.stats.get("unsure", ())}
+    return [scores_of(ctx, one, unsure) for one in runs]
+
+
+def scores_of(ctx: Context, made: Manifest, without: Collection[str] = ()) -> ArmScores:
+    """What effects are made of, from the manifest of a run; its seconds are in no manifest and are 0.
+
+    Args:
+        without: documents to leave out.
+    """
+    stats, run = made.stats, made.params
+    columns: dict[str, Any] = {}
+    if made.parts:
+        table = read_table(ctx.store, made.parts[0])
+        table = table.filter(pa.array([one not in without for one in table.column("document").to_pylist()]))
+        columns = {name: np.array(table.column(name).to_pylist()) for name in ("bytes", "bits")}
+        columns = {name: column.astype(np.float64) for name, column in columns.items()}
+        columns["documents"], columns["slices"] = (
+            np.array(table.column(name).to_pylist()) for name in ("document", "slice")
+        )
+    return ArmScores(
+        arm=run["arm"],
+        size=run["size"],
+        seed=run["seed"],
+        status=stats["status"],
+        reason=stats["reason"],
+        tokens=stats.get("tokens", 0),
+        flops=stats["flops"],
+        curve=tuple((step, tokens, bits) for step, tokens, bits in stats.get("curve", ())),
+        **columns,
+    )
+
+
+def _named(sets: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    return {made.asset: made for made in sets.values()}
+
+
+def _spread(steps: list[int], count: int) -> list[int]:
+    """At most so many of the steps, evenly, the earliest among them."""
+    if count <= 0 or not steps:
+        return []
+    return [steps[at] for at in sorted({round(at) for at in np.linspace(0, len(steps) - 1, min(count, len(steps)))})]
+
+
+def _bits_per_byte(ctx: Context, part: Part) -> float:
+    table = read_table(ctx.store, part, ["bytes", "bits"])
+    return float(np.sum(table.column("bits").to_numpy()) / np.sum(table.column("bytes").to_numpy()))

@@ -1,0 +1,201 @@
+"""The pipeline of one run of an experiment: its stages, what they read from outside, and how it is played.
+
+It is played over references of its own; what the workspace or another arm has made of the same inputs is taken over,
+part by part from the step cache where not as a whole. Attempts, and what a run took over instead of making, are
+recorded next to its manifests: they differ from one repetition to the next and are in no identity.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.compute.costs import StepCost
+from plinth.errors import (
+    BudgetError,
+    CheckpointError,
+    ExtensionError,
+    LaunchError,
+    RecipeError,
+    ResumeError,
+    StageError,
+    StoppedRunError,
+    TrainingError,
+    WorkerError,
+)
+from plinth.records import Frozen, Manifest
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth_assets.catalog import selected, stages
+from plinth_assets.framework.build import bring, publish
+from plinth_assets.framework.stage import Say, Stage
+from plinth_assets.framework.up_to_date import up_to_date
+from plinth_lab.experiments.arms import Arm, Experiment
+from plinth_lab.source_value.verdict import MEASURED
+
+
+class Spent(Frozen):
+    """Assets that a run made, assets it took over as they were, and what the making cost.
+
+    Args:
+        parts: tasks of steps that were worked on.
+        spared: of those of `made`, tasks whose result was in the step cache.
+        written: files written to the store.
+    """
+
+    made: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    parts: int = Field(0, ge=0)
+    spared: int = Field(0, ge=0)
+    written: int = Field(0, ge=0)
+
+    def with_taken(self, asset: str) -> Spent:
+        """The same with one more asset that was there already."""
+        return self.model_copy(update={"taken": (*self.taken, asset)})
+
+    def with_made(self, asset: str, cost: StepCost, written: int) -> Spent:
+        """The same with one more asset that was made.
+
+        Args:
+            cost: of the tasks of its steps.
+            written: files that its driver wrote.
+        """
+        return Spent(
+            made=(*self.made, asset),
+            taken=self.taken,
+            parts=self.parts + cost.tasks,
+            spared=self.spared + cost.spared,
+            written=self.written + cost.written + written,
+        )
+
+
+def save(workspace: Workspace, arm: Arm, spent: Spent) -> None:
+    """Keep what a run made and took over, of the last time that it made anything."""
+    write_bytes(_path(workspace, arm), spent.model_dump_json().encode())
+
+
+def spent(workspace: Workspace, arms: Sequence[Arm]) -> dict[str, Spent]:
+    """What the runs made and took over, by asset; of those that were played here."""
+    found = {one.asset: _path(workspace, one) for one in arms}
+    return {asset: Spent.model_validate_json(path.read_bytes()) for asset, path in found.items() if path.exists()}
+
+
+def attempt(workspace: Workspace, arm: Arm) -> int:
+    """How often a run was asked for again after it had failed."""
+    return _attempts(workspace, arm.experiment).get(arm.asset, 0)
+
+
+def try_again(workspace: Workspace, arms: Sequence[Arm]) -> None:
+    """Ask for runs again that have failed: their assets are no longer up to date."""
+    for one in arms:
+        known = _attempts(workspace, one.experiment)
+        data = {**known, one.asset: known.get(one.asset, 0) + 1}
+        write_bytes(_attempts_path(workspace, one.experiment), json.dumps(data, indent=1).encode())
+
+
+def _attempts(workspace: Workspace, experiment: str) -> Mapping[str, int]:
+    path = _attempts_path(workspace, experiment)
+    found: Mapping[str, int] = json.loads(path.read_bytes()) if path.exists() else {}
+    return found
+
+
+def _attempts_path(workspace: Workspace, experiment: str) -> Path:
+    return workspace.root / "experiments" / experiment / "attempts.json"
+
+
+def _path(workspace: Workspace, arm: Arm) -> Path:
+    return workspace.root / "experiments" / arm.branch / "spent.json"
+
+
+#: The last asset of a run's own pipeline.
+LAST = "checkpoint"
+#: The last assets of the corpus that a source is compared with.
+CORPUS = ("mixture", "funnel")
+
+#: Failures that are a result: this recipe does not get there. All others, as a full disk or a missing key, and these
+#: exceptions, say nothing of the arm.
+OF_THE_ARM = (RecipeError, StageError, TrainingError)
+NOT_OF_THE_ARM = (
+    BudgetError, ExtensionError, LaunchError, WorkerError, StoppedRunError, CheckpointError, ResumeError,
+)  # fmt: skip
+
+#: What stages read from outside, and its identity.
+Known = list[tuple[Callable[[Context], str | None], str | None]]
+
+
+def last_assets(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
+    """The last assets of a run: its checkpoint; where a source is asked about, what else measures that."""
+    known = {one.asset for one in stages(arm.recipe)} if experiment.source else set()
+    return (LAST, *(name for name in MEASURED if name in known))
+
+
+def read_outside(arm: Arm, own: Sequence[Stage], known: Known | None, ctx: Context) -> str:
+    """Identity of the sources, and which attempt this is where an earlier one failed."""
+    read = {one.asset: _identity(one.outside, known, ctx) for one in own if one.outside}
+    return fingerprint.digest({"read": read, "attempt": attempt(ctx.workspace, arm)})
+
+
+def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx: Context) -> str | None:
+    """Identity of what a stage reads from outside, taken from another run's stage that reads the same."""
+    for other, found in known or ():
+        if _same(outside, other):
+            return found
+    found = outside(ctx)
+    if known is not None:
+        known.append((outside, found))
+    return found
+
+
+def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two functions are one function of equal arguments; of functions that cannot be compared, no."""
+    if not (isinstance(one, partial) and isinstance(other, partial)):
+        return one is other
+    return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+
+
+def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
+    """Where most of a run may be made already: the workspace's own recipe, the first runs of the arm and the base."""
+    size, seed = next(iter(experiment.sizes)), experiment.seeds[0]
+    first = [replace(arm, arm=name, size=size, seed=seed).branch for name in (arm.arm, experiment.base)]
+    branches = [ctx.workspace.branch(name) for name in first if name != arm.branch]
+    return [ctx, *(Context(space, ctx.engine) for space in branches)]
+
+
+def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()) -> dict[str, Manifest]:
+    """Bring the pipeline of a run up to date over references of its own: as far as its checkpoint, or the given ends.
+
+    Returns:
+        The manifests of its stages. What was made, taken over and written is recorded beside the references.
+
+    Raises:
+        PlinthError: a stage failed; what was finished before it is kept.
+    """
+    space, neighbours = ctx.workspace.branch(arm.branch), _neighbours(ctx, experiment, arm)
+    made: dict[str, Manifest] = {}
+    spent = spent(ctx.workspace, [arm]).get(arm.asset, Spent())
+    for stage in selected(stages(arm.recipe), ends or last_assets(experiment, arm)):
+        own = Context(space, ctx.engine, ctx.progress, requested_by=ctx.requested_by)
+        digests = {dep: made[dep].digest for dep in stage.deps}
+        if found := up_to_date(stage, own, digests):
+            made[stage.asset] = found
+            continue
+        if found := next((one for other in neighbours if (one := up_to_date(stage, other, digests))), None):
+            own.refs.publish(found, stage.key(own, digests))
+            if stage.suite:
+                publish(stage, own, bring(stage, own, say))  # found now, and held to the arm's own bounds
+            made[stage.asset], spent = found, spent.with_taken(stage.asset)
+            save(ctx.workspace, arm, spent)
+            continue
+        say(f"{arm.arm}, size {arm.size}, seed {arm.seed}: {stage.asset}")
+        made[stage.asset] = publish(stage, own, bring(stage, own, say))
+        spent = spent.with_made(stage.asset, sum(own.costs.values(), StepCost()), own.store.written)
+        save(ctx.workspace, arm, spent)  # at once: what was made is not made again after a kill
+    return made

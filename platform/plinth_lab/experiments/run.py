@@ -1,0 +1,330 @@
+"""Run an experiment: its runs and its answer as assets of one Dagster job, in this process.
+
+file -> arms -> (side by side: the runs of a seed at once) -> Dagster run -> page
+
+An experiment is found by its file, by the name of a packaged one, or by its name in a workspace that has run it:
+
+    filters   FineWeb's rules and Plinth's policy against raw text, on the demo's text
+    pages     the policy next to C4's, Gopher's and FineWeb's rules, on pages of Debian's documentation packages
+    ladder    what four sizes predict of a fifth, on the same text
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from plinth.compute.context import Context
+from plinth.compute.progress import for_terminal
+from plinth.compute.select_engine import DEFAULT, Compute
+from plinth.errors import MissingError, PlinthError, RequestError
+from plinth.recipe.extends import files, named
+from plinth.recipe.recipe import Recipe
+from plinth.recipe.yaml_lines import read
+from plinth.records import Manifest
+from plinth.storage.workspace import Workspace
+from plinth.trust.root import Trust
+from plinth_assets.framework.build import REQUESTED_BY, asset
+from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_assets.framework.stage import Stage
+from plinth_assets.framework.up_to_date import decide
+from plinth_jobs import own_notes, recipes
+from plinth_jobs.asset_jobs import AddedDefinitions
+from plinth_jobs.dagster_run import QUIET, raise_first_failure, requested_by
+from plinth_jobs.instance import interruptible, of_code_location, open_instance
+from plinth_jobs.pipeline import take_harvest
+from plinth_jobs.run_launcher import HOST, host
+from plinth_lab.experiments import arms, pipeline
+from plinth_lab.experiments import stages as wiring
+from plinth_lab.experiments.arms import Arm, Experiment
+
+FOLDER = Path(__file__).parent / "packaged"
+#: In the folder of an experiment: where its file lies.
+NOTE = "experiment.json"
+
+
+def load(path: Path) -> tuple[Experiment, tuple[Arm, ...]]:
+    """An experiment's file, or a packaged one by its name, with its runs.
+
+    Raises:
+        MissingError: no such file.
+        RecipeError, BudgetError: as `plinth_lab.experiments.arms.load`.
+    """
+    return arms.load(find(path), recipes.FOLDER)
+
+
+def find(path: Path) -> Path:
+    """The file that a path or the name of a packaged experiment means.
+
+    Raises:
+        MissingError: there is none.
+    """
+    packaged = FOLDER / f"{path.name.removesuffix('.yaml')}.yaml"
+    target = path if path.is_file() else packaged
+    if not target.is_file():
+        known = ", ".join(sorted(one.stem for one in FOLDER.glob("*.yaml")))
+        raise MissingError(f"no experiment {path}", expected=f"a file, or one of the packaged ones: {known}")
+    return target
+
+
+def remember(workspace: Path, experiment: Experiment, path: Path) -> None:
+    """Note where the file of an experiment lies, so that `plinth up` shows its assets."""
+    note = {"path": str(find(path).absolute())}
+    own_notes.write(workspace, _note(experiment.name), json.dumps(note).encode())
+
+
+def noted(workspace: Path, name: str) -> Path:
+    """Where the file of an experiment lies that this user has run in a workspace.
+
+    Raises:
+        MissingError: none of that name has run.
+        RequestError: another user ran it, or its file or recipe is in the workspace, where others may have edited it.
+    """
+    again = "run it once more by its file: `plinth experiment run FILE`"
+    data = own_notes.read(workspace, _note(name), again)
+    if data is None:
+        raise MissingError(
+            f"this workspace has run no experiment {name}", expected=f"a file {workspace / _note(name)}"
+        )
+    path = Path(json.loads(data)["path"])
+    if path.is_file() and own_notes.passes(workspace, _files(path)):
+        raise RequestError(
+            f"experiment {name} is not loaded by its name",
+            found=f"a file in the workspace, which others may have edited: {path}, or its recipe",
+            remedy="keep the file and its recipe outside the workspace",
+        )
+    return path
+
+
+def remembered(workspace: Path) -> Iterator[Stage]:
+    """Stages of the experiments that this user has run in a workspace; a file that is gone or wrong by now has none."""
+    for name in sorted(note.parent.name for note in (workspace / "experiments").glob(f"*/{NOTE}")):
+        try:
+            experiment, runs = load(noted(workspace, name))
+        except (PlinthError, ValueError, KeyError) as error:
+            warnings.warn(f"experiment {name} is not shown: {error}", stacklevel=2)
+            continue
+        if experiment.name == name:  # else the file was given another name since
+            yield from wiring.of(experiment, runs)
+
+
+def _note(name: str) -> str:
+    return f"experiments/{name}/{NOTE}"
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    """The file of an experiment, its recipe, and the recipes that this one extends."""
+    recipe = read(path, path.name).data.get("recipe")
+    found = named(recipe, path.parent, recipes.FOLDER) if isinstance(recipe, str) else None
+    return (path, *(files(found, recipes.FOLDER) if found else ()))
+
+
+JOB = "run_experiment"
+
+
+@dataclass(frozen=True)
+class ExperimentSummary:
+    """What an experiment came to."""
+
+    name: str
+    made: tuple[str, ...]
+    fresh: tuple[str, ...]
+    seconds: float
+    page: Path
+    effects: tuple[dict[str, Any], ...] = field(default=())
+    failed: tuple[str, ...] = ()
+    verdict: dict[str, Any] | None = None
+    confirmation: dict[str, Any] | None = None
+
+
+def definitions(
+    stages: Sequence[Stage], workspace: Path, compute: Compute = DEFAULT, **resources: Any
+) -> dg.Definitions:
+    """The assets of an experiment's stages and the job that makes them."""
+    made = [asset(stage) for stage in stages]
+    job = dg.define_asset_job(JOB, dg.AssetSelection.assets(*made), executor_def=dg.in_process_executor)
+    known = {"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **resources}
+    return dg.Definitions(assets=made, jobs=[job], resources=known, executor=dg.in_process_executor)
+
+
+def run(
+    workspace: Path,
+    path: Path,
+    *,
+    compute: Compute = DEFAULT,
+    side_by_side: int = 1,
+    again: bool = False,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> ExperimentSummary:
+    """Bring an experiment up to date: runs that are there are left alone, interrupted ones go on where they stopped.
+
+    Args:
+        side_by_side: runs of one seed that are under way at once.
+        again: ask for runs again that failed.
+
+    Raises:
+        RecipeError, BudgetError, MissingError: the experiment is wrong; nothing was started.
+        SignatureError: no root of trust is pinned.
+        StageError: Dagster could not run it; a run of an arm that fails is a result and raises nothing.
+    """
+    started = time.monotonic()
+    warnings.filterwarnings("ignore", category=dg.BetaWarning)
+    warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+    experiment, arms = load(path)
+    space = Workspace(workspace).ensure()
+    Trust.of(space)  # checkpoints are signed: without a root of trust no run would keep one
+    with space.locked(f"plinth experiment run {path}"):
+        remember(space.root, experiment, path)
+        progress = for_terminal()
+        for recipe in {one.recipe.harvest: one.recipe for one in arms}.values():
+            if recipe.harvest:
+                take_harvest(space, recipe, progress)
+        ctx = Context(space, progress=progress)
+        if again:
+            pipeline.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
+        todo = decide(ctx, wiring.of(experiment, arms, for_one_decision=True))
+        waiting = [one for one in arms if one.asset in todo.stale]
+        if experiment.source and wiring.sample_of(experiment) in todo.stale:
+            _materialise(ctx, wiring.of(experiment, arms), [wiring.sample_of(experiment)], compute)
+        say(f"{len(waiting)} of {len(arms)} runs to make")
+        for due, foretold in _in_turn(experiment, waiting):
+            played = _at_once(ctx, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
+            ends = {one.asset for one in due} | ({wiring.forecast_of(experiment)} if foretold else set())
+            chosen = [one for one in todo.stale if one in ends]
+            _materialise(ctx, wiring.of(experiment, arms, played), chosen, compute)
+        if todo.stale:
+            _materialise(ctx, wiring.of(experiment, arms), [todo.stale[-1]], compute)
+        made = ctx.refs.current(wiring.effects_of(experiment))
+        page = wiring.show(ctx, experiment, arms, made)
+        if experiment.confirms is not None:
+            _show_swarm(ctx, experiment.confirms.experiment)
+    failed = tuple(one.asset for one in arms if _status(ctx, one) in ("failed", "diverged"))
+    seconds = time.monotonic() - started
+    return ExperimentSummary(
+        experiment.name, todo.stale, todo.fresh, seconds, page, tuple(made.stats["effects"]), failed,
+        made.stats.get("value"), made.stats.get("confirmation"),
+    )  # fmt: skip
+
+
+def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[Arm], bool]]:
+    """Runs that may be under way at once, one group after the other, and whether a ladder's forecast follows."""
+    if experiment.ladder:
+        held = [one for one in waiting if one.size == experiment.ladder.held_out]
+        return [([one for one in waiting if one not in held], True), (held, False)]
+    seeds = [(seed,) for seed in experiment.seeds] if experiment.stop_losing else [experiment.seeds]
+    return [([one for one in waiting if one.seed in own], False) for own in seeds]
+
+
+def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Manifest:
+    """The published effects of an experiment as its file is now.
+
+    Raises:
+        MissingError: it was not run here, or file, sources or code have changed since.
+    """
+    if stale := decide(ctx, wiring.of(experiment, arms, for_one_decision=True)).stale:
+        raise MissingError(
+            f"experiment {experiment.name} has no answer, or it has changed since it was run",
+            found=f"{len(stale)} of its assets to make, {stale[0]} among them",
+            remedy="`plinth experiment run FILE` makes them",
+        )
+    return ctx.refs.current(wiring.effects_of(experiment))
+
+
+def _show_swarm(ctx: Context, name: str) -> None:
+    """Write the page of a swarm again, with what new runs say of its proposal; not where its answer is out of date."""
+    try:
+        swarm, arms = load(noted(ctx.workspace.root, name))
+        wiring.show(ctx, swarm, arms, answer_of(ctx, swarm, arms))
+    except PlinthError:
+        return  # `plinth experiment show` says what is wrong with it
+
+
+def _status(ctx: Context, arm: Arm) -> str:
+    ref = ctx.refs.seen(arm.asset)
+    return str(ctx.refs.load(ref.digest).stats["status"]) if ref else ""
+
+
+def _at_once(
+    ctx: Context,
+    experiment: Experiment,
+    every: Sequence[Arm],
+    arms: Sequence[Arm],
+    compute: Compute,
+    side_by_side: int,
+    say: Callable[[str], None],
+) -> dict[str, PlinthError]:
+    """Play runs, several at once; their assets find all of it made.
+
+    Args:
+        every: all runs of the experiment.
+        arms: those to play.
+
+    Returns:
+        How those failed whose failure is a result, by asset.
+
+    Raises:
+        PlinthError: any other failure; runs that wait are not begun.
+    """
+    failed: dict[str, PlinthError] = {}
+    engine, over = compute.open(), threading.Event()
+
+    def play(arm: Arm) -> None:
+        own = Context(ctx.workspace, engine, requested_by=requested_by())
+        if over.is_set() or wiring.is_stopped(own, experiment, arm, every):
+            return
+        try:
+            pipeline.played(own, experiment, arm, say)
+        except pipeline.NOT_OF_THE_ARM:
+            over.set()
+            raise
+        except pipeline.OF_THE_ARM as error:
+            failed[arm.asset] = error
+        except BaseException:
+            over.set()
+            raise
+
+    try:
+        with ctx.progress.meter("runs", len(arms)) as meter:
+            for one in arms[:1]:
+                play(one)  # what all have in common is made once, before they share it
+                meter.advance()
+            with ThreadPoolExecutor(side_by_side) as pool:
+                for _ in pool.map(play, arms[1:]):
+                    meter.advance()
+    finally:
+        engine.close()
+    return failed
+
+
+@interruptible()
+def _materialise(ctx: Context, stages: Sequence[Stage], chosen: Sequence[str], compute: Compute) -> None:
+    if not chosen:
+        return
+    space, session = ctx.workspace, Session(ctx.progress)
+    with ctx.progress.meter("assets", len(chosen)) as session.assets, open_instance(space) as instance:
+        defs = definitions(stages, space.root, compute, session=session)
+        result = defs.resolve_job_def(JOB).execute_in_process(
+            instance=of_code_location(instance, JOB),
+            asset_selection=[dg.AssetKey(one.split("/")) for one in chosen],
+            run_config=QUIET,
+            tags={REQUESTED_BY: requested_by(), HOST: host()},
+            raise_on_error=False,
+        )
+    if not result.success:
+        raise_first_failure(space, JOB, result, session)
+
+
+def _added(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
+    return dg.Definitions(assets=[asset(stage, pages) for stage in remembered(workspace)])
+
+
+DEFINITIONS = AddedDefinitions("experiments", _added, in_runs=False)

@@ -1,0 +1,274 @@
+"""`experiment/{name}/{arm}/{size}-s{seed}`, `experiment/{name}/effects`: the runs of an experiment, and its answer; of
+a ladder also `experiment/{name}/forecast`, made before the size that it foretells; of a source
+`experiment/{name}/sample`, made before anything is trained.
+
+A run's asset plays the pipeline of its recipe (`arm_pipeline`), as far as the checkpoint. A run that fails is a result:
+its asset says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.errors import PlinthError
+from plinth.recipe.load import fingerprint as recipe_fingerprint
+from plinth.records import Manifest
+from plinth.storage.atomic import write_bytes
+from plinth_assets.annotate import annotator_parameters
+from plinth_assets.catalog import selected, stages
+from plinth_assets.framework.inputs import shared_owner
+from plinth_assets.framework.present import markdown, page_value, table
+from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_assets.initial import require_checkpoint
+from plinth_lab.experiments import answer, measure
+from plinth_lab.experiments.arms import PREFIX, Arm, Experiment
+from plinth_lab.experiments.pipeline import CORPUS, NOT_OF_THE_ARM, OF_THE_ARM, Known, last_assets, played, read_outside
+from plinth_lab.source_value.question import BUCKET, PRICE, WITH
+
+#: Why no run of a source is trained whose sample decides.
+ANSWERED = "the sample has the answer"
+
+
+def of(
+    experiment: Experiment,
+    arms: Sequence[Arm],
+    failed: Mapping[str, PlinthError] | None = None,
+    for_one_decision: bool = False,
+) -> list[Stage]:
+    """Every run, then the effects; where losing arms are stopped, a seed's runs read those of the seeds before.
+
+    Args:
+        failed: how runs failed that were played a moment ago: they are not played again.
+        for_one_decision: sources that several runs share are looked at once. Not for stages that are made: a source
+            may change while runs are under way.
+    """
+    how = failed or {}
+    known: Known | None = [] if for_one_decision else None
+    first = sorted(arms, key=lambda one: (experiment.seeds.index(one.seed), one.arm != experiment.base))
+    runs = [
+        _run(experiment, arm, _before(experiment, arms, arm), len(arms) - first.index(arm), how.get(arm.asset), known)
+        for arm in arms
+    ]
+    if not experiment.ladder:
+        return [*_sample(experiment, arms, known), *runs, _effects(experiment, arms)]
+    held = [one for one, arm in zip(runs, arms, strict=True) if _foretold(experiment, arm)]
+    return [*(one for one in runs if one not in held), _forecast(experiment, arms), *held, _effects(experiment, arms)]
+
+
+def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
+    """Runs of its size with earlier seeds, which decide whether a run starts."""
+    if not experiment.stop_losing:
+        return ()
+    seeds = experiment.seeds[: experiment.seeds.index(arm.seed)]
+    return tuple(one for one in arms if one.seed in seeds and one.size == arm.size)
+
+
+def _run(
+    experiment: Experiment,
+    arm: Arm,
+    before: Sequence[Arm],
+    priority: int,
+    failed: PlinthError | None,
+    known: Known | None,
+) -> Stage:
+    """A run's asset. Seed by seed, the base first: what it makes, the others take over."""
+    own = selected(stages(arm.recipe), last_assets(experiment, arm))
+    return Stage(
+        asset=arm.asset,
+        deps=(*(one.asset for one in before), *_foretold(experiment, arm), *_sampled(experiment)),
+        make=partial(_make, experiment, arm, before, failed),
+        version=measure.VERSION,
+        params={"recipe": recipe_fingerprint(arm.recipe), "points": experiment.curve_points,
+                "stages": {one.asset: one.code_version for one in own}},
+        outside=partial(read_outside, arm, own, known),
+        group=PREFIX,
+        description=f"{experiment.question} The run of arm {arm.arm}, size {arm.size}, seed {arm.seed}.",
+        owner=shared_owner(arm.recipe),
+        kinds=("deepspeed", "pytorch"),
+        pool="training",
+        priority=priority,
+    )  # fmt: skip
+
+
+def sample_of(experiment: Experiment) -> str:
+    """Key of the asset that holds what the sample of a source shows."""
+    return f"{PREFIX}/{experiment.name}/sample"
+
+
+def _sampled(experiment: Experiment) -> tuple[str, ...]:
+    """The sample, of an experiment about a source."""
+    return (sample_of(experiment),) if experiment.source else ()
+
+
+def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) -> list[Stage]:
+    """The sample of a source beside the text of the arm without it."""
+    if experiment.source is None:
+        return []
+    ours = next(one for one in arms if one.arm == WITH)
+    return [
+        Stage(
+            asset=sample_of(experiment),
+            deps=(),
+            make=partial(_assess, experiment, arms),
+            version=answer.SAMPLE_VERSION,
+            params={
+                "recipe": recipe_fingerprint(ours.recipe),
+                "source": experiment.source.model_dump(mode="json", exclude=PRICE),
+            },
+            outside=partial(read_outside, ours, selected(stages(ours.recipe), CORPUS), known),
+            group=PREFIX,
+            description=f"{experiment.question} A sample of the source: what of it is accepted, new and effective.",
+            owner=shared_owner(arms[0].recipe),
+            kinds=("json",),
+            pool="training",
+            priority=len(arms) + 1,
+        )
+    ]
+
+
+def _assess(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    """Make the text of the arm without the source, and compare a sample with it."""
+    from plinth_lab.source_value import assessment as value
+
+    assert experiment.source is not None
+    if experiment.source.anneal:
+        require_checkpoint(ctx, experiment.source.anneal.checkpoint)
+    base, ours = (next(one for one in arms if one.arm == name) for name in (experiment.base, WITH))
+    made = played(ctx, experiment, base, say, CORPUS)
+    own = Context(ctx.workspace.branch(base.branch), ctx.engine, ctx.progress, requested_by=ctx.requested_by)
+    found = value.assess(
+        own, ours.recipe.corpus.buckets[BUCKET], base.recipe.corpus, annotator_parameters(base.recipe),
+        value.known(own), sample_bytes=round(experiment.source.sample_mb * 2**20),
+        test=measure.texts(ctx, {name: made[f"protected/{name}"] for name in experiment.test}),
+    )  # fmt: skip
+    return answer.sample_of(experiment, arms, found)
+
+
+def forecast_of(experiment: Experiment) -> str:
+    """Key of the asset that holds a ladder's forecast."""
+    return f"{PREFIX}/{experiment.name}/forecast"
+
+
+def _foretold(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
+    """The forecast, of the runs that it is of: it is stored before they begin."""
+    return (forecast_of(experiment),) if experiment.ladder and arm.size == experiment.ladder.held_out else ()
+
+
+def _forecast(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
+    return Stage(
+        asset=forecast_of(experiment),
+        deps=tuple(one.asset for one in arms if not _foretold(experiment, one)),
+        make=partial(_foretell, experiment, arms),
+        version=answer.FORECAST_VERSION,
+        params={"ladder": experiment.ladder.model_dump() if experiment.ladder else {}},
+        group=PREFIX,
+        description=f"{experiment.question} The law of the smaller sizes, and what it foretells.",
+        owner=shared_owner(arms[0].recipe),
+        kinds=("json",),
+        pool="training",
+    )
+
+
+def _foretell(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return answer.forecast_of(experiment, arms, inputs)
+
+
+def _make(
+    experiment: Experiment,
+    arm: Arm,
+    before: Sequence[Arm],
+    failed: PlinthError | None,
+    ctx: Context,
+    inputs: Inputs,
+    say: Say,
+) -> Manifest:
+    if _refusal(experiment, inputs.get(sample_of(experiment))):
+        return measure.kept(arm, "stopped", ANSWERED, inputs, [])
+    scored = measure.common_scores(ctx, [inputs[one.asset] for one in before])
+    if scored and (reason := answer.cannot_win(experiment, arm, scored)):
+        say(reason)
+        return measure.kept(arm, "stopped", reason, inputs, [])
+    try:
+        if failed is not None:
+            raise failed
+        made = played(ctx, experiment, arm, say)
+    except NOT_OF_THE_ARM:
+        raise
+    except OF_THE_ARM as error:
+        reason = error.brief.partition("\n")[0].rstrip(": ")
+        reason = reason.replace(str(ctx.workspace.root), "the workspace")  # the same wherever it lies
+        say(f"{arm.asset} failed: {reason}")
+        return measure.kept(arm, "failed", reason, {}, [])
+    return measure.measured(ctx, arm, experiment.curve_points, made, tuple(experiment.test))
+
+
+def _refusal(experiment: Experiment, sample: Manifest | None) -> str:
+    """Why the sample of a source is an answer already, or nothing."""
+    return str(sample.stats["refusal"]) if experiment.source and sample else ""
+
+
+def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Arm]) -> bool:
+    """Whether the sample, or the runs of earlier seeds, which are published, say that a run need not start."""
+    if any(_refusal(experiment, ctx.refs.current(one)) for one in _sampled(experiment)):
+        return True
+    runs = [ctx.refs.current(one.asset) for one in _before(experiment, arms, arm)]
+    return bool(runs and answer.cannot_win(experiment, arm, measure.common_scores(ctx, runs)))
+
+
+def effects_of(experiment: Experiment) -> str:
+    """Key of the asset that compares the arms."""
+    return f"{PREFIX}/{experiment.name}/effects"
+
+
+def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
+    return Stage(
+        asset=effects_of(experiment),
+        deps=(
+            *(one.asset for one in arms),
+            *((forecast_of(experiment),) if experiment.ladder else ()),
+            *_sampled(experiment),
+        ),
+        make=partial(_compare, experiment, arms),
+        version=answer.VERSION,
+        params={"base": experiment.base, "question": experiment.question}
+        | {name: one.model_dump(mode="json") for name in answer.ASKED if (one := getattr(experiment, name))},
+        group=PREFIX,
+        description=f"{experiment.question} Every arm against {experiment.base}, paired by seed and document.",
+        owner=shared_owner(arms[0].recipe),
+        kinds=("json",),
+        present=partial(_present, experiment, arms),
+        pool="training",
+    )
+
+
+def _compare(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    foretold = inputs[forecast_of(experiment)] if experiment.ladder else None
+    sample = inputs[sample_of(experiment)] if experiment.source else None
+    return answer.of(ctx, experiment, arms, [inputs[one.asset] for one in arms], foretold, sample)
+
+
+def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[one["size"], one["arm"], one["slice"], one["finding"]] for one in made.stats["effects"]]
+    return {
+        "page": page_value(ctx, show(ctx, experiment, arms, made)),
+        "effects": markdown(table(["size", "arm", "slice", "finding"], rows)),
+        **({"verdict": f"{found['verdict']}: {found['reason']}"} if (found := made.stats.get("value")) else {}),
+        **({"confirmation": f"{one['status']}: {one['reason']}"} if (one := made.stats.get("confirmation")) else {}),
+    }
+
+
+def path(ctx: Context, experiment: Experiment) -> Path:
+    """Where the page of an experiment lies for people."""
+    return ctx.workspace.reports / f"experiment-{experiment.name}.html"
+
+
+def show(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> Path:
+    """Write the page of an experiment; returns where."""
+    target = path(ctx, experiment)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, answer.page(ctx, experiment, arms, made).encode())
+    return target

@@ -1,0 +1,362 @@
+"""The cost of a corpus of any size: core hours, tasks, bytes shuffled, requests, money, wall clock.
+
+Every stage reads parts and writes parts, and its work is proportional to text, to documents or to both. The
+speeds were measured on one core (docs/benchmarks.md has the commands); the rest is multiplication. Not in it:
+stragglers, retries, and the network between storage and cores, whose bandwidth is an option.
+
+Finished runs give rates instead: tasks and operations of the store grow with parts, CPU time and bytes with text. One
+run gives rates in proportion; for several of different sizes a line is fitted, so that the fixed cost of a run is not
+taken for a cost of its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from plinth.compute import costs
+from plinth.errors import MissingError
+from plinth.operation.planning.prices import CorpusPrices
+from plinth.records import Frozen
+from plinth.storage.state import State
+
+#: Stages of an estimate by the assets that make them; an asset's last piece where it is one of a bucket. Annotators are
+#: known by their steps, for one reading serves all.
+STAGES = {
+    "sources": "documents",
+    "documents": "documents",
+    "policy": "policy and verdicts",
+    "verdicts": "policy and verdicts",
+    "dedup/exact": "exact duplicates",
+    "minhash": "MinHash signatures",
+    "dedup/index": "near duplicates",
+    "dedup/minhash": "near duplicates",
+    "dedup/semantic": "look-alikes",
+    "dedup/lines": "lines",
+    "dedup/substring": "substring",
+    "holdout": "held out, curated",
+    "contamination": "held out, curated",
+    "protected": "protected",
+    "curated": "held out, curated",
+}
+ANNOTATE = "annotate"
+
+
+class Amount(NamedTuple):
+    """What a stage costs."""
+
+    cpu_s: float = 0.0
+    tasks: float = 0.0
+    operations: float = 0.0
+    read_bytes: float = 0.0
+    written_bytes: float = 0.0
+    wall_s: float = 0.0
+
+
+def sum_amounts(many: Iterable[Amount]) -> Amount:
+    """Their sum, name by name."""
+    return Amount(*map(sum, zip(Amount(), *many, strict=True)))
+
+
+#: Amounts that grow with parts; the others grow with text.
+BY_PARTS = {"tasks", "operations"}
+
+
+class RunCosts(Frozen):
+    """A finished run.
+
+    Args:
+        annotators: those that it has.
+        spared: share of its items that an earlier run had done.
+    """
+
+    text_bytes: float
+    documents: int
+    parts: int
+    annotators: tuple[str, ...]
+    stages: Mapping[str, Amount]
+    spared: float
+
+
+def of_run(state: State) -> RunCosts:
+    """The recorded costs of what is published in a workspace.
+
+    Raises:
+        MissingError: nothing was recorded, or there are no documents.
+    """
+    amounts, annotators, spared, items = dict[str, Amount](), set[str](), 0, 0
+    text_bytes, documents, parts = 0, 0, 0
+    for ref in state.refs.all():
+        kind = _kind(ref.asset)
+        if kind == "documents":
+            made = state.refs.load(ref.digest)
+            text_bytes, parts = text_bytes + made.stats["text_bytes"], parts + len(made.named("part-"))
+            documents += made.stats["documents"]
+        cost = costs.load(state.workspace, ref.asset)
+        if cost is None:
+            continue
+        stage, tasks = STAGES.get(kind, kind), cost.tasks
+        if any(step.startswith("annotate/") for step in cost.steps):
+            stage = ANNOTATE
+            annotators.add(kind)
+        else:  # other annotators find their items done by the first, and a stage those of the one before it
+            spared, items = spared + tasks.spared, items + tasks.spared + tasks.tasks
+        cpu_s = tasks.cpu_s + cost.driver_cpu_s
+        mine = Amount(cpu_s, tasks.tasks, tasks.operations, tasks.read_bytes, tasks.written_bytes, cost.wall_s)
+        amounts[stage] = sum_amounts([amounts.get(stage, Amount()), mine])
+    if not amounts or not text_bytes:
+        raise MissingError(
+            f"no costs of a run in {state.workspace.root}",
+            found="no documents" if amounts else "no records of costs",
+            expected="a workspace in which `plinth run` has made documents and what follows",
+            remedy="run the pipeline there; what a version before this one made has no record",
+        )
+    return RunCosts(
+        text_bytes=text_bytes,
+        documents=documents,
+        parts=parts,
+        annotators=tuple(sorted(annotators)),
+        stages=amounts,
+        spared=spared / max(1, items),
+    )
+
+
+def _kind(asset: str) -> str:
+    first, _, rest = asset.partition("/")
+    return asset if first == "dedup" or not rest else first if first in ("models", "lists") else rest
+
+
+def predict(runs: Sequence[RunCosts], text_bytes: float, parts: int) -> dict[str, Amount]:
+    """What every stage of these runs would cost for so much text in so many parts."""
+    found = {}
+    for stage in dict.fromkeys(stage for run in runs for stage in run.stages):
+        mine = [run for run in runs if stage in run.stages]
+        values = []
+        for name in Amount._fields:
+            by_parts = name in BY_PARTS
+            sizes = [run.parts if by_parts else run.text_bytes for run in mine]
+            fixed, slope = line(sizes, [getattr(run.stages[stage], name) for run in mine])
+            values.append(fixed + slope * (parts if by_parts else text_bytes))
+        found[stage] = Amount(*values)
+    return found
+
+
+def line(sizes: Sequence[float], amounts: Sequence[float]) -> tuple[float, float]:
+    """Fixed amount and amount per size, neither below 0: the line of least squares."""
+    x, y = np.array(sizes, dtype=np.float64), np.array(amounts, dtype=np.float64)
+    if np.unique(x).size > 1:
+        slope, fixed = np.polyfit(x, y, 1)
+        if slope >= 0 and fixed >= 0:
+            return float(fixed), float(slope)
+        if slope < 0:
+            return float(y.mean()), 0.0
+    return 0.0, float((x * y).sum() / (x * x).sum())
+
+
+class StageWork(NamedTuple):
+    """One stage on one core.
+
+    Args:
+        stage: its name.
+        megabytes_s: MB of text per second; 0 where documents count.
+        documents_s: documents per second; 0 where bytes count.
+        reads_text: whether it reads documents, or columns alone.
+        written: bytes written per byte of text, intermediate runs included.
+        written_document: bytes written per document beside that.
+        operations: files of the store opened and written, per part.
+    """
+
+    stage: str
+    megabytes_s: float
+    documents_s: float
+    reads_text: bool
+    written: float
+    written_document: float
+    operations: float
+
+
+#: Speeds as measured; of the bytes written, those of signatures follow from their layout, those of lines, substring
+#: and the index were measured, and the rest are estimates by column widths (docs/scale.md). Operations are a run's own
+#: (`bench_scale.py`).
+MEASURED = (
+    StageWork("repeats of a snapshot", 0, 4_800_000, False, 0.0, 24, 5),
+    StageWork("annotate: heuristics", 9.5, 0, True, 0.0, 150, 6),
+    StageWork("annotate: language, PII", 57, 0, True, 0.0, 60, 2),
+    StageWork("annotate: classifiers", 50, 0, True, 0.0, 30, 2),
+    StageWork("annotate: perplexity", 34, 0, True, 0.0, 16, 1),
+    StageWork("exact duplicates", 255, 0, True, 0.0, 60, 18),
+    StageWork("MinHash signatures", 490, 0, True, 0.0, 448, 2),
+    StageWork("near duplicates", 0, 71_000, False, 0.0, 300, 14),
+    StageWork("lines", 40, 0, True, 0.16, 0, 12),
+    StageWork("substring", 31, 0, True, 0.15, 0, 41),
+    StageWork("protected", 36, 0, True, 0.0, 16, 18),
+    StageWork("policy and verdicts", 0, 1_000_000, False, 0.0, 40, 15),
+    StageWork("held out, curated", 84, 0, True, 0.25, 0, 27),
+)
+#: Text that is no HTML, read and normalised; it takes the place of `extract`.
+DOCUMENTS = StageWork("documents", 20, 0, True, 0.25, 0, 2)
+#: Stages of chosen buckets: in no estimate of a whole corpus, and compared where a run has them.
+CHOSEN = (StageWork("look-alikes", 55, 0, True, 0.0, 1100, 25),)
+#: Rows that a run has as part of another stage.
+WITH = {"repeats of a snapshot": "documents", "extract": "documents", "digests of sources": "documents"}
+#: Annotators by the row of `MEASURED` that has them.
+ANNOTATORS = {
+    "heuristics": {"gopher_quality", "gopher_repetition", "c4", "c4_lines", "fineweb", "refinedweb_lines", "redpajama"},
+    "language, PII": {"language", "pii"},
+    "classifiers": {"quality_classifier", "toxicity"},
+    "perplexity": {"perplexity"},
+}
+#: WARC to documents, MB of HTML per second and core (resiliparse).
+EXTRACT_MEGABYTES_S = 8.0
+#: The same, hashed compressed and inflated to be cut; and compressed bytes, a byte of HTML.
+DIGEST_MEGABYTES_S, COMPRESSED = 249.0, 0.25
+#: zstd Parquet of documents, bytes per byte of text.
+PARQUET = 0.25
+#: Bytes that one task of the near-duplicate stage holds for every document of the corpus.
+COMPONENT_BYTES = 8
+
+
+class CorpusScale(CorpusPrices):
+    """A corpus and the machines for it."""
+
+    text_bytes: float = Field(gt=0, description="Text after extraction, bytes.")
+    html_bytes: float = Field(0, ge=0, description="HTML it is extracted from; 0: it is text already.")
+    document_bytes: float = Field(5300, gt=0, description="Mean length of a document.")
+    part_bytes: float = Field(256 * 2**20, gt=0, description="Text per part.")
+    cores: int = Field(1000, ge=1, description="Cores that work at the same time.")
+    gigabit_s_per_core: float = Field(0.3, gt=0, description="Network between storage and one core.")
+
+
+class StageEstimate(Frozen):
+    """One stage of the estimate."""
+
+    stage: str
+    tasks: int
+    core_hours: float
+    read_bytes: float
+    written_bytes: float
+    requests: float
+    hours: float  # wall clock on all cores: the longer of work and network
+
+
+class CorpusEstimate(Frozen):
+    """The whole."""
+
+    documents: int
+    parts: int
+    rows: tuple[StageEstimate, ...]
+    core_hours: float
+    hours: float
+    read_bytes: float
+    written_bytes: float
+    requests: float
+    stored_bytes: float
+    component_bytes: float
+    compute_cost: float
+    request_cost: float
+    storage_cost_month: float
+
+
+def estimate(scale: CorpusScale, runs: Sequence[RunCosts] = ()) -> CorpusEstimate:
+    """Cost of every stage and of the whole, on `scale.cores` cores.
+
+    Args:
+        runs: take the rates of these finished runs, not those of `MEASURED`.
+    """
+    documents, parts = scale.text_bytes / scale.document_bytes, max(1, round(scale.text_bytes / scale.part_bytes))
+    if runs:
+        rows = [_priced(stage, one, scale) for stage, one in predict(runs, scale.text_bytes, parts).items()]
+        stored = sum(row.written_bytes for row in rows)
+    else:
+        rows = _by_constants(scale, documents, parts)
+        stored = PARQUET * scale.text_bytes * 2 + sum(work.written_document for work in MEASURED) * documents
+    core_hours, requests = sum(row.core_hours for row in rows), sum(row.requests for row in rows)
+    return CorpusEstimate(
+        documents=round(documents),
+        parts=parts,
+        rows=tuple(rows),
+        core_hours=core_hours,
+        hours=sum(row.hours for row in rows),
+        read_bytes=sum(row.read_bytes for row in rows),
+        written_bytes=sum(row.written_bytes for row in rows),
+        requests=requests,
+        stored_bytes=stored,
+        component_bytes=COMPONENT_BYTES * documents,
+        compute_cost=core_hours * scale.core_hour,
+        request_cost=scale.requests(requests / 2, requests / 2),
+        storage_cost_month=stored / 1e9 * scale.gigabyte_month,
+    )
+
+
+def compare(run: RunCosts, runs: Sequence[RunCosts] = ()) -> dict[str, tuple[Amount | None, Amount]]:
+    """By stage, what is predicted for a finished run's text and parts, and what it cost.
+
+    Args:
+        runs: whose rates to predict by; those of `MEASURED` without any.
+    """
+    if runs:
+        found: Mapping[str, Amount] = predict(runs, run.text_bytes, run.parts)
+    else:
+        found = _like(run)
+    return {stage: (found.get(stage), amount) for stage, amount in run.stages.items()}
+
+
+def _like(run: RunCosts) -> dict[str, Amount]:
+    """The constants' prediction for a run, annotators as one stage."""
+    scale = CorpusScale(text_bytes=run.text_bytes, part_bytes=run.text_bytes / run.parts)
+    absent = {f"{ANNOTATE}: {name}" for name, own in ANNOTATORS.items() if not own & set(run.annotators)}
+    found = dict[str, Amount]()
+    chosen = [_row(work, scale, run.documents, run.parts) for work in CHOSEN]
+    for row in (*_by_constants(scale, run.documents, run.parts), *chosen):
+        if row.stage not in absent:
+            stage = ANNOTATE if row.stage.startswith(ANNOTATE) else WITH.get(row.stage, row.stage)
+            mine = Amount(row.core_hours * 3600, row.tasks, row.requests, row.read_bytes, row.written_bytes)
+            found[stage] = sum_amounts([found.get(stage, Amount()), mine])
+    return found
+
+
+def _by_constants(scale: CorpusScale, documents: float, parts: int) -> list[StageEstimate]:
+    rows = [_row(work, scale, documents, parts) for work in MEASURED]
+    if scale.html_bytes:
+        seconds = scale.html_bytes / (EXTRACT_MEGABYTES_S * 1e6)
+        amount = Amount(seconds, parts, 2.0 * parts, scale.html_bytes, PARQUET * scale.text_bytes)
+        rows.insert(0, _priced("extract", amount, scale))
+        seconds = scale.html_bytes / (DIGEST_MEGABYTES_S * 1e6)
+        amount = Amount(seconds, parts, 2.0 * parts, COMPRESSED * scale.html_bytes, 0.0)
+        rows.insert(0, _priced("digests of sources", amount, scale))
+    else:
+        rows.insert(0, _row(DOCUMENTS, scale, documents, parts))
+    return rows
+
+
+def _row(work: StageWork, scale: CorpusScale, documents: float, parts: int) -> StageEstimate:
+    by_bytes = scale.text_bytes / (work.megabytes_s * 1e6) if work.megabytes_s else 0.0
+    by_documents = documents / work.documents_s if work.documents_s else 0.0
+    read = PARQUET * scale.text_bytes if work.reads_text else _columns(work) * documents
+    written = work.written * scale.text_bytes + work.written_document * documents
+    amount = Amount(by_bytes + by_documents, parts, work.operations * parts, read, written)
+    return _priced(work.stage, amount, scale)
+
+
+def _columns(work: StageWork) -> float:
+    """Bytes per document that a stage without text reads: signatures' keys, ids, or all columns."""
+    return {"near duplicates": 300.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
+
+
+def _priced(stage: str, amount: Amount, scale: CorpusScale) -> StageEstimate:
+    core_hours, tasks = amount.cpu_s / 3600, max(1, round(amount.tasks))
+    at_once = min(scale.cores, tasks)
+    moved = amount.read_bytes + amount.written_bytes
+    network = moved * 8 / (scale.gigabit_s_per_core * 1e9 * at_once) / 3600
+    return StageEstimate(
+        stage=stage,
+        tasks=tasks,
+        core_hours=core_hours,
+        read_bytes=amount.read_bytes,
+        written_bytes=amount.written_bytes,
+        requests=amount.operations,
+        hours=max(core_hours / at_once, network),
+    )

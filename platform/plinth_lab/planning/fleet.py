@@ -1,0 +1,235 @@
+"""Every division of a recipe's run over a fleet of devices, ranked (`plinth run plan --devices 512xH100`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from plinth.text.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from plinth.errors import RequestError
+    from plinth.launch.devices import Device
+    from plinth.operation.planning.efficiency import Efficiency
+    from plinth.operation.planning.machine import PlannedDevice
+    from plinth.operation.planning.ranking import RankedDivision, TrainingWork
+    from plinth.operation.planning.recorded import Pauses, RecordedRun
+    from plinth.recipe.recipe import Recipe
+    from plinth_lab.planning.plan import TrainingPlan
+
+
+class Fleet(NamedTuple):
+    """So many devices of one kind."""
+
+    size: int
+    device: PlannedDevice
+
+
+class RecordedPlan(NamedTuple):
+    """What recorded runs say to a plan."""
+
+    efficiency: Efficiency
+    pauses: Pauses
+    runs: list[RecordedRun]
+    broken: list[str]
+
+
+class FleetPlan(NamedTuple):
+    """The divisions of a planned run over a fleet, the quickest first, and what recorded runs say of them."""
+
+    plan: TrainingPlan
+    fleet: Fleet
+    divisions: list[RankedDivision]
+    fewest: tuple[int | None, int | None]  # devices: with all on them, and with states in the host's memory
+    said: RecordedPlan
+
+
+def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, stall_s: float | None) -> FleetPlan:
+    """Rank every division of a recipe's run over a fleet; runs of the workspace, which need not exist, are evidence.
+
+    Raises:
+        RequestError: nothing divides the run among so many devices.
+    """
+    from plinth.operation.planning.ranking import minimum_devices, rank
+
+    work, device = workload(recipe, made), fleet.device.device
+    said = _measured(workspace, fleet.device, work, stall_s)
+    divisions = rank(work, fleet.size, device, said.efficiency)
+    if not divisions:
+        raise _indivisible(work, fleet.size)
+    fewest = minimum_devices(work, device), minimum_devices(work, device, offloaded=True)
+    return FleetPlan(made, fleet, divisions, fewest, said)
+
+
+def _indivisible(work: TrainingWork, devices: int) -> RequestError:
+    from plinth.errors import RequestError
+    from plinth.operation.planning.ranking import legal
+
+    halves = (devices >> times for times in range(1, devices.bit_length()))
+    some = next((count for count in halves if any(True for _ in legal(work, count))), 0)
+    batch = counted(work.global_batch_sequences, "sequence")
+    return RequestError(
+        f"nothing divides this run among {devices:,} devices",
+        found=f"batches of {batch} of {work.sequence_tokens:,} tokens, {work.model.layers} layers, "
+        f"{work.model.heads} heads",
+        expected="data x tensor x pipeline x sequence ranks, of which each has work",
+        remedy=f"{counted(some, 'device')} can be used; for more, larger batches (training.global_batch_sequences)",
+    )
+
+
+def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
+    """What the ranking is of: the recipe's training, in the plan's vocabulary and precision."""
+    from plinth.operation.planning.ranking import TrainingWork
+
+    training = recipe.training
+    return TrainingWork(
+        training.model,
+        made.vocab_size,
+        made.sequence_tokens,
+        training.global_batch_sequences,
+        made.precision,
+        training.parallel,
+        training.optimizer,
+        private=training.privacy is not None,
+        float8=training.float8 != "none",
+        distilled=training.distillation is not None,
+    )
+
+
+def fleet_of(
+    text: str, table: Mapping[str, Device], workspace: Path, precision: Literal["fp32", "bf16"] | None
+) -> Fleet:
+    """`512xH100`, or `2xcpu`: this machine's measured processors, divided among so many ranks.
+
+    Raises:
+        RequestError: it is not of that form, or the device is not known.
+    """
+    from plinth.launch import devices
+    from plinth.operation.planning import machine
+    from plinth.storage.workspace import Workspace
+
+    count, name = devices.counted(text)
+    if name.lower() == machine.CPU and machine.CPU not in table:
+        return Fleet(count, machine.processors(Workspace(workspace), precision or "fp32", count))
+    return Fleet(count, machine.of_table(name, table))
+
+
+def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
+    """The runs of a workspace, which need not exist, and those that cannot be read."""
+    from plinth.operation.planning.recorded import known
+    from plinth.storage.workspace import Workspace
+
+    return known(Workspace(workspace)) if workspace.is_dir() else ([], [])
+
+
+def at_recorded_speed(made: TrainingPlan, recipe: Recipe, device: str | None, runs: list[RecordedRun]) -> TrainingPlan:
+    """A plan with the wall clock that like runs of the workspace give; as it was, where none is recorded."""
+    from plinth_lab.planning.plan import speed
+
+    training, work = recipe.training, workload(recipe, made)
+    found = speed(runs, work, training.parallel, training.micro_batch_sequences, training.launch, device)
+    return made if found is None else made.at(found)
+
+
+def _measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> RecordedPlan:
+    """From the runs of a workspace, which need not exist."""
+    from plinth.operation.planning import recorded
+
+    runs, broken = recorded_runs(workspace)
+    return RecordedPlan(
+        recorded.efficiency(runs, on, work), recorded.pauses(runs, on.name, work, stall_s), runs, broken
+    )
+
+
+def as_record(found: FleetPlan) -> dict[str, Any]:
+    """For JSON: every division, and what recorded runs say."""
+    from plinth.operation.planning.ranking import span
+
+    said = found.said
+    rows = [
+        {**one._asdict(), **{name: getattr(one, name) for name in ("division", "reason", "step_s")}}
+        | {"run_s": tuple(found.plan.steps * seconds for seconds in span(one, said.efficiency))}
+        for one in found.divisions
+    ]
+    compared = [
+        {"run": run.run, "foretold_s": run.foretold.step_s, "measured_s": run.step_s, "error": run.error}
+        for run in said.runs
+        if run.foretold is not None and run.error is not None
+    ]
+    return {
+        "plan": found.plan,
+        "minimum_devices": found.fewest[0],
+        "minimum_devices_offloaded": found.fewest[1],
+        "efficiency": said.efficiency.model_dump(),
+        "pauses": said.pauses._asdict(),
+        "foretold": compared,
+        "divisions": rows,
+    }
+
+
+def show(found: FleetPlan, spot: bool, shown: int) -> None:
+    """A table of the quickest, what the quickest costs, and how often to save."""
+    from plinth.launch.devices import PRICES
+    from plinth.operation.planning.ranking import span
+    from plinth_jobs.cli import output
+
+    (count, planned), said, steps = found.fleet, found.said, found.plan.steps
+    name, device = planned.name, planned.device
+    fitting = [one for one in found.divisions if not one.over_bytes]
+    divisions = counted(len(found.divisions), "division")
+    output.heading(f"{count:,} {name}: {divisions} can run, {len(fitting):,} fit")
+    rows = [
+        (one.division, output.size(one.memory_bytes), f"{one.step_s:.3g} s" if not one.over_bytes else "-", one.reason)
+        for one in found.divisions[:shown]
+    ]
+    output.table(["division", "memory", "step", "held back by"], rows, right=["memory", "step"])
+    alone, helped = (f"{fewest:,}" if fewest else "more than 1,024" for fewest in found.fewest)
+    less = "" if helped == alone else f"; {helped} with states in the host's memory"
+    lines = {"minimum": f"{alone} {name}{less}, of powers of two, whatever the time"}
+    if fitting:
+        low, high = (steps * seconds for seconds in span(fitting[0], said.efficiency))
+        price = (device.spot_hour if spot else device.on_demand_hour) * count / 3600
+        watts = count * device.watts
+        clock = f"{output.duration(low)} to {output.duration(high)}"
+        lines |= {"wall clock": f"{clock}, {counted(steps, 'step')} of the first"}
+        if price:
+            kind = "spot" if spot else "on demand"
+            lines |= {"money": f"{low * price:,.0f} to {high * price:,.0f} dollars, {kind}"}
+        if watts:
+            power = f"{low * watts / 3.6e6:,.3g} to {high * watts / 3.6e6:,.3g} kWh"
+            lines |= {"energy": f"{power} at the devices' rated power"}
+        lines |= {"save every": _save_every(count, said.pauses)}
+    output.facts(lines)
+    if found.plan.precision == "fp32" and not planned.machine:
+        output.say("  - FP32 is counted at the peak of BF16, which it does not reach (--precision bf16)")
+    output.say(f"  - {said.efficiency.words()}; steps at the middle")
+    output.say("  - no latency, start-up, restarts, update but an offloaded one's; documents as long as rows")
+    for name_, source in zip(("a save's stall", "a restore", "failures"), said.pauses.sources, strict=True):
+        output.say(f"  - {name_}: {source}")
+    output.say("  - save intervals by Daly (2006)")
+    output.say(f"  - {PRICES}")
+    show_errors(said.runs, said.broken)
+
+
+def _save_every(count: int, pauses: Pauses) -> str:
+    from plinth.operation.planning import interval
+    from plinth_jobs.cli import output
+
+    failure = interval.between_failures_s(count, pauses.failures_per_device_hour)
+    every = interval.daly(pauses.stall_s, failure)
+    lost = interval.waste(every, pauses.stall_s, pauses.restore_s, failure)
+    return (
+        f"{output.duration(every)}: a failure each {output.duration(failure)}, {pauses.stall_s:.3g} s of stall a save, "
+        f"{pauses.restore_s:.3g} s to restore; they cost {lost:.2%} of the time"
+    )
+
+
+def show_errors(runs: list[RecordedRun], broken: list[str]) -> None:
+    """How far the planner was off in the runs of this workspace."""
+    from plinth.operation.planning.recorded import errors
+    from plinth_jobs.cli import output
+
+    for line in (*errors(runs), *(f"left out, {reason}" for reason in broken)):
+        output.say(f"  - {line}")

@@ -1,0 +1,313 @@
+"""The run that a recipe describes, in numbers, with every assumption in words.
+
+Its speed is stated, or that of like runs of the workspace: a run's steps as wholes (computation, communication, input
+and host, but no saves) give FLOP/s by the planner's own count; that rate and the planned run's count give tokens per
+second. For the same model, division and batch it is the measured speed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from plinth.launch import devices
+from plinth.launch.parameters import Launch
+from plinth.model import flops
+from plinth.operation.planning import memory, ranking, recorded
+from plinth.operation.planning.machine import CPU
+from plinth.operation.planning.recorded import RecordedRun
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen
+from plinth.tokens.order.steps import schedule
+from plinth.training.attempts.host import hardware
+from plinth.training.parallel.gradient_path import GradientPath, gradient_path
+from plinth.training.parameters.parallel import Parallel, not_with, problems
+from plinth.training.parameters.run import Training
+from plinth.training.roofline import machine_speed
+
+
+class RecordedSpeed(NamedTuple):
+    """Tokens a second of all ranks, and the runs that it is from, in words."""
+
+    tokens_per_second: float
+    source: str
+
+
+def speed(
+    runs: Iterable[RecordedRun], work: ranking.TrainingWork, block: Parallel, micro: int, launch: Launch,
+    device: str | None = None,
+) -> RecordedSpeed | None:  # fmt: skip
+    """The median of like runs on the same kind of device, those of this very machine alone where there are any.
+
+    Args:
+        micro: sequences of a rank's micro batch.
+        launch: where ranks start; on this machine its device is meant, elsewhere that of the newest run.
+        device: by its name, where it was stated.
+
+    Returns:
+        None where no such run is recorded.
+    """
+    timed = [run for run in runs if run.whole_flops_per_s is not None]
+    name, machine = (device, "") if device else _place(timed, launch)
+    found, words = recorded.chosen(timed, name, machine, work)
+    if not found:
+        return None
+    together = launch.ranks_per_node if name == CPU else 1  # what a run on processors was measured as
+    step = ranking.rank_flops(work, block, micro, launch.ranks) * together
+    tokens = work.global_batch_sequences * work.sequence_tokens
+    rates = [tokens * run.whole_flops_per_s / step for run in found if run.whole_flops_per_s is not None]
+    spread = f", {min(rates):,.0f} to {max(rates):,.0f} tokens/s" if len(rates) > 1 else ""
+    return RecordedSpeed(statistics.median(rates), words + spread)
+
+
+def _place(runs: list[RecordedRun], launch: Launch) -> tuple[str, str]:
+    """Device and machine on which a run would train, as far as that is known."""
+    if launch.kind != "local":
+        return (runs[-1].device if runs else ""), ""
+    gpus = hardware()[3]
+    return (devices.called(gpus[0]) or "") if gpus else CPU, machine_speed.this_machine()
+
+
+#: The assumption of a plan without a wall clock.
+NO_SPEED = "no wall clock: no speed was stated"
+
+
+class TrainingPlan(Frozen):
+    """The cost of a run. FLOPs are of the whole run; `wall_clock_s` is None when no speed is known."""
+
+    recipe: str
+    preset: str | None
+    parameters: int
+    parameters_without_embeddings: int
+    parameters_by_place: flops.ParameterCounts
+    vocab_size: int
+    sequence_tokens: int
+    global_batch_tokens: int
+    steps: int
+    tokens: int
+    unused_tokens: int
+    tokens_per_parameter: float
+    flops_per_token_6n: int
+    flops_per_token_exact: int
+    flops_6nd: int
+    flops_exact: int
+    flops_causal: float  # what the result needs: the keys that a token sees
+    flops_hardware: float  # what GPUs do: fused attention's and recomputed blocks' second time included
+    tokens_per_second: float | None
+    speed_source: str | None  # `stated`, or of which runs
+    wall_clock_s: float | None
+    ranks: int
+    zero_stage: int
+    precision: memory.Precision
+    division: str
+    gradients: GradientPath  # on GPUs
+    memory_per_device: memory.Memory
+    memory_by_zero_stage: dict[int, int]  # of the stages that go with the rest of the block
+    device: str | None
+    device_bytes: int | None
+    fits: bool | None  # None when no device was stated
+    assumptions: tuple[str, ...]
+
+    def at(self, speed: RecordedSpeed) -> TrainingPlan:
+        """The same at the speed of recorded runs, which its assumptions then name."""
+        rate, others = speed.tokens_per_second, tuple(line for line in self.assumptions if line != NO_SPEED)
+        return self.model_copy(
+            update={
+                "tokens_per_second": rate,
+                "speed_source": speed.source,
+                "wall_clock_s": self.tokens / rate,
+                "assumptions": (*others, _at_speed(rate, speed.source)),
+            }
+        )
+
+
+def plan(
+    recipe: Recipe,
+    *,
+    tokens_per_second: float | None = None,
+    vocab_size: int | None = None,
+    precision: Literal["fp32", "bf16"] | None = None,
+    device: str | None = None,
+    table: Mapping[str, devices.Device] = devices.DEVICES,
+    document_tokens: int | None = None,
+) -> TrainingPlan:
+    """Plan a recipe's run.
+
+    Args:
+        tokens_per_second: speed of all ranks together, measured or assumed; gives the wall clock.
+        vocab_size: of the trained tokenizer; the recipe's when None.
+        precision: of the machine, where the recipe has `auto` (FP32 when None).
+        device: of `table`, to check whether the run fits.
+        document_tokens: mean length of documents, of which none is cut at a row's end; a row each when None.
+    """
+    training, mixture = recipe.training, recipe.required_mixture()
+    vocabulary = vocab_size or recipe.tokenizer.vocab_size
+    kind = training.precision if training.precision != "auto" else precision or "fp32"
+    counted = flops.parameters(training.model, vocabulary)
+    sequences = mixture.total_tokens // mixture.sequence_tokens
+    changes = (training.batch_schedule, training.length_schedule, training.amendments)
+    taken = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes)
+    steps, tokens = taken.total, taken.used * mixture.sequence_tokens
+    batch_tokens = taken.batches[-1] * mixture.sequence_tokens
+    rule = flops.flops_6n(training.model, vocabulary)
+    exact = flops.flops_exact(training.model, vocabulary, mixture.sequence_tokens)
+    by_stage = _memory_by_stage(recipe, vocabulary, kind)
+    needed = by_stage[training.parallel.zero_stage]
+    name, found = devices.find(device, table) if device else (None, None)
+    causal, hardware = _attention_flops(training, vocabulary, mixture.sequence_tokens, document_tokens)
+    return TrainingPlan(
+        recipe=recipe.name,
+        preset=training.model.preset,
+        parameters=counted.total,
+        parameters_by_place=counted,
+        parameters_without_embeddings=counted.total - counted.embedding - counted.output,
+        vocab_size=vocabulary,
+        sequence_tokens=mixture.sequence_tokens,
+        global_batch_tokens=batch_tokens,
+        steps=steps,
+        tokens=tokens,
+        unused_tokens=mixture.total_tokens - tokens,
+        tokens_per_parameter=tokens / counted.total,
+        flops_per_token_6n=rule,
+        flops_per_token_exact=exact,
+        flops_6nd=rule * tokens,
+        flops_exact=exact * tokens,
+        flops_causal=causal * tokens,
+        flops_hardware=hardware * tokens,
+        tokens_per_second=tokens_per_second,
+        speed_source=None if tokens_per_second is None else "stated",
+        wall_clock_s=tokens / tokens_per_second if tokens_per_second else None,
+        ranks=training.launch.ranks,
+        zero_stage=training.parallel.zero_stage,
+        precision=kind,
+        division=_division(training.parallel, training.launch.ranks),
+        gradients=gradient_path(training.parallel, gpu=True),
+        memory_per_device=needed,
+        memory_by_zero_stage={stage: used.total for stage, used in by_stage.items()},
+        device=name,
+        device_bytes=None if found is None else found.memory_bytes,
+        fits=None if found is None else needed.total <= devices.USABLE * found.memory_bytes,
+        assumptions=_assumptions(recipe, vocab_size, precision, tokens_per_second, document_tokens),
+    )
+
+
+def _attention_flops(
+    training: Training, vocab_size: int, sequence_tokens: int, document_tokens: int | None
+) -> tuple[float, float]:
+    """Causal and hardware FLOPs per token, on GPUs."""
+    model, block = training.model, training.parallel
+    longest = document_tokens if model.document_mask and document_tokens else sequence_tokens
+    keys = flops.keys_per_token([min(longest, sequence_tokens)])
+    dense = block.attention == "sdpa" and model.document_mask
+    every = block.activation_checkpointing
+    recomputed = model.layers // every if every else 0
+    done = flops.flops_hardware(model, vocab_size, sequence_tokens if dense else keys, recomputed=recomputed)
+    return flops.flops_causal(model, vocab_size, keys), done
+
+
+def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precision) -> dict[int, memory.Memory]:
+    """Memory by ZeRO stage, of those that the rest of the block allows."""
+    training, mixture = recipe.training, recipe.required_mixture()
+    ranks, micro = training.launch.ranks, training.micro_batch_sequences
+    found = {}
+    for stage in range(4):
+        block = training.parallel.model_copy(update={"zero_stage": stage})
+        refused = problems(
+            block, training.model, ranks=ranks, sequence_tokens=mixture.sequence_tokens, precision=precision
+        )
+        if any(refused) or not_with(block, private=training.privacy is not None, float8=training.float8 != "none"):
+            continue
+        found[stage] = memory.per_device(
+            training.model,
+            block,
+            vocab_size=vocab_size,
+            sequence_tokens=mixture.sequence_tokens,
+            micro_batch=micro,
+            accumulation=training.global_batch_sequences // (block.data_ranks(ranks) * micro),
+            ranks=ranks,
+            precision=precision,
+            optimizer=training.optimizer,
+            private=training.privacy is not None,
+        )
+    return found
+
+
+def _division(parallel: Parallel, ranks: int) -> str:
+    """The degrees that are not 1, in words."""
+    degrees = {"data": parallel.data_ranks(ranks)}
+    degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
+    return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
+
+
+def _state(training: Training) -> str:
+    """The optimizer's state, in words."""
+    kinds = {"adamw": "Adam's state", "muon": "Muon's momentum and Adam's state"}
+    found = kinds.get(training.optimizer.kind, f"the state of {training.optimizer.kind} counted as Adam's")
+    return found + (", the mean of the weights" if training.optimizer.ema_decay is not None else "")
+
+
+def _attention(training: Training) -> str:
+    """The path that attention takes, in words."""
+    path, documents = training.parallel.attention, training.model.document_mask
+    dense = "sdpa with dense masks" if documents else "sdpa"
+    words = {"flex": "flex with block masks", "flash": "flash", "sdpa": dense}
+    if path == "auto":
+        return "flex with block masks on GPUs where documents end within rows, else sdpa" if documents else dense
+    return words[path]
+
+
+def _private(training: Training) -> str:
+    """What privacy costs in time, in words."""
+    alone = training.global_batch_sequences / training.parallel.data_ranks(training.launch.ranks)
+    return (
+        f"private: a step is {alone:,.4g} forward and backward passes of one sequence a rank on average, whatever "
+        "micro_batch_sequences says, and after each its gradient is added to a sum in FP32; a speed that was measured "
+        "with larger micro batches, or without privacy, does not hold"
+    )
+
+
+def _documents(training: Training, document_tokens: int | None) -> str:
+    """How long documents are counted, in words."""
+    if not training.model.document_mask:
+        return "of the whole row before it"
+    if document_tokens is None:
+        return "as if each row were one document (--document-tokens states their mean)"
+    return f"of documents of {document_tokens:,} tokens each: fewer than where lengths differ"
+
+
+def _assumptions(
+    recipe: Recipe,
+    vocab_size: int | None,
+    precision: str | None,
+    tokens_per_second: float | None,
+    document_tokens: int | None,
+) -> tuple[str, ...]:
+    lines = [
+        "6 N D counts all parameters, embeddings included; backward costs twice forward",
+        "FLOPs as PaLM's count attention over the whole square; causal ones the keys that a token sees, "
+        + _documents(recipe.training, document_tokens)
+        + "; hardware ones what fused attention and recomputation do again",
+        f"memory is parameters, gradients, {_state(recipe.training)}, activations, logits and communication buckets; a "
+        "tenth of a device is left for the runtime and fragmentation",
+        "attention scores are recomputed; other activations are kept, but of blocks that the recipe recomputes",
+        "a last step that its batch does not fill is not run",
+    ]
+    lines.append(f"attention: {_attention(recipe.training)}")
+    if recipe.training.fp32_matmul == "tf32":
+        lines.append("products of FP32 matrices are rounded to TF32; a device without it ends the run by name")
+    if recipe.training.float8 != "none":
+        lines.append("products of FP8 layers are counted as others are, and a peak or speed that is stated as BF16's")
+    if recipe.training.privacy is not None:
+        lines.append(_private(recipe.training))
+    if vocab_size is None:
+        lines.append("the tokenizer reaches the recipe's vocabulary size")
+    if recipe.training.precision == "auto":
+        counted = precision or "fp32"
+        lines.append(f"precision auto is counted as {counted}; a device that has BF16 trains in it (--precision bf16)")
+    lines.append(NO_SPEED if tokens_per_second is None else _at_speed(tokens_per_second, "stated"))
+    return tuple(lines)
+
+
+def _at_speed(tokens_per_second: float, source: str) -> str:
+    return f"{tokens_per_second:,.0f} tokens/s over all ranks ({source}), without start-up, checkpoints and restarts"

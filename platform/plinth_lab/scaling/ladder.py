@@ -1,0 +1,222 @@
+"""The design of a ladder, and a ladder as an experiment.
+
+Sizes by horizons, hyperparameters by rule, as overlays of a recipe, priced before they run. Rules of OLMo-core's ladder
+(`model_ladder/wsds_chinchilla_run_configurator.py`, after Porian et al. 2406.19146), for N parameters without
+embeddings:
+
+    batch    2048 x 160 (N / 108M)^(2/3) tokens
+    rate     0.0047 (N / 108M)^(-1/3) / 2
+    beta2    0.95 from batches of 524,288 tokens on, 0.99 below
+    warm-up  N tokens
+    decay    the last tenth, linear
+    horizon  0.5, 1, 2, 4 ... times 20 N tokens
+
+With `mup_base_dim` the rate is one number for all widths, and muP scales it. OLMo-core takes all horizons out of one
+run that decays and warms up again; here each horizon is a run of its own, and is priced as one.
+
+As an experiment, the law of the smaller sizes predicts the one that is held out:
+
+    runs of the smaller sizes -> horizons -> law -> forecast, stored before the held-out size starts
+    run of the held-out size -> horizons -> the truth next to the forecast
+
+A run that decays at several horizons (`training.optimizer.horizons`) gives a point of the law at each of them, and at
+its end; checkpoints between them, of a rate that has not fallen, are not points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from plinth.errors import RequestError
+from plinth.model.flops import flops_exact, parameters
+from plinth.model.parameters import Model
+from plinth.model.presets import PresetName
+from plinth.records import Frozen, Manifest
+from plinth_lab.experiments.arms import Arm
+from plinth_lab.scaling.fit import DRAWS, ScalingFit, ScalingRun, fit
+from plinth_lab.scaling.predict import Optimum, PredictedOutcome, ScalingPrediction, optimum, predict
+
+#: N of Porian et al. at which their rules have their constants.
+REFERENCE = 108_000_000
+LARGE_BATCH = 524_288
+
+
+class LadderDesign(Frozen):
+    """Sizes and horizons of a ladder."""
+
+    sizes: tuple[PresetName, ...] = Field(min_length=1)
+    horizons: tuple[float, ...] = Field((0.5, 1.0, 2.0, 4.0), min_length=1)  # in multiples of `tokens_per_parameter` N
+    tokens_per_parameter: float = Field(20.0, gt=0)
+    vocab_size: int = Field(ge=1)
+    sequence_tokens: int = Field(ge=8)
+    batch_multiple: int = Field(4, ge=1)  # sequences: ranks x micro batch
+    decay_fraction: float = Field(0.1, gt=0, lt=0.5)
+    mup_base_dim: int | None = Field(None, ge=8)
+    mup_lr: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _both_of_mup(self) -> LadderDesign:
+        if (self.mup_base_dim is None) != (self.mup_lr is None):
+            raise ValueError("muP takes both: mup_base_dim and mup_lr, the rate that was tuned at that width")
+        if any(horizon <= 0 for horizon in self.horizons):
+            raise ValueError("a horizon is above 0")
+        return self
+
+
+class Rung(Frozen):
+    """One run of a ladder. `flops` are exact training FLOPs; `overlay` holds keys of a recipe."""
+
+    name: str
+    params: int  # all of them: N of the law
+    tokens: int
+    flops: int
+    overlay: Mapping[str, Any]
+
+
+def rungs(design: LadderDesign) -> tuple[Rung, ...]:
+    """The runs of a ladder, by size, then horizon."""
+    return tuple(_rung(design, size, horizon) for size in design.sizes for horizon in sorted(design.horizons))
+
+
+def price(ladder: tuple[Rung, ...]) -> int:
+    """FLOPs of the whole ladder."""
+    return sum(rung.flops for rung in ladder)
+
+
+def batch_tokens(params: int) -> int:
+    """Tokens of a step, before they are whole sequences."""
+    tokens: float = 2048 * 160 * (params / REFERENCE) ** (2 / 3)
+    return round(tokens)
+
+
+def learning_rate(params: int) -> float:
+    """Peak rate; half of Porian et al.'s, as OLMo-core has it for WSD."""
+    return float(0.0047 * (params / REFERENCE) ** (-1 / 3) / 2)
+
+
+def _rung(design: LadderDesign, size: PresetName, horizon: float) -> Rung:
+    mup = {} if design.mup_base_dim is None else {"mup": design.mup_base_dim}
+    model = Model.model_validate({"preset": size, **mup})
+    counted = parameters(model, design.vocab_size)
+    inner = counted.attention + counted.feed_forward + counted.norms
+    whole = design.sequence_tokens * design.batch_multiple
+    batch = max(1, round(batch_tokens(inner) / whole)) * whole
+    steps = max(1, round(horizon * design.tokens_per_parameter * inner / batch))
+    tokens = steps * batch
+    optimizer = {
+        "lr": design.mup_lr or learning_rate(inner),
+        "beta2": 0.95 if batch >= LARGE_BATCH else 0.99,
+        "schedule": "wsd",
+        "warmup_fraction": min(inner / tokens, 1 - design.decay_fraction),
+        "decay_fraction": design.decay_fraction,
+    }
+    return Rung(
+        name=f"{size}-{horizon:g}x".replace(".", "_"),
+        params=counted.total,
+        tokens=tokens,
+        flops=flops_exact(model, design.vocab_size, design.sequence_tokens) * tokens,
+        overlay={
+            "mixture": {"total_tokens": tokens, "sequence_tokens": design.sequence_tokens},
+            "training": {
+                "model": {"preset": size, **mup},
+                "optimizer": optimizer,
+                "global_batch_sequences": batch // design.sequence_tokens,
+            },
+        },
+    )
+
+
+#: Steps and shares of tokens are both rounded: a checkpoint this near to a horizon, as a share of it, is at it.
+AT = 0.005
+#: Draws of a backtest, which has 80% intervals alone.
+BACKTEST_DRAWS = 1_000
+
+
+class LadderOutcome(Frozen):
+    """The truth of a size at a horizon, beside what was foretold without it."""
+
+    run: ScalingRun
+    outcome: PredictedOutcome
+
+
+class LadderForecast(Frozen):
+    """What the smaller sizes say of the held-out one, by horizon; without `fit`, `why` says what is missing."""
+
+    held_out: str
+    runs: tuple[ScalingRun, ...]
+    why: str = ""
+    fit: ScalingFit | None = None
+    predictions: tuple[ScalingPrediction, ...] = ()
+    optimum: Optimum | None = None  # of the held-out run's own budget
+    backtest: tuple[LadderOutcome, ...] = ()  # the largest of the smaller sizes, foretold by those below it
+
+
+def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:
+    """Points of the law that a finished run of an experiment gives; none if it did not finish."""
+    if made.stats["status"] != "finished":
+        return []
+    found = []
+    for tokens in arm.horizons:
+        near = [(one, loss) for _, one, loss in made.stats["curve"] if abs(one - tokens) <= AT * tokens]
+        if near:
+            at, loss = min(near, key=lambda point: abs(point[0] - tokens))
+            found.append(ScalingRun(params=size(arm), tokens=at, loss=loss, trunk=arm.branch))
+    return found
+
+
+def size(arm: Arm) -> int:
+    """N of a run: all its parameters, by the vocabulary that the recipe asks for."""
+    return parameters(arm.recipe.training.model, arm.recipe.tokenizer.vocab_size).total
+
+
+def forecast(
+    arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *, draws: int = DRAWS
+) -> LadderForecast:
+    """Fit the law to the runs of all other sizes, and foretell every horizon of the one that is held out.
+
+    Args:
+        arms: all runs of the experiment.
+        made: manifests of those of the other sizes, by asset.
+        draws: of the bootstrap.
+    """
+    runs = tuple(point for one in arms if one.size != held_out for point in horizons(one, made[one.asset]))
+    target = next(one for one in arms if one.size == held_out)
+    try:
+        fitted = fit(runs, draws=draws)
+        predictions = tuple(predict(fitted, size(target), tokens) for tokens in target.horizons)
+        best = optimum(fitted, predictions[-1].flops)
+    except RequestError as error:
+        return LadderForecast(held_out=held_out, runs=runs, why=error.brief)
+    return LadderForecast(
+        held_out=held_out, runs=runs, fit=fitted.fit, predictions=predictions, optimum=best,
+        backtest=backtest(runs, draws=min(draws, BACKTEST_DRAWS)),
+    )  # fmt: skip
+
+
+def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tuple[LadderOutcome, ...]:
+    """The largest size of these runs, foretold by the others: how far to trust a forecast, before its truth is known.
+
+    Empty where the others determine no law.
+    """
+    largest = max(run.params for run in runs)
+    try:
+        fitted = fit([run for run in runs if run.params < largest], draws=draws)
+        known = [(run, predict(fitted, run.params, run.tokens)) for run in runs if run.params == largest]
+    except RequestError:
+        return ()
+    return tuple(LadderOutcome(run=run, outcome=one.compare(run.loss)[0]) for run, one in known)
+
+
+def outcomes(foretold: LadderForecast, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> list[LadderOutcome]:
+    """Every horizon of the held-out runs beside its prediction."""
+    held = [point for one in arms if one.size == foretold.held_out for point in horizons(one, made[one.asset])]
+    return [
+        LadderOutcome(run=point, outcome=outcome)
+        for point in held
+        for one in foretold.predictions
+        if abs(one.tokens - point.tokens) <= AT * one.tokens
+        for outcome in one.compare(point.loss)
+    ]

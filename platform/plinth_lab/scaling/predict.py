@@ -1,0 +1,237 @@
+"""Prediction of a larger run: its loss, and its probes, from loss to probe by a sigmoid (Bhagia et al. 2412.04403).
+
+A prediction is made and stored before the run, and compared with the truth when the run has ended. Its interval is for
+one new run: the bootstrap of the law, and the residuals of the runs that it was fitted to. Intervals of the best
+parameters and tokens for a budget come from the optimum of every bootstrap draw.
+
+    R  runs
+    K  draws
+    G  candidates of a sigmoid: middle and steepness
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from plinth import fingerprint
+from plinth.errors import RequestError
+from plinth.evaluation.statistics import Estimate, from_replicates, prediction
+from plinth.records import Frozen
+from plinth_lab.scaling.descent import Floats
+from plinth_lab.scaling.fit import FAR, FEWEST_RUNS, Fitted, ScalingFit, weights_of
+from plinth_lab.scaling.law import DataReuse, ScalingLaw
+
+LEVEL = 0.8
+#: Middles and steepnesses that a sigmoid is looked for among.
+MIDDLES, STEEPNESSES = 33, 25
+_BLOCK = 256
+
+
+class PredictedOutcome(Frozen):
+    """A measure beside what was foretold of it."""
+
+    measure: str
+    predicted: Estimate
+    truth: float
+    error: float  # (predicted - truth) / truth
+    inside: bool
+
+
+class ScalingPrediction(Frozen):
+    """What a run of this size and length will reach."""
+
+    params: float
+    tokens: float
+    flops: float
+    extrapolation: float  # in multiples of the largest budget that was run
+    far: bool
+    loss: Estimate
+    probes: Mapping[str, Estimate]
+    unpredicted: Mapping[str, str]  # probe -> why
+    fit: ScalingFit
+
+    @property
+    def digest(self) -> str:
+        """Identity of the prediction."""
+        return fingerprint.digest(self)
+
+    def compare(self, loss: float, probes: Mapping[str, float] | None = None) -> tuple[PredictedOutcome, ...]:
+        """The truth beside the prediction: loss first, then probes that were foretold.
+
+        Raises:
+            RequestError: a probe was not foretold, or a value is 0 or not finite.
+        """
+        foretold = {"loss": self.loss, **{f"probe {name}": found for name, found in self.probes.items()}}
+        truths = {"loss": loss, **{f"probe {name}": value for name, value in (probes or {}).items()}}
+        unknown = sorted(set(truths) - set(foretold))
+        if unknown:
+            raise RequestError(f"the prediction has no {unknown[0]}", expected=", ".join(foretold))
+        wrong = [name for name, value in truths.items() if not np.isfinite(value) or value == 0]
+        if wrong:
+            raise RequestError(f"no error can be stated of {wrong[0]}", found=truths[wrong[0]], expected="not 0")
+        return tuple(
+            PredictedOutcome(
+                measure=name, predicted=foretold[name], truth=truth, error=(foretold[name].value - truth) / truth,
+                inside=foretold[name].low <= truth <= foretold[name].high,
+            )
+            for name, truth in truths.items()
+        )  # fmt: skip
+
+
+def predict(fitted: Fitted, params: float, tokens: float, *, level: float = LEVEL) -> ScalingPrediction:
+    """Foretell a run of N parameters and D tokens.
+
+    Raises:
+        RequestError: the runs determine no law.
+    """
+    law, record = fitted.law, fitted.fit
+    value, drawn = law.loss(params, tokens), fitted.losses(params, tokens)
+    noise = value * np.expm1(fitted.noise)
+    probes: dict[str, Estimate] = {}
+    unpredicted: dict[str, str] = {}
+    for name in sorted({name for run in fitted.runs for name in run.probes}):
+        found = _probe(fitted, name, value, drawn, level)
+        if isinstance(found, str):
+            unpredicted[name] = found
+        else:
+            probes[name] = found
+    flops = 6 * params * tokens
+    return ScalingPrediction(
+        params=params, tokens=tokens, flops=flops, extrapolation=fitted.extrapolation(flops),
+        far=fitted.extrapolation(flops) > FAR,
+        loss=_loss(fitted, value, drawn, noise, level),
+        probes=probes, unpredicted=unpredicted, fit=record,
+    )  # fmt: skip
+
+
+def _loss(fitted: Fitted, value: float, drawn: Floats, noise: Floats, level: float) -> Estimate:
+    """The loss with its interval; low enough for a law without a floor, where draws have none.
+
+    E cannot be below 0, so that noise raises the floor of some draws and lowers that of none: beside them, those
+    without a floor lie too deep in the lower tail. Where they would reach into it, they have an interval of their own.
+    """
+    record, none = fitted.fit, fitted.floorless
+    found = prediction(value, drawn, noise, n=record.runs, seed=record.seed, level=level)
+    if none.mean() < (1 - level) / 2:
+        return found
+    floorless = prediction(value, drawn[none], noise, n=record.runs, seed=record.seed, level=level)
+    return found.model_copy(update={"low": min(found.low, floorless.low)})
+
+
+def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) -> Estimate | str:
+    """A probe at a loss, or why there is none."""
+    at = [i for i, run in enumerate(fitted.runs) if name in run.probes]
+    if len(at) < FEWEST_RUNS:
+        return f"only {len(at)} runs have it; expected {FEWEST_RUNS}"
+    runs = [fitted.runs[i] for i in at]
+    losses, scores = np.array([run.loss for run in runs]), np.array([run.probes[name] for run in runs])
+    record = fitted.fit
+    weights = np.vstack([np.ones(len(fitted.runs)), weights_of(fitted.runs, record.draws, record.seed)])[:, at]
+    values, residuals = sigmoid(losses, scores, weights, np.concatenate([[loss], drawn]))
+    if not np.isfinite(values).all():
+        return "no sigmoid between 0 and 1 that falls with the loss fits it"
+    noise = residuals * np.sqrt(len(at) / (len(at) - 4))
+    return prediction(float(values[0]), values[1:], noise, n=len(at), seed=record.seed, level=level)
+
+
+def sigmoid(losses: Floats, scores: Floats, weights: Floats, wanted: Floats) -> tuple[Floats, Floats]:
+    """Scores at the losses wanted, by least squares: floor + height / (1 + exp(k (loss - middle))).
+
+    For each middle and steepness k of a grid, floor and height are one linear problem, solved for all weightings at
+    once. Floor and ceiling lie within 0 and 1, and a score falls as the loss rises.
+
+    Args:
+        losses, scores: of the runs, [R].
+        weights: [K, R]; the first weighting gives the residuals.
+        wanted: a loss for each weighting, [K].
+
+    Returns:
+        Scores [K], not finite where no candidate is allowed, and residuals [R].
+    """
+    span = max(float(losses.max() - losses.min()), 1e-9)
+    middles = np.linspace(losses.min() - 2 * span, losses.max() + span, MIDDLES)
+    steepnesses = np.geomspace(0.5, 40, STEEPNESSES) / span
+    middle, steep = (grid.ravel() for grid in np.meshgrid(middles, steepnesses))
+    shapes = _logistic(losses[:, None], middle, steep)  # [R, G]
+    values = np.empty(len(weights))
+    residuals = np.full(len(scores), np.nan)
+    for start in range(0, len(weights), _BLOCK):
+        own = weights[start : start + _BLOCK]
+        total, ones = own.sum(axis=1)[:, None], own @ scores
+        s, ss, sy = own @ shapes, own @ shapes**2, own @ (shapes * scores[:, None])
+        determinant = total * ss - s**2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            height = (total * sy - s * ones[:, None]) / determinant
+            floor = (ones[:, None] - height * s) / total
+            fine = (height >= 0) & (floor >= 0) & (floor + height <= 1) & (determinant > 1e-9 * total * ss)
+            explained = np.where(fine, floor * ones[:, None] + height * sy, -np.inf)
+        best = explained.argmax(axis=1)
+        rows = np.arange(len(own))
+        at = _logistic(wanted[start : start + _BLOCK], middle[best], steep[best])
+        found = floor[rows, best] + height[rows, best] * at
+        values[start : start + _BLOCK] = np.where(fine[rows, best], found, np.nan)
+        if start == 0:
+            residuals = scores - floor[0, best[0]] - height[0, best[0]] * shapes[:, best[0]]
+    return values, residuals
+
+
+def _logistic(losses: Floats, middle: Floats, steep: Floats) -> Floats:
+    """1 / (1 + exp(k (loss - middle))), without overflow."""
+    return np.asarray(0.5 - 0.5 * np.tanh(0.5 * steep * (losses - middle)))
+
+
+class Optimum(Frozen):
+    """Parameters and tokens that a budget is best spent on; `draws` of the bootstrap had such an optimum."""
+
+    flops: float
+    params: Estimate
+    tokens: Estimate
+    draws: int
+
+
+def optimum(
+    fitted: Fitted, flops: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None, level: float = 0.95
+) -> Optimum:
+    """N* and D* with intervals. Draws whose A or B is 0 have no optimum; they are left out and not counted.
+
+    Raises:
+        RequestError: the runs determine no law, or neither it nor any draw has an optimum.
+    """
+    best = fitted.law.optimum(flops, inference_tokens=inference_tokens, reuse=reuse)
+    if inference_tokens == 0 and reuse is None:
+        found = _closed(fitted.drawn, flops)
+    else:
+        found = _searched(fitted, flops, inference_tokens, reuse)
+    if not len(found):
+        raise RequestError("no draw of the bootstrap has an optimum", remedy="add runs of other sizes")
+
+    def interval(value: float, drawn: Floats) -> Estimate:
+        own = value * (drawn / value) ** fitted.spread
+        made = from_replicates(value, own, n=fitted.fit.runs, seed=fitted.fit.seed, level=level)
+        return made.model_copy(update={"method": "percentile bootstrap, fractional weights"})
+
+    params, tokens = found.T
+    return Optimum(
+        flops=flops, params=interval(best.params, params), tokens=interval(best.tokens, tokens), draws=len(found)
+    )
+
+
+def _closed(drawn: Floats, flops: float) -> Floats:
+    """N* and D* of draws, [K, 2]: G (C / 6)^a and (C / 6)^(1 - a) / G (Hoffmann et al. 2203.15556, equation 4)."""
+    _, A, B, alpha, beta = drawn[(drawn[:, 1:3] > 0).all(axis=1)].T
+    params = (alpha * A / (beta * B)) ** (1 / (alpha + beta)) * (flops / 6) ** (beta / (alpha + beta))
+    return np.stack([params, flops / (6 * params)], axis=1)
+
+
+def _searched(fitted: Fitted, flops: float, inference_tokens: float, reuse: DataReuse | None) -> Floats:
+    found = []
+    for E, A, B, alpha, beta in fitted.drawn.tolist():
+        law = ScalingLaw(E=E, A=A, B=B, alpha=alpha, beta=beta)
+        try:
+            own = law.optimum(flops, inference_tokens=inference_tokens, reuse=reuse)
+        except RequestError:
+            continue
+        found.append((own.params, own.tokens))
+    return np.array(found).reshape(-1, 2)

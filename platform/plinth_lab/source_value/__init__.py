@@ -1,0 +1,11 @@
+"""The value of a source before it is taken: from a bounded sample, and from runs with it and without it.
+
+    sample      a bounded sample of a new source, taken through the pipeline as far as the policy; its overlap with the
+                corpus: near duplicates and known word n-grams
+    proxy       the gain of a byte model on held-out text from the sample, next to as much more of the corpus
+    assessment  the report: overlap, verdicts, proxy, with intervals
+    question    the key `source` of an experiment: price and share, and its arms; samples that decide it; its file
+    verdict     buy, do not buy or not decided, by intervals; prices; what else the source changes
+    command     `plinth corpus source`
+    tile        values of sources on the index page
+"""

@@ -1,0 +1,308 @@
+"""The key `source` of an experiment's file: is this source worth its price?
+
+Two arms, `without` and `with` the source, at two uses, as sizes of the experiment:
+
+    proxy    from new weights, with a share of the source in every phase of the recipe's mixture
+    anneal   from a mid-run checkpoint, with a share of the source in the last phase, while the rate falls to 0
+
+Both arms of a use train the same number of tokens, and have the tokenizer of the text that is there already.
+
+A sample may decide before anything is trained. A source that is too small for its share, or that has the test text, is
+refused by name. One that has enough text, of which too little is new, is answered: no run could have its share of new
+text. So is one whose text the tokenizer breaks into too many tokens: the pipeline would not publish a tokenizer for
+such a bucket, and no run with it would start.
+
+`plinth corpus source value --train` writes the question as the file of an experiment,
+`workspace/experiments/value-NAME/question.yaml`, which `plinth experiment run` and `show` accept too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+from pydantic import Field
+
+from plinth.corpus.sources.parameters import Bucket, Source
+from plinth.errors import MissingError, RecipeError, RequestError
+from plinth.evaluation import statistics
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.tokens.mixture.parameters import Phase
+
+WITHOUT, WITH = "without", "with"
+PROXY, ANNEAL = "proxy", "anneal"
+#: The bucket of the source in the recipe of the arm `with`.
+BUCKET: Final = "new"
+#: What decides the verdict and no run.
+PRICE = {"price", "currency", "least_gain"}
+#: What a phase may say, so that a share of it can be given to the source.
+PLAIN = {"name", "fraction", "weights", "to_weights"}
+
+
+class Annealing(Frozen):
+    """Both arms once more from a mid-run checkpoint, at a rate that falls to 0."""
+
+    checkpoint: str = Field(min_length=1, description="`RUN:STEP` of this workspace, as `training.initial.checkpoint`.")
+    tokens: int = Field(gt=0, description="Tokens that each arm anneals on.")
+    share: float | None = Field(None, gt=0, lt=1, description="Of the source; unless said that of the other use.")
+    lr: float | None = Field(None, gt=0, description="Rate that falls to 0; unless said the recipe's peak.")
+    optimizer: Literal["kept", "fresh"] = Field("kept", description="As `training.initial.optimizer`.")
+
+
+class SourceQuestion(Source):
+    """A source as a recipe describes it, its price, and the share of the text that it is to be."""
+
+    policy: str = Field("default", description="Name of the recipe's policy that judges its documents.")
+    price: float = Field(ge=0, allow_inf_nan=False, description="Of the whole source, once.")
+    currency: str = Field("USD", min_length=1, max_length=8, description="Of the price; shown beside it.")
+    share: float = Field(gt=0, lt=1, description="Of the tokens of the arm `with` that are of the source.")
+    least_gain: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Bits per byte that it must gain to be worth its price; 0 asks whether it gains at all.",
+    )
+    sample_mb: float = Field(32.0, gt=0, le=4096, description="Source bytes that are read before anything is trained.")
+    anneal: Annealing | None = Field(None, description="Ask from a mid-run checkpoint too.")
+
+    def arms(self) -> dict[str, dict[str, Any]]:
+        """Both arms; `overlay` has what they change."""
+        return {WITHOUT: {}, WITH: {}}
+
+    def base(self) -> str:
+        """The arm that the other is compared with."""
+        return WITHOUT
+
+    def sizes(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Sizes of the experiment: those of the file, or one, and the annealing."""
+        return {**(given or {PROXY: {}}), **({ANNEAL: self._annealing()} if self.anneal else {})}
+
+    def share_of(self, size: str) -> float:
+        """Share of the source at a size."""
+        return (self.anneal.share if self.anneal and size == ANNEAL else None) or self.share
+
+    def overlay(self, recipe: Recipe, size: str, arm: str) -> dict[str, Any]:
+        """Keys of an arm at a size over the recipe of that size.
+
+        Raises:
+            RecipeError: the recipe has no mixture, one in which a share cannot be set, or a bucket of this name.
+        """
+        phases = self._phases(recipe)
+        if size == ANNEAL:
+            phases = [phases[-1].model_copy(update={"fraction": 1.0})]
+        if arm == WITHOUT:
+            return {"mixture": {"phases": [_plain(one) for one in phases]}} if size == ANNEAL else {}
+        given = written(self)
+        known = recipe.tokenizer.sample_weights  # the tokenizer is that of the text that is there
+        weights = {name: known.get(name, 1.0) for name in recipe.corpus.buckets} | {BUCKET: 0.0}
+        bucket = {"description": "A source of which the value is asked.", "owner": "nobody yet", "sources": [given]}
+        return {
+            "corpus": {"buckets": {BUCKET: {**bucket, "policy": self.policy}}},
+            "tokenizer": {"sample_weights": weights},
+            "mixture": {"phases": [self._with_share(one, self.share_of(size)) for one in phases]},
+        }
+
+    def _annealing(self) -> dict[str, Any]:
+        assert self.anneal is not None
+        optimizer: dict[str, Any] = {"schedule": "linear", "warmup_fraction": 0, "min_lr": 0, "start_lr": 0}
+        optimizer |= {"horizons": []} | ({"lr": self.anneal.lr} if self.anneal.lr else {})
+        initial = {"checkpoint": self.anneal.checkpoint, "optimizer": self.anneal.optimizer}
+        return {
+            "tokenizer": {"kind": "initial"},
+            "mixture": {"total_tokens": self.anneal.tokens},
+            "training": {"initial": initial, "optimizer": optimizer},
+        }
+
+    def _phases(self, recipe: Recipe) -> list[Phase]:
+        if recipe.mixture is None:
+            raise RecipeError(
+                f"the recipe {recipe.name} has no mixture, of which the source could be a share",
+                expected="a section `mixture` with phases and their weights",
+            )
+        if BUCKET in recipe.corpus.buckets:
+            raise RecipeError(
+                f"the recipe {recipe.name} has a bucket {BUCKET}, the name of the source in the arm `{WITH}`",
+                remedy="rename it in a copy of the recipe",
+            )
+        for phase in recipe.mixture.phases:
+            said = {name for name in phase.model_fields_set if getattr(phase, name) != Phase.model_fields[name].default}
+            keys = [*(phase.weights or ()), *(phase.to_weights or ())]
+            wide = [key for key in keys if key.partition("/")[0] not in recipe.corpus.buckets]
+            if odd := sorted(said - PLAIN - {"upsample", "epochs", "tokens"}) + [
+                name for name in ("upsample", "epochs", "tokens") if getattr(phase, name)
+            ] + wide:  # fmt: skip
+                raise RecipeError(
+                    f"the share of the source cannot be set in phase {phase.name} of the recipe {recipe.name}",
+                    found=", ".join(odd),
+                    expected="weights by bucket or stream, and nothing that changes them",
+                    remedy="write such phases under `common: {mixture: {phases: …}}` of the experiment",
+                )
+        return list(recipe.mixture.phases)
+
+    def _with_share(self, phase: Phase, share: float) -> dict[str, Any]:
+        """A phase in which the source has its share, and the others keep theirs among them."""
+        found = _plain(phase)
+        for name in ("weights", "to_weights"):
+            if weights := found.get(name):
+                whole = sum(weights.values())
+                found[name] = {key: (1 - share) * weight / whole for key, weight in weights.items()} | {BUCKET: share}
+        return found
+
+
+def written(source: Source) -> dict[str, Any]:
+    """A source as a recipe has it, with the fields that a dump leaves out because validation has read them."""
+    found = source.model_dump(mode="json", include=set(Source.model_fields), exclude_unset=True)
+    return found | ({"fields": dict(source.fields)} if source.fields else {})
+
+
+def _plain(phase: Phase) -> dict[str, Any]:
+    return phase.model_dump(mode="json", include=PLAIN, exclude_none=True)
+
+
+def needed(share: float, tokens: int, max_epochs: float) -> int:
+    """New tokens that a run needs for a share of its text."""
+    return math.ceil(share * tokens / max_epochs)
+
+
+def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
+    """Refuse a source that cannot be asked about.
+
+    Args:
+        found: of `value.assess`.
+        needs: tokens that its share needs, by size.
+
+    Raises:
+        RequestError: it holds documents of the test text, or has too little text for its share.
+    """
+    if held := found.get("test", {}).get("held", 0):
+        raise RequestError(
+            "the source overlaps the test text",
+            found=f"{held} of {found['test']['documents']} documents of the test text stand in the sample",
+            expected="test text that the source does not have: the arm with it would be scored on what it was given",
+            remedy="take other test text, or remove these documents from the source",
+        )
+    nominal, most = found["effective"]["factors"]["nominal_tokens"], max(needs.values())
+    if nominal < most:
+        raise RequestError(
+            "the source is too small for its share",
+            found=f"{nominal:,.0f} tokens, of which nothing has been dropped yet",
+            expected=f"at least {most:,}",
+            remedy="lower `source.share`, train fewer tokens, or allow more passes with mixture.max_epochs",
+        )
+
+
+def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: float) -> str:
+    """Why no arm need be trained, or nothing.
+
+    Args:
+        least_rate: bytes per token that the tokenizer's audit asks of every bucket.
+    """
+    most, need = most_new(found), max(needs.values())
+    if most < need:
+        nominal = found["effective"]["factors"]["nominal_tokens"]
+        return (
+            f"of its {nominal:,.0f} tokens at most {most:,.0f} pass the policy and are new (95%), and its share of a "
+            f"run needs {need:,}"
+        )
+    rate = found["tokenizer"]["bytes_per_token"] if found["tokenizer"] else {"value": 0.0}
+    if rate["value"] > 0 and rate["high"] < least_rate:
+        return (
+            f"its text has at most {rate['high']:.3g} bytes per token (95%) under the tokenizer of the text without "
+            f"it, and a bucket must have {least_rate:g} (tokenizer.min_bytes_per_token)"
+        )
+    return ""
+
+
+def most_new(found: Mapping[str, Any]) -> float:
+    """Upper end of the 95% interval of its effective tokens; of a sample without any, by the documents of it."""
+    tokens, documents = found["effective"]["tokens"], found["sample"]["documents"]
+    if tokens and tokens["value"] > 0:
+        return float(tokens["high"])
+    if not documents or found["sample"]["source_bytes"] >= found["sample"]["of_bytes"]:
+        return 0.0  # all of it was read
+    share = statistics.upper_share(0, documents)
+    return share * float(found["effective"]["factors"]["nominal_tokens"])
+
+
+FILE = "question.yaml"
+LONGEST = 24
+
+
+def name_of(source: str) -> str:
+    """Name of the experiment about a source: `value-forum` of `/data/forum.jsonl`."""
+    stem = source.rstrip("/").rpartition("/")[2].partition(".")[0]
+    slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "source"
+    return f"value-{slug}"[:LONGEST].rstrip("-")
+
+
+def path_of(workspace: Path, source: str) -> Path:
+    """Where the file of the question lies."""
+    return workspace / "experiments" / name_of(source) / FILE
+
+
+def asked(workspace: Path, source: str) -> Path:
+    """The file of a question that was put before.
+
+    Raises:
+        MissingError: there is none.
+    """
+    path = path_of(workspace, source)
+    if not path.is_file():
+        raise MissingError(
+            f"nothing was trained to value {source}",
+            found=f"no {path}",
+            remedy=f"plinth corpus source value {source} --price PRICE --share SHARE --test FILE --train",
+        )
+    return path
+
+
+def write(
+    workspace: Path, source: str, bucket: Bucket, recipe: Path, test: str | None, given: Mapping[str, Any], seeds: int
+) -> Path:
+    """Write the file of a question; the same words give the same file.
+
+    Args:
+        source: as it was named.
+        bucket: the source and the policy that judges it.
+        test: JSONL of the test text.
+        given: keys of `source` beside those of the bucket: `price`, `share`, and others that were said.
+
+    Raises:
+        RequestError: no test text, price or share was named, or the bucket has several sources.
+    """
+    lacking = [f"--{name}" for name in ("price", "share") if given.get(name) is None] + ([] if test else ["--test"])
+    if lacking:
+        raise RequestError(
+            "a source cannot be valued by training without " + " and ".join(lacking),
+            expected="its price, its share of the text of a run, and test text that no arm trains on",
+            remedy=f"plinth corpus source value {source} --price 20000 --share 0.2 --test test.jsonl --train",
+        )
+    if len(bucket.sources) > 1:
+        raise RequestError(
+            f"{source} has {len(bucket.sources)} sources, and one is valued at a time",
+            remedy="name the path of one of them, with --kind and --licence",
+        )
+    (own,) = bucket.sources
+    described = written(own) | {"policy": bucket.policy}
+    data = {
+        "name": name_of(source),
+        "question": f"Is {source} worth its price?",
+        "recipe": str(recipe.absolute()),
+        "test": {"test": {"path": _place(workspace, str(test))}},
+        "source": described | {name: value for name, value in given.items() if value is not None},
+        "seeds": list(range(1, seeds + 1)),
+    }
+    path = path_of(workspace, source)
+    write_bytes(path, str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)).encode())
+    return path
+
+
+def _place(workspace: Path, test: str) -> str:
+    """A file of here as it is; anything else is below `input/`."""
+    return str(Path(test).absolute()) if "://" not in test and Path(test).is_file() else test

@@ -1,0 +1,330 @@
+"""A bounded sample of a source that is not in the corpus yet, and the share of it that the corpus has already.
+
+Files are listed, not read; those with the smallest keyed hashes of their names are taken until the sample is full,
+and of files that can be cut, pieces. The sample goes through the pipeline as far as the policy, in a scratch store that
+is removed at the end: text that the user has not agreed to take must not stay.
+
+A document of the sample counts as a duplicate when a document of the corpus shares a band key with it and their
+signatures agree in at least the recipe's threshold. Documents that a policy or deduplication dropped are not part of
+the corpus; those that protected sets dropped are: their near duplicates are dropped in any bucket. With K hashes the
+agreement estimates the Jaccard similarity with a standard error of at most 1 / (2 sqrt K), 0.047 for 112: an estimate,
+where the pipeline itself verifies every pair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
+from plinth.corpus import annotate
+from plinth.corpus.dedup.parameters import MinHash
+from plinth.corpus.documents import documents
+from plinth.corpus.illegal.gate import IllegalGate, gate_of
+from plinth.corpus.policy import policy
+from plinth.corpus.protected.protected import REASONS as PROTECTED_REASONS
+from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.sources.inventory import Inventory, groups, wanted_suffixes
+from plinth.corpus.sources.licences import LICENCES_FILE
+from plinth.corpus.sources.parameters import Bucket, Source
+from plinth.recipe.corpus import Corpus
+from plinth.records import Manifest, Part, Step
+from plinth.storage import listing
+from plinth.storage.files import SourceFile
+from plinth.storage.parts import iter_aligned, iter_batches
+from plinth.storage.store import Store
+from plinth.storage.uris import absolute
+from plinth.storage.workspace import Workspace
+from plinth_text.similarity.signatures import band_keys, permutations, signatures
+from plinth_text.words.ngrams import ngram_hashes
+
+#: Source bytes that one task reads.
+PART_BYTES = 4 * 2**20
+BUCKET = "new"
+Annotators = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class SourceSample:
+    """The sample, and its results in the pipeline.
+
+    Args:
+        files, source_bytes: taken.
+        of_files, of_bytes: of the whole source.
+        documents, policy: manifests in the scratch store.
+        annotations: by annotator.
+    """
+
+    files: int
+    source_bytes: int
+    of_files: int
+    of_bytes: int
+    documents: Manifest
+    policy: Manifest
+    annotations: Mapping[str, Manifest]
+
+    @property
+    def share(self) -> float:
+        """Share of the source's bytes that was read."""
+        return self.source_bytes / self.of_bytes if self.of_bytes else 1.0
+
+
+@contextmanager
+def scratch(ctx: Context) -> Iterator[Context]:
+    """A context of the same engine on a store that is removed at the end."""
+    ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="value-", dir=ctx.workspace.tmp))
+    try:
+        yield Context(Workspace(folder).ensure(), ctx.engine, ctx.progress)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def take(
+    ctx: Context, scratch: Context, bucket: Bucket, corpus: Corpus, annotators: Annotators, size: int, seed: int
+) -> SourceSample:
+    """Read, annotate and judge a sample.
+
+    Args:
+        ctx: where models and lists of annotators are published.
+        scratch: where the sample is written.
+        bucket: the source, and the policy that judges it.
+        annotators: their parameters by name, as the pipeline has them.
+        size: source bytes to take, at least one file or piece.
+        seed: key of the hash that chooses.
+
+    Raises:
+        SourceError: nothing is there, or it cannot be read.
+        MissingError: an annotator's model or list has not been made.
+    """
+    taken, of_files, of_bytes = _choose(ctx, bucket, size, seed)
+    params = corpus.documents.model_copy(update={"part_bytes": PART_BYTES})
+    step = Step(name="documents", version=documents.VERSION)
+    gate = _gate(ctx, scratch, corpus)
+    works = [
+        documents.FileGroupTask(
+            bucket=BUCKET, source=bucket.sources[group.source], group=group, params=params, gate=gate
+        )
+        for group in groups(bucket, taken, PART_BYTES)
+    ]
+    items = [
+        Item((str(work.group.source), *(f"{file.key}:{file.sha256}" for file, _ in work.group.files)), work)
+        for work in works
+    ]
+    pairs = [made[:2] for made in run_items(scratch, step, documents.make_part, items, label="sample")]
+    parts = renamed((part for part, _ in pairs if part.rows), "part")
+    rejects = renamed((part for _, part in pairs if part.rows), "rejects")
+    stats = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats([*parts, *rejects])}
+    sources = [source.model_dump(mode="json", exclude={"path"}) for source in bucket.sources]
+    whole = step.model_copy(update={"params": {"sources": sources}})
+    made = manifest(f"{BUCKET}/documents", whole, {}, [*parts, *rejects], stats)
+    scores: dict[str, Manifest] = {}
+    for name in sorted(annotators, key=lambda one: bool(annotate.annotator(one).after)):
+        scores[name] = _annotated(ctx, scratch, name, annotators[name], made, scores)
+    judged = policy.run(scratch, BUCKET, corpus.policies[bucket.policy], made, scores, corpus.rights())
+    sizes = sum(file.bytes for _, file in taken.files)
+    return SourceSample(len(taken.files), sizes, of_files, of_bytes, made, judged, scores)
+
+
+def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> IllegalGate | None:
+    """The illegal-content gate of the recipe, its lists copied into the scratch store."""
+    name = corpus.illegal.lists
+    if name is None:
+        return None
+    made = ctx.refs.current(f"lists/{name}")
+    for part in made.parts:
+        scratch.store.put_bytes(ctx.store.read_bytes(part.blob))
+    return gate_of(corpus.illegal, {made.asset: made})
+
+
+def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Inventory, int, int]:
+    """Files or pieces of all sources with the smallest hashes, and how many files and bytes there are."""
+    listed = [
+        (index, source, str(name), int(held or 0))
+        for index, source in enumerate(bucket.sources)
+        for name, held, _ in listing.listing(
+            source.path, ctx.workspace.input, wanted_suffixes(source), hidden=source.hidden
+        )
+    ]
+    content = [one for one in listed if not one[2].endswith(LICENCES_FILE)]
+    chosen: list[tuple[int, SourceFile]] = []
+    held = 0
+    for index, source, name, _ in sorted(content, key=lambda one: _rank(seed, f"{one[0]}/{one[2]}")):
+        if held >= size:
+            break
+        for piece in sorted(_file(ctx, source, name).split(), key=lambda piece: _rank(seed, piece.key)):
+            if held >= size:
+                break
+            chosen.append((index, piece))
+            held += piece.bytes
+    licences = [(i, _file(ctx, source, name)) for i, source, name, _ in listed if name.endswith(LICENCES_FILE)]
+    files = sorted([*chosen, *licences], key=lambda one: (one[0], one[1].name, one[1].start))
+    if not chosen:  # the ordinary inventory raises, and names what is missing
+        for source in bucket.sources:
+            listing.inventory(source.path, ctx.workspace.input, wanted_suffixes(source))
+    return Inventory(files=tuple(files)), len(content), sum(one[3] for one in content)
+
+
+def _file(ctx: Context, source: Source, name: str) -> SourceFile:
+    """One file of a source under its listed name, with its digest and pieces."""
+    from plinth.corpus.sources.cuts import cutter
+
+    where = absolute(source.path, ctx.workspace.input)
+    root = where.split("*", 1)[0].rsplit("/", 1)[0] if "*" in where else where
+    alone = root.rsplit("/", 1)[-1] == name and "*" not in where
+    location = root if alone else f"{root}/{name}"
+    base = ctx.workspace.input
+    (file,) = listing.inventory(location, base, (), lambda ending: cutter(source.kind, ending, PART_BYTES))
+    return file.model_copy(update={"name": name})
+
+
+def _rank(seed: int, name: str) -> bytes:
+    return hashlib.blake2b(name.encode(), key=b"value:%d" % seed, digest_size=8).digest()
+
+
+def _annotated(
+    ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any], made: Manifest, before: Mapping[str, Manifest]
+) -> Manifest:
+    """One annotator over the sample, with models and lists lent from the workspace, after those `before` it."""
+    chosen = annotate.annotator(name)
+    resources = {key: ctx.refs.current(key) for key in chosen.needs(annotate.parameters(name, raw))}
+    for resource in resources.values():
+        for part in resource.parts:
+            target = scratch.store.path(part.blob)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                os.symlink(ctx.store.open_path(part.blob).resolve(), target)
+    return annotate.run(scratch, BUCKET, name, raw, made, resources, sidecars=before)
+
+
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+Floats = npt.NDArray[np.float64]
+
+NGRAM_WORDS = 5
+#: Why protected sets drop a document.
+PROTECTED = pa.array(PROTECTED_REASONS)
+
+
+@dataclass(frozen=True)
+class SampleSignatures:
+    """Signatures [D, K] of the sample's documents, and their band keys [D, bands]; a text without words has none."""
+
+    signatures: U32
+    filled: npt.NDArray[np.bool_]
+    keys: U64
+
+
+def signed(texts: Iterable[pa.Array], params: MinHash) -> SampleSignatures:
+    """Signatures of the sample, batch by batch."""
+    a, b = permutations(params.bands * params.rows, params.seed)
+    pairs = [signatures(batch, params.shingle_words, a, b) for batch in texts]
+    width = params.bands * params.rows
+    found = np.concatenate([np.empty((0, width), np.uint32), *(one for one, _ in pairs)])
+    filled = np.concatenate([np.empty(0, np.bool_), *(one for _, one in pairs)])
+    return SampleSignatures(found, filled, band_keys(found, params.bands, params.rows))
+
+
+def inside(sample: SampleSignatures, threshold: float) -> npt.NDArray[np.bool_]:
+    """Documents [D] that duplicate an earlier one of the sample."""
+    later = np.zeros(len(sample.filled), dtype=np.bool_)
+    for band in range(sample.keys.shape[1]):
+        keys = np.where(sample.filled, sample.keys[:, band], np.arange(len(later), dtype=np.uint64))
+        order = np.argsort(keys, kind="stable")
+        first = np.r_[True, keys[order][1:] != keys[order][:-1]]
+        heads = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
+        rest = order[~first]
+        agree = (sample.signatures[rest] == sample.signatures[heads[~first]]).mean(axis=1)
+        later[rest] |= (agree >= threshold) & sample.filled[rest]
+    return later
+
+
+def against(
+    ctx: Context,
+    sample: SampleSignatures,
+    params: MinHash,
+    documents: Mapping[str, Manifest],
+    signed_: Mapping[str, Manifest],
+    verdicts: Mapping[str, Manifest],
+) -> Floats:
+    """The greatest agreement [D] of each document with one of the corpus; 0 without candidate."""
+    places = slots(documents, signatures=signed_, verdicts=verdicts)
+    ask = partial(_ask, ctx.store, sample, params)
+    best = np.zeros(len(sample.filled))
+    with ctx.progress.meter("sample against the corpus", sum(slot.documents.rows for slot in places)) as meter:
+        for slot, found in zip(places, ctx.engine.map(ask, places), strict=True):
+            np.maximum(best, found, out=best)
+            meter.advance(slot.documents.rows)
+    return best
+
+
+def _ask(store: Store, sample: SampleSignatures, params: MinHash, slot: Slot) -> Floats:
+    """One part of the corpus: its signatures beside its verdicts."""
+    best, width = np.zeros(len(sample.filled)), params.bands * params.rows
+    owners = np.flatnonzero(sample.filled)
+    flat = sample.keys[owners].reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    keys, whose = flat[order], np.repeat(owners, params.bands)[order]
+    sources = ((slot.sides["signatures"], ["signature"]), (slot.sides["verdicts"], ["decision", "reason"]))
+    for mine, judged in iter_aligned(store, *sources):
+        column = mine.column("signature")
+        protected = pc.fill_null(pc.is_in(judged.column("reason"), PROTECTED), False)
+        counted = pc.or_(pc.not_equal(judged.column("decision"), "drop"), protected)
+        kept = pc.and_(counted, column.is_valid())
+        rows = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
+        raw = np.frombuffer(column.buffers()[1], dtype="<u4")[column.offset * width :][: len(column) * width]
+        theirs = np.ascontiguousarray(raw.reshape(-1, width)[rows], dtype=np.uint32)
+        asked = band_keys(theirs, params.bands, params.rows).reshape(-1)
+        low, high = np.searchsorted(keys, asked, "left"), np.searchsorted(keys, asked, "right")
+        for at in np.flatnonzero(high > low):
+            candidates = whose[low[at] : high[at]]
+            agree = (sample.signatures[candidates] == theirs[at // params.bands]).mean(axis=1)
+            np.maximum.at(best, candidates, agree)
+    return best
+
+
+def known_ngrams(texts: Iterable[pa.Array]) -> U64:
+    """The sorted set of word n-gram hashes of texts; 8 bytes for every different one."""
+    found = [np.unique(ngram_hashes(batch, NGRAM_WORDS)[1]) for batch in texts]
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+
+
+def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
+    """Number of different n-grams of each text [D], and of those among them that are not known [D]."""
+    total: list[int] = []
+    fresh: list[int] = []
+    for batch in texts:
+        starts, hashes = ngram_hashes(batch, NGRAM_WORDS)
+        for row in range(starts.size - 1):
+            own = np.unique(hashes[starts[row] : starts[row + 1]])
+            at = np.minimum(np.searchsorted(known, own), max(0, known.size - 1))
+            seen = known[at] == own if known.size else np.zeros(own.size, np.bool_)
+            total.append(own.size)
+            fresh.append(int(np.count_nonzero(~seen)))
+    return np.array(total, dtype=np.float64), np.array(fresh, dtype=np.float64)
+
+
+def batches_of(store: Store, parts: Iterable[Part], limit: int | None = None) -> Iterator[pa.Array]:
+    """Texts of parts, batch by batch, until so many bytes."""
+    held = 0
+    for part in parts:
+        for batch in iter_batches(store, part, ["text"]):
+            texts = batch.column("text")
+            yield texts
+            held += int(pc.sum(pc.binary_length(texts)).as_py() or 0)
+            if limit is not None and held >= limit:
+                return

@@ -1,0 +1,372 @@
+"""The verdict on a source: buy, do not buy, or not decided, by intervals that are corrected for multiple comparisons.
+
+A use is a size of the experiment: the arms from new weights, the arms that anneal. Its gain is the bits per byte of the
+base less those of the arm with the source, with an interval over seeds and documents at 1 - 5% / uses (Bonferroni).
+
+    buy          at some use the whole interval is above the least gain, and nothing else got worse
+    do not buy   at every use the whole interval is at or below it; or the sample showed that too little is new
+    not decided  all else; the smallest gain that four of five such experiments would have seen is given with it
+
+A source that gains nothing is bought in at most 5% of experiments, however many uses: one two-sided test of each, of
+which half of the errors are on this side. Of 400 simulated experiments at two uses with three seeds it was bought in
+0.5% where documents vary most, and in 1% where trainings do.
+
+*Changes*: probes, memorisation, toxicity and personal data of both arms, paired item by item and seed by seed
+(`evaluation.comparison.readers`); items are summed by what was sampled, as a prompt or a template. The interval is over
+seeds and over these; p is corrected by Holm over all measures of all uses. A person has to weigh what got worse: the
+verdict is then open.
+
+*Prices*: of an effective token, P / (N rho_parse rho_quality (1 - r_dup)), N the tokens of all its text; of a bit per
+byte, P / gain. Both fall as the amount rises, so that the ends of an interval change places. Padding (r_pad) is of a
+run, not of a source, and is not in it.
+
+K  seeds
+C  clusters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.errors import IntegrityError
+from plinth.evaluation import statistics
+from plinth.evaluation.comparison import readers
+from plinth.evaluation.comparison.pairs import Pairs
+from plinth.evaluation.statistics import DEGENERATE, DOCUMENTS_ONLY, Estimate
+from plinth.records import Frozen, Manifest
+from plinth.storage.store import Store
+from plinth_lab.experiments.effects import ArmScores, by_run, lacking, require_same_text
+from plinth_lab.source_value.question import WITH, WITHOUT, SourceQuestion
+
+
+class PriceRange(Frozen):
+    """A price with its interval; None where it has no bound, because nothing may be bought."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class TokenPrice(Frozen):
+    """Effective tokens of a whole source, what they are made of, and their price.
+
+    Args:
+        nominal_tokens: of all its text, also what does not parse.
+        rho_parse, rho_quality, r_dup: as of D_eff.
+        tokens, low, high: effective tokens with their interval.
+        per_token: the price of one.
+    """
+
+    nominal_tokens: float
+    rho_parse: float
+    rho_quality: float
+    r_dup: float
+    tokens: float
+    low: float
+    high: float
+    per_token: PriceRange
+
+
+def ranged(price: float, value: float, low: float, high: float) -> PriceRange:
+    """The price of one of what there are `value` of, `low` to `high`; amounts of 0 or less have no price."""
+    cheap, middle, dear = (price / one if one > 0 else None for one in (high, value, low))
+    return PriceRange(value=middle, low=cheap, high=dear)
+
+
+def of_gain(price: float, gain: Estimate | None) -> PriceRange | None:
+    """Price of a bit per byte gained; None where the gain could be none."""
+    if gain is None or not gain.excludes() or gain.value <= 0:
+        return None
+    return ranged(price, gain.value, gain.low, gain.high)
+
+
+def of_tokens(price: float, found: Mapping[str, Any]) -> TokenPrice:
+    """Price of an effective token by what a sample showed (`value.assess`)."""
+    factors, tokens = found["effective"]["factors"], found["effective"]["tokens"]
+    ends = {name: float(tokens.get(name, 0.0)) for name in ("value", "low", "high")}
+    return TokenPrice(
+        **{name: factors[name] for name in ("nominal_tokens", "rho_parse", "rho_quality", "r_dup")},
+        tokens=ends["value"], low=ends["low"], high=ends["high"], per_token=ranged(price, **ends),
+    )  # fmt: skip
+
+
+def amount(money: float) -> str:
+    """Money in four digits, or whole where it has more."""
+    return f"{money:,.0f}" if money >= 1000 else f"{money:,.4g}"
+
+
+def priced(price: PriceRange | None, currency: str, scale: float = 1.0) -> str:
+    """A price with its interval in words; `no bound` where nothing may be bought for it."""
+    if price is None:
+        return "–"
+    ends = (price.value, price.low, price.high)
+    if not any(ends):
+        return "no bound" if price.value is None else f"0 {currency}"
+    value, low, high = ("no bound" if one is None else amount(one * scale) for one in ends)
+    return f"{value} {currency} ({low} to {high})"
+
+
+#: Assets that measure a checkpoint, where a recipe asks for them.
+MEASURED = ("probes", "fairness", "memorisation/canaries", "memorisation/extraction", "pii/outputs")
+ALPHA: Final = 0.05
+#: Columns [K, C] of both arms, and weights [C].
+Table = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+class MeasuredPair(NamedTuple):
+    """Both arms of a use with a seed, as measured, by asset."""
+
+    use: str
+    seed: int
+    with_source: Mapping[str, Manifest]
+    without_source: Mapping[str, Manifest]
+
+
+class SourceChange(Frozen):
+    """A measure with the source less that without it. `worse` says that the arm with it is, by its corrected p."""
+
+    use: str
+    kind: str
+    measure: str
+    fewer_is_better: bool
+    seeds: int
+    items: int
+    change: Estimate
+    adjusted: float = 1.0
+    worse: bool = False
+    better: bool = False
+    smallest: float | None = None
+
+
+def changes(store: Store, pairs: Sequence[MeasuredPair]) -> tuple[list[SourceChange], list[str]]:
+    """All changes, corrected, and what could not be measured, with why."""
+    found: list[SourceChange] = []
+    problems: list[str] = []
+    for use in dict.fromkeys(one.use for one in pairs):
+        own = [one for one in pairs if one.use == use]
+        measures: dict[tuple[str, str], list[Pairs]] = {}
+        for asset in MEASURED:
+            problems += _read(store, asset, own, measures)
+        found += [line for measured in measures.values() if (line := _line(use, measured))]
+    return corrected(found), list(dict.fromkeys(problems))
+
+
+def _read(
+    store: Store, asset: str, own: Sequence[MeasuredPair], measures: dict[tuple[str, str], list[Pairs]]
+) -> list[str]:
+    """Pairs of an asset of every seed, into `measures`; why there are none, in words."""
+    both = [one for one in own if asset in one.with_source and asset in one.without_source]
+    if not both:
+        return [f"{asset}: the recipe does not ask for it"] if own else []
+    reader, found = readers.reader(asset), list[Pairs]()
+    assert reader is not None
+    try:
+        for one in both:
+            found += reader(store, one.with_source[asset], one.without_source[asset])
+    except IntegrityError as error:
+        return [f"{asset}, {both[0].use}: {error.what}"]
+    for pairs in found:
+        measures.setdefault((pairs.kind, pairs.measure), []).append(pairs)
+    return []
+
+
+def _line(use: str, measured: Sequence[Pairs]) -> SourceChange | None:
+    a, b, weights = table(measured)
+    if not weights.sum() > 0:
+        return None
+    first = measured[0]
+    return SourceChange(
+        use=use, kind=first.kind, measure=first.measure, fewer_is_better=first.fewer_is_better, seeds=len(a),
+        items=a.shape[1], change=statistics.crossed_difference(a, b, weights),
+    )  # fmt: skip
+
+
+def table(measured: Sequence[Pairs]) -> Table:
+    """Values of both arms by seed and cluster, of items that every seed has."""
+    rows = [_rows(one) for one in measured]
+    common = sorted(set(rows[0]).intersection(*rows[1:]))
+    names = {rows[0][item][0]: None for item in common}
+    at = {name: place for place, name in enumerate(names)}
+    a, b = (np.zeros((len(rows), len(at))) for _ in range(2))
+    weights = np.zeros(len(at))
+    for item in common:
+        place = at[rows[0][item][0]]
+        weights[place] += rows[0][item][1]
+        for seed, own in enumerate(rows):
+            a[seed, place] += own[item][2]
+            b[seed, place] += own[item][3]
+    return a, b, weights
+
+
+def _rows(pairs: Pairs) -> dict[tuple[str, int], tuple[str, float, float, float]]:
+    """Cluster, weight and both values of each item; the n-th of an item that occurs again is another."""
+    found: dict[tuple[str, int], tuple[str, float, float, float]] = {}
+    counts: dict[str, int] = {}
+    columns = ("item", "cluster", "weight", "a", "b")
+    for item, cluster, weight, a, b in zip(*(pairs.rows[name].to_pylist() for name in columns), strict=True):
+        counts[item] = counts.get(item, 0) + 1
+        found[item, counts[item]] = (cluster, weight if pairs.ratio else 1.0, a, b)
+    return found
+
+
+def corrected(lines: Sequence[SourceChange]) -> list[SourceChange]:
+    """Lines with Holm's p over all that can be tested, and which arm is better by it."""
+    found = list(lines)
+    family = [at for at, one in enumerate(found) if not {DEGENERATE, DOCUMENTS_ONLY} & set(one.change.flags)]
+    if not family:
+        return found
+    raw = [found[at].change.p for at in family]
+    adjusted = statistics.holm([1.0 if p is None else p for p in raw]).tolist()
+    for at, p in zip(family, adjusted, strict=True):
+        line = found[at]
+        significant = line.change.excludes() and p < ALPHA
+        worse = (line.change.value > 0) == line.fewer_is_better
+        found[at] = line.model_copy(
+            update={"adjusted": p, "worse": significant and worse, "better": significant and not worse,
+                    "smallest": line.change.smallest_effect(tests=len(family))}
+        )  # fmt: skip
+    return found
+
+
+Answer = Literal["buy", "do not buy", "not decided"]
+BUY: Final = "buy"
+DO_NOT_BUY: Final = "do not buy"
+NOT_DECIDED: Final = "not decided"
+#: Documents without which no interval has a width.
+FEWEST: Final = 2
+
+
+class SourceGain(Frozen):
+    """Bits per byte gained at a use, positive where the source helps; None where no pair of runs has scores.
+
+    `smallest` is the gain that four of five such experiments would have found; `per_bit` the price of a bit per byte,
+    where the interval excludes 0; `lacking` names runs without scores.
+    """
+
+    use: str
+    seeds: tuple[int, ...] = ()
+    documents: int = 0
+    with_source: float | None = None
+    without_source: float | None = None
+    gain: Estimate | None = None
+    smallest: float | None = None
+    per_bit: PriceRange | None = None
+    lacking: tuple[str, ...] = ()
+
+    @property
+    def claims(self) -> bool:
+        """Whether a claim follows from the interval: it is of other seeds and other documents, and has a width."""
+        return self.gain is not None and not {DEGENERATE, DOCUMENTS_ONLY} & set(self.gain.flags)
+
+
+class SourceVerdict(Frozen):
+    """The answer, and all that it rests on.
+
+    Args:
+        verdict, reason: in words.
+        price, currency, least_gain, share: as asked, the share by use.
+        level: of the interval of each gain.
+        gains: by use.
+        changes: of probes, memorisation, toxicity and personal data; `unmeasured` says what is not among them and why.
+        tokens: the price of an effective token.
+    """
+
+    verdict: Answer
+    reason: str
+    price: float
+    currency: str
+    least_gain: float
+    share: Mapping[str, float]
+    level: float
+    gains: tuple[SourceGain, ...]
+    changes: tuple[SourceChange, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    tokens: TokenPrice
+
+
+def verdict(
+    question: SourceQuestion,
+    sizes: Sequence[str],
+    sample: Mapping[str, Any],
+    scores: Sequence[ArmScores],
+    changes: Sequence[SourceChange] = (),
+    unmeasured: Sequence[str] = (),
+) -> SourceVerdict:
+    """The verdict from what the sample showed and what the runs came to.
+
+    Args:
+        sizes: of the experiment: the uses.
+        sample: stats of the sample: `value.assess`, and `refusal` where nothing was trained.
+        scores: of all runs, those that failed too.
+        changes, unmeasured: of `changes.changes`.
+
+    Raises:
+        IntegrityError: runs were scored on different text.
+    """
+    require_same_text(scores)
+    level, runs = 1 - ALPHA / len(sizes), by_run(scores)
+    gains = tuple(_gain(question.price, use, runs.get(use, {}), level) for use in sizes)
+    answer, reason = _decided(gains, question.least_gain, sample["refusal"], [one for one in changes if one.worse])
+    return SourceVerdict(
+        verdict=answer, reason=reason, price=question.price, currency=question.currency,
+        least_gain=question.least_gain, share={use: question.share_of(use) for use in sizes}, level=level, gains=gains,
+        changes=tuple(changes), unmeasured=tuple(unmeasured), tokens=of_tokens(question.price, sample),
+    )  # fmt: skip
+
+
+def _gain(price: float, use: str, arms: Mapping[str, Mapping[int, ArmScores]], level: float) -> SourceGain:
+    ours, theirs = arms.get(WITH, {}), arms.get(WITHOUT, {})
+    without = tuple(lacking(WITH, WITHOUT, ours, theirs))
+    pairs = [at for at in sorted(set(ours) & set(theirs)) if not (ours[at].trouble or theirs[at].trouble)]
+    if not pairs:
+        return SourceGain(use=use, lacking=without)
+    new, old = (np.stack([runs[at].bits for at in pairs]) for runs in (ours, theirs))
+    below = ours[pairs[0]].bytes
+    total = len(pairs) * float(below.sum())
+    gain = statistics.crossed_difference(old, new, below, level=level)
+    return SourceGain(
+        use=use, seeds=tuple(pairs), documents=len(below), with_source=float(new.sum()) / total,
+        without_source=float(old.sum()) / total, gain=gain, smallest=gain.smallest_effect(),
+        per_bit=of_gain(price, gain) if DOCUMENTS_ONLY not in gain.flags else None, lacking=without,
+    )  # fmt: skip
+
+
+def _decided(
+    gains: Sequence[SourceGain], least: float, refused: str, worse: Sequence[SourceChange]
+) -> tuple[Answer, str]:
+    if refused:
+        return DO_NOT_BUY, refused
+    known = [one for one in gains if one.claims and one.gain is not None]
+    above = [f"{one.use}: {_said(one)}" for one in known if one.gain and one.gain.low > least]
+    if above and worse:
+        got = ", ".join(f"{one.measure} ({one.use})" for one in worse)
+        return NOT_DECIDED, f"it gains ({'; '.join(above)}), and this got worse, which a person weighs: {got}"
+    if above:
+        return BUY, "; ".join(above)
+    if len(known) == len(gains) and all(one.gain and one.gain.high <= least for one in known):
+        listed = "; ".join(f"{one.use}: {_said(one)}" for one in known)
+        return DO_NOT_BUY, f"no use gains more than {least:g} bits per byte: {listed}"
+    return NOT_DECIDED, "; ".join(f"{one.use}: {_open(one, least)}" for one in gains)
+
+
+def _said(one: SourceGain) -> str:
+    gap = one.gain
+    assert gap is not None
+    return f"{gap.value:+.3g} bits per byte ({100 * gap.level:.3g}%: {gap.low:+.3g} to {gap.high:+.3g})"
+
+
+def _open(one: SourceGain, least: float) -> str:
+    """Why a use decides nothing."""
+    if one.gain is None:
+        return "not measured: " + ("; ".join(one.lacking) or "no run")
+    if one.documents < FEWEST:
+        return f"{one.documents} documents of the test text are left: of the others the text of some run may hold parts"
+    if not one.claims:
+        return "seeds too few: training noise is not known from one pair of runs"
+    seen = "" if one.smallest is None else f"; {one.smallest:.2g} would have been seen"
+    held = f"at or below {least:g}" if one.gain.high <= least else f"the interval holds {least:g}"
+    return f"{_said(one)}, {held}{seen}"
