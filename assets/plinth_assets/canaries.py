@@ -13,7 +13,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.tokens.order.parameters import lengths
-from plinth.tokens.tokenizer.lexis import lexis_of
+from plinth.tokens.tokenizer.vocabulary import lexis_of
 from plinth_assets import packing, shards
 from plinth_assets.framework.expectations import Suite, between, equal_columns
 from plinth_assets.framework.inputs import shared_owner

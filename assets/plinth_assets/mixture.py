@@ -11,8 +11,8 @@ from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens.mixture import mixture, mixture_audit
-from plinth.tokens.mixture.advice import advice
-from plinth.tokens.packing import packed as index
+from plinth.tokens.mixture.mixture_audit import advice
+from plinth.tokens.packing import packing as index
 from plinth.training.initial import replay, source
 from plinth_assets.framework.expectations import Suite, between, rows_between
 from plinth_assets.framework.inputs import each, planted, read_by_run, shared_owner

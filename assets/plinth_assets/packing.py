@@ -8,7 +8,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.tokens.packing import packed
+from plinth.tokens.packing import packing
 from plinth_assets.framework.expectations import Suite, between, equal_columns
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
@@ -31,20 +31,20 @@ def of_bucket(name: str, recipe: Recipe, owner: str) -> Stage:
         asset=f"{name}/packed",
         deps=(f"{name}/shards",),
         make=partial(_make, name, recipe),
-        version=packed.VERSION,
+        version=packing.VERSION,
         params={"sequence_tokens": sequence_tokens},
         group="tokens",
         description=f"Documents of {name} in sequences of {sequence_tokens} tokens, best-fit.",
         owner=owner,
         kinds=("arrow",),
-        schema=packed.SCHEMA,
+        schema=packing.SCHEMA,
         suite=_suite,
         present=_present,
     )
 
 
 def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return packed.run(ctx, name, recipe.required_mixture().sequence_tokens, inputs[f"{name}/shards"])
+    return packing.run(ctx, name, recipe.required_mixture().sequence_tokens, inputs[f"{name}/shards"])
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

@@ -43,8 +43,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
 
     from plinth.compute.context import Context
     from plinth.launch.parameters import Launch
-    from plinth.model.parameters import Model
-    from plinth.model.presets import PRESETS
+    from plinth.model.parameters import PRESETS, Model
     from plinth.records import Manifest
     from plinth.storage.workspace import Workspace
     from plinth.tokens.mixture import mixture

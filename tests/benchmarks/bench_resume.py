@@ -59,7 +59,7 @@ def prepared(workspace: Path, documents: int) -> tuple[Any, dict[str, int]]:
     from plinth.tokens.mixture import mixture
     from plinth.tokens.mixture.parameters import Mixture, Phase
     from plinth.tokens.order.parameters import BatchChange, LengthChange
-    from plinth.tokens.packing import packed as packing_index
+    from plinth.tokens.packing import packing as packing_index
     from plinth.training import preparation
     from plinth.training.parameters.parallel import Parallel
     from plinth.training.parameters.run import Training

@@ -26,8 +26,7 @@ from plinth.launch.parameters import Launch, Supervision
 from plinth.model.decoder import Decoder
 from plinth.model.division import Placement
 from plinth.model.initialisation import Initial
-from plinth.model.parameters import Model
-from plinth.model.presets import PRESETS
+from plinth.model.parameters import PRESETS, Model
 from plinth.training.config import RunConfig
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Optimizer

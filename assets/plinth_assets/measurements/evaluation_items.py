@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.evaluation.comparison.columns import chosen, groups, part_table
-from plinth.evaluation.comparison.pairs import Pairs, align, labelled
+from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups, labelled, part_table
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.parameters import PARENT_SLICES
 from plinth.evaluation.slices import tables, totals

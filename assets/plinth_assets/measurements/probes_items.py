@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plinth.compute.context import Context
-from plinth.evaluation.comparison.columns import by_name, part_table
-from plinth.evaluation.comparison.pairs import Pairs
+from plinth.evaluation.comparison.pairs import Pairs, by_name, part_table
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
 from plinth.evaluation.probes import probe_sets, tables
 from plinth.evaluation.probes.noise import Worth

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.evaluation.comparison.columns import chosen, groups
-from plinth.evaluation.comparison.pairs import Pairs, align
+from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups
 from plinth.evaluation.measurement import Figures, ModelScores, Stats
 from plinth.records import Manifest, Part
 from plinth.report.evaluation.data import MeasureGroup, Section

@@ -10,7 +10,7 @@ from plinth.compute.context import Context
 from plinth.evaluation.baselines import Trigram
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import Evaluation
-from plinth.evaluation.slices import axes, documents, items, positions, tables, totals
+from plinth.evaluation.slices import axes, documents, items, tables, totals
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.tokens.tokenizer.sample import sample, sampled_texts
@@ -42,7 +42,7 @@ def run(
     counts items. A change of the ledger or of the slices costs no work of the model.
 
     Stats: `overall`, `slices` (by bucket) and `axes` (axis -> slice) with rows of `totals.row`; `positions`
-    (`positions.by_position`); `worst` (`totals.worst`); `trigram_bytes` (text the trigram was trained on).
+    (`totals.by_position`); `worst` (`totals.worst`); `trigram_bytes` (text the trigram was trained on).
 
     Raises:
         CheckpointError: the checkpoint lacks a file that is needed, or does not load.
@@ -126,7 +126,7 @@ def _stats(ctx: Context, parts: Sequence[Part]) -> dict[str, Any]:
         "overall": totals.row(table, paired=True),
         "slices": by_axis.pop("bucket"),
         "axes": by_axis,
-        "positions": positions.by_position(tables.read_tokens(ctx.store, tokens), scored.stats["context_tokens"]),
+        "positions": totals.by_position(tables.read_tokens(ctx.store, tokens), scored.stats["context_tokens"]),
         "worst": totals.worst(table),
         "trigram_bytes": scored.stats["trigram_bytes"],
     }

@@ -3,11 +3,9 @@
 Free of torch, so that recipes, plans and reports can read them:
 
     parameters      the configuration
-    presets         published and usual shapes
     architecture    the description of an architecture, and where to find each
     llama/ olmo2/   the architectures: counts, published names, and the block
     flops           parameters and floating-point operations
-    traffic         bytes that training moves to and from a device's memory
     hugging_face    names and configurations in Hugging Face's layout
 
 With torch:
@@ -18,14 +16,12 @@ With torch:
     division        how parameters divide over ranks, and which part a rank holds
     initialisation  initial weights of any part of any parameter
     loss            cross-entropy without all logits
-    layout          positions, masks and outputs of a forward pass that scores
+    layout          positions and outputs of a forward pass that is not plain training; keys and values of tokens seen
+                    before
     distillation    cross-entropy mixed with the divergence from a teacher
-    token_losses    the loss of every single target
-    key_values      keys and values of tokens seen before
     generation      tokens after prompts
     vocabulary      embedding and loss over a vocabulary that tensor ranks divide
     folder          model folders, read
-    checked_files   files of one whose digests are known: hashed in the memory that is used
     export          a checkpoint as a folder that other programs load
     compressed/     the same quantised (GGUF, torchao) or pruned, and read back to be measured
 

@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from plinth.model.division import SequenceRanks
-from plinth.model.key_values import LayerKeyValues
+from plinth.model.layout import LayerKeyValues
 from plinth.model.parameters import AttentionPath, Model, RopeScaling, repeats
 
 #: Keeps a token within its document: additive [B, 1, S, S], FlexAttention's, or None where every sequence is one. In

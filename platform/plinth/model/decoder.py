@@ -21,8 +21,7 @@ from plinth.model.initialisation import Initial, initialise
 from plinth.model.layout import Layout
 from plinth.model.loss import cross_entropy
 from plinth.model.parameters import AttentionPath, Model
-from plinth.model.token_losses import token_losses
-from plinth.model.vocabulary import divided_cross_entropy, divided_embedding
+from plinth.model.vocabulary import divided_cross_entropy, divided_embedding, token_losses
 
 __all__ = ["Decoder", "build", "empty"]
 

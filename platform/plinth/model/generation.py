@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from plinth.model.decoder import Decoder
-from plinth.model.key_values import KeyValues
-from plinth.model.layout import Layout
+from plinth.model.layout import KeyValues, Layout
 
 #: Chooses the next token of sequences, by their numbers, from their logits [B, V].
 Choose = Callable[[Tensor, Sequence[int]], list[int]]

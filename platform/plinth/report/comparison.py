@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, in_order, said
-from plinth.evaluation.comparison.reasons import joined
+from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, in_order, joined, said
 from plinth.evaluation.measurement import headings
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.evaluation.statistics import Estimate

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from plinth.evaluation.statistics.distributions import beta_quantile
+from plinth.evaluation.statistics.estimate import beta_quantile
 from plinth.records import Frozen
 
 IN_SHARE, GROUP_SHARE = 0.01, 0.25

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.evaluation.statistics.distributions import gamma_tail
+from plinth.evaluation.statistics.estimate import gamma_tail
 
 Floats = NDArray[np.float64]
 

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context
 from plinth.corpus.canaries import plant
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
-from plinth.evaluation.comparison.columns import chosen, part_table
-from plinth.evaluation.comparison.pairs import Pairs, align, labelled
+from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, part_table
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from plinth import sections
 from plinth.compute.context import Context
 from plinth.corpus import annotate
-from plinth.evaluation.comparison.columns import chosen, part_table
-from plinth.evaluation.comparison.pairs import Pairs, align, labelled
+from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, part_table
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.recipe.recipe import Recipe

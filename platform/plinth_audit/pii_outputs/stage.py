@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 
 from plinth import sections
 from plinth.compute.context import Context
-from plinth.evaluation.comparison.columns import chosen, part_table
-from plinth.evaluation.comparison.pairs import Pairs, align
+from plinth.evaluation.comparison.pairs import Pairs, align, chosen, part_table
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.evaluation.pii.detector import PiiDetector, needs
 from plinth.recipe.recipe import Recipe

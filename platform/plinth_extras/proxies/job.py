@@ -12,8 +12,7 @@ import pyarrow as pa
 from plinth import fingerprint
 from plinth.compute import stage
 from plinth.compute.context import Context
-from plinth.evaluation.comparison.columns import by_name, part_table
-from plinth.evaluation.comparison.pairs import Pairs
+from plinth.evaluation.comparison.pairs import Pairs, by_name, part_table
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request, Sampling
 from plinth.evaluation.measurement import ModelScores, Stats

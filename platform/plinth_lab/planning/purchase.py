@@ -16,8 +16,7 @@ from plinth.errors import RequestError
 from plinth.evaluation.statistics import Estimate
 from plinth.launch.devices import Device
 from plinth.model import flops
-from plinth.model.parameters import Model
-from plinth.model.presets import PRESETS
+from plinth.model.parameters import PRESETS, Model
 from plinth.records import Frozen
 from plinth_lab.scaling.fit import Fitted
 from plinth_lab.scaling.law import CORRECTED, Allocation, DataReuse

@@ -32,8 +32,7 @@ from pydantic import Field, model_validator
 
 from plinth.errors import RequestError
 from plinth.model.flops import flops_exact, parameters
-from plinth.model.parameters import Model
-from plinth.model.presets import PresetName
+from plinth.model.parameters import Model, PresetName
 from plinth.records import Frozen, Manifest
 from plinth_lab.experiments.arms import Arm
 from plinth_lab.scaling.fit import DRAWS, ScalingFit, ScalingRun, fit

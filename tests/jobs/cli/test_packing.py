@@ -19,7 +19,7 @@ from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.packing import packed as packing_index
+from plinth.tokens.packing import packing as packing_index
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from plinth.launch.parameters import Launch
-from plinth.model.flops import flops_hardware
+from plinth.model.flops import attention_bytes, flops_hardware, product_bytes, update_bytes
 from plinth.model.parameters import Model
-from plinth.model.traffic import attention_bytes, product_bytes, update_bytes
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.attempts import statement

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from plinth.errors import CheckpointError
-from plinth.model import checked_files
+from plinth.model import folder
 from plinth.model.decoder import Decoder
 from plinth.model.folder import SavedWeights, load_model, read_config
 from plinth.model.hugging_face import CONFIG, WEIGHTS
@@ -61,7 +61,7 @@ def test_a_misaligned_file_is_read_too(tmp_path: Path) -> None:
     size = int.from_bytes(data[:8], "little")
     header = data[8 : 8 + size].rstrip() + b" " * 3
     shifted = np.frombuffer(len(header).to_bytes(8, "little") + header + data[8 + size :], np.uint8).copy()
-    assert torch.equal(checked_files.CheckedTensors(shifted).get_tensor("a"), TENSORS["a"])
+    assert torch.equal(folder.CheckedTensors(shifted).get_tensor("a"), TENSORS["a"])
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, CONFIG])

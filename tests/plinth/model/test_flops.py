@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from plinth.model import flops
 from plinth.model.attention import document_mask
 from plinth.model.decoder import Decoder
-from plinth.model.parameters import Model
-from plinth.model.presets import PRESETS
+from plinth.model.parameters import PRESETS, Model
 from plinth.training.parallel.block_wrapping import wrap_blocks
 from plinth.training.parameters.parallel import Parallel
 

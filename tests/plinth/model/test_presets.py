@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from plinth.model import flops as planning
 from plinth.model.decoder import Decoder
-from plinth.model.parameters import Model, MuP, RopeScaling
-from plinth.model.presets import PRESETS
+from plinth.model.parameters import PRESETS, Model, MuP, RopeScaling
 from plinth.training.config import run_key
 from plinth.training.parameters.run import Training
 

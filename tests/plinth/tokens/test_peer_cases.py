@@ -26,7 +26,7 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
-from plinth.tokens.packing import packed as packing_index
+from plinth.tokens.packing import packing as packing_index
 from plinth.tokens.packing.layout import PackingLayout, open_layouts
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.tokens.reading.loader import Loader, RankBatch

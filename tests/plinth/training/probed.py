@@ -14,7 +14,7 @@ import partly_scored
 import synthetic
 
 from plinth.compute.context import Context
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import ProbeItem
 from plinth.records import Manifest
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig

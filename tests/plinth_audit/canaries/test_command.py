@@ -29,8 +29,8 @@ from plinth.tokens.order.planted import draws, seen_through
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.lexis import lexis_of
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth.tokens.tokenizer.vocabulary import lexis_of
 from plinth.training import config as configuration
 from plinth.training import preparation
 from plinth.training.checkpoint import checkpoint

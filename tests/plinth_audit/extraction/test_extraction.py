@@ -24,7 +24,7 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps, constant
-from plinth.tokens.packing import packed
+from plinth.tokens.packing import packing
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
@@ -68,7 +68,7 @@ def corpus(ctx: Context, curated: Callable[..., Manifest], tokenizer: Tokenizer)
     base = {"step": "made", "version": "1", "params": {}, "inputs": {}}
     trained = Manifest(asset="tokenizer", parts=(file,), stats=stats, **base)
     cut = shards.run(ctx, "web", Shards(tokens_per_shard=200), trained, text)
-    index = packed.run(ctx, "web", 32, cut)
+    index = packing.run(ctx, "web", 32, cut)
     ctx.refs.save(index)
     phases = (Phase(name="main", fraction=1.0, weights={"web": 1.0}),)
     wanted = Mixture(sequence_tokens=32, total_tokens=32 * 32, phases=phases, block_sequences=8, packing="best-fit")

@@ -14,7 +14,7 @@ from plinth.provenance.ledger import ledger
 from plinth.records import Manifest, Part
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.packing import packed as index
+from plinth.tokens.packing import packing as index
 from plinth.training.initial import replay
 from plinth_registry.papers.facts import PaperFacts, SignedText
 from plinth_registry.papers.gather import AttestedFacts, PaperSubject, gather

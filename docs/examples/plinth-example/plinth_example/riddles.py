@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from plinth.evaluation.probes.base import Probe
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import Probe, ProbeItem
 
 #: What the thing does, and the thing.
 RIDDLES = (

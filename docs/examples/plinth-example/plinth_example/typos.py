@@ -16,8 +16,7 @@ from pydantic import Field
 from plinth.compute.context import Context
 from plinth.compute.stage import cached, manifest
 from plinth.evaluation import statistics
-from plinth.evaluation.comparison.columns import chosen
-from plinth.evaluation.comparison.pairs import Pairs, align
+from plinth.evaluation.comparison.pairs import Pairs, align, chosen
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.gate import Gate, GateVerdict
 from plinth.evaluation.measurement import MEASUREMENTS, Figures, Measurement, Stats, single

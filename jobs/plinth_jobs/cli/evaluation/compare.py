@@ -78,8 +78,7 @@ def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -
 
 
 def _show(made: Manifest) -> None:
-    from plinth.evaluation.comparison.differences import in_order
-    from plinth.evaluation.comparison.reasons import joined
+    from plinth.evaluation.comparison.differences import in_order, joined
     from plinth.report.comparison import same_model
     from plinth_jobs.cli import output
 

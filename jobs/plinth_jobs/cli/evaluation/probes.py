@@ -13,7 +13,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, shar
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth.evaluation.probes.item import ProbeItem
+    from plinth.evaluation.probes.base import ProbeItem
 
 WRONG = 2
 

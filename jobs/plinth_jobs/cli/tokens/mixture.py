@@ -63,8 +63,7 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
 def describe(made: Manifest) -> dict[str, Any]:
     """A mixture as JSON: phases, streams, realised shares along the run, advice."""
     from plinth.tokens.mixture import mixture as arithmetic
-    from plinth.tokens.mixture.advice import advice
-    from plinth.tokens.mixture.mixture_audit import shares_over_run
+    from plinth.tokens.mixture.mixture_audit import advice, shares_over_run
 
     stats = made.stats
     shown = ("sequences", "needed", "epochs", "max_epochs")

@@ -57,8 +57,7 @@ def describe(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
         MissingError: no shards are published.
     """
     from plinth.errors import MissingError
-    from plinth.tokens.packing.packed import measure_best_fit
-    from plinth.tokens.packing.packing import measure
+    from plinth.tokens.packing.packing import measure, measure_best_fit
     from plinth.tokens.shards.reader import ShardReader
     from plinth.tokens.shards.streams import streams_of
 

@@ -1,12 +1,9 @@
 """Two models side by side, pair by pair of the same item.
 
     pairs         one small table for whatever was measured: item, cluster, slices, weight, a value of each model
-    columns       measured tables as columns that pairs are made of
     readers       measured manifests as pairs, by the reader of their measurement
     differences   paired differences with intervals, Holm's correction, the smallest effect that could have been seen
-    extremes      largest gains and losses by document; contaminated items
     changes       what differs between the two in recipe, data and steps
-    reasons       why a lower loss comes with a worse task, where that can be said
     folder        a folder of weights as a manifest
     job           the comparison: a manifest, from the step cache where it was made before
 

@@ -8,7 +8,6 @@
     batches      streams as batches that nothing but their content decides (no torch)
     likelihood   batches to -log2 p of every token, over any model that is called like a `Decoder` (torch)
     generation   text after prompts (torch)
-    speed        speed and memory on this machine (torch)
     checkpoint   a folder's model, tokenizer and limits (torch)
     __main__     the child process (torch)
 

@@ -68,7 +68,7 @@ def main(folder: str, workers: int) -> int:
 
 
 def _answer(loaded: Checkpoint, call: dict[str, Any], workers: int, lines: _Lines) -> None:
-    from plinth.evaluation.engine import exchange, speed
+    from plinth.evaluation.engine import checkpoint, exchange
     from plinth.evaluation.engine.records import Sampling
 
     kind, asked, answer = call.pop("call"), Path(call.pop("asked")), Path(call.pop("answer"))
@@ -81,7 +81,7 @@ def _answer(loaded: Checkpoint, call: dict[str, Any], workers: int, lines: _Line
         sampling = Sampling(**options.pop("sampling"))
         exchange.write_generated(answer, loaded.generate(exchange.read_prompts(asked), sampling, **options))
     elif kind == "serving":
-        answer.write_text(json.dumps(speed.measured(loaded.model, loaded.sequence_tokens, workers)))
+        answer.write_text(json.dumps(checkpoint.measured(loaded.model, loaded.sequence_tokens, workers)))
     else:
         raise ValueError(f"unknown call {kind!r}")
 

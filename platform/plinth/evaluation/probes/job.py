@@ -17,7 +17,7 @@ from plinth.evaluation.engine import encode
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.probes import probe_sets, scoring, tables
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import ProbeItem
 from plinth.evaluation.probes.scoring import ItemScore
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 from plinth.records import Manifest, Part, Step

@@ -20,8 +20,7 @@ from plinth.corpus.protected.protected import PREFIX
 from plinth.corpus.sources.parameters import Normalisation
 from plinth.errors import SourceError
 from plinth.evaluation.probes import registry, user_set
-from plinth.evaluation.probes.base import items_of
-from plinth.evaluation.probes.item import SCHEMA, ProbeItem, from_table, to_table
+from plinth.evaluation.probes.base import SCHEMA, ProbeItem, from_table, items_of, to_table
 from plinth.evaluation.probes.parameters import Probes, UserProbe
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing
@@ -49,7 +48,7 @@ def run(ctx: Context, params: Probes) -> Manifest:
     """Build or read every probe.
 
     Returns:
-        Manifest of one part a probe with `item.SCHEMA`, and `rejects.parquet`. Statistics: `sets` (by name
+        Manifest of one part a probe with `base.SCHEMA`, and `rejects.parquet`. Statistics: `sets` (by name
         family, items, templates, bytes, rejects, digest of the items).
 
     Raises:

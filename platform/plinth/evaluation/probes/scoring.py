@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from plinth.errors import TrainingError
-from plinth.evaluation.probes.item import ProbeItem, pairs
+from plinth.evaluation.probes.base import ProbeItem, pairs
 
 
 class ItemScore(NamedTuple):

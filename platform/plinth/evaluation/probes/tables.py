@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.evaluation import statistics
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import ProbeItem
 from plinth.evaluation.probes.scoring import EXCLUDED, ItemScore
 
 FILE = "items.parquet"

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from plinth.errors import RejectRateError, SourceError
+from plinth.evaluation.probes.base import ProbeItem
 from plinth.evaluation.probes.builtin import draws
-from plinth.evaluation.probes.item import ProbeItem
 from plinth.evaluation.probes.parameters import UserProbe
 
 FIELDS = {"id", "prompt", "gold", "wrong", "template", "control"}

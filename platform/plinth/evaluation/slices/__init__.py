@@ -5,7 +5,6 @@
     axes       the slices of every document: bucket, language, domain, length, and expressions over the ledger
     tables     scores as Parquet: a row per document, its tokens' bytes and bits, a row per protected item
     totals     sums by slice, with intervals; the documents that cost most
-    positions  bits per token by position in the document: whether longer context helps
     spans      two models with different tokenizers on the same text, byte span by byte span
 
 Bits are stored as multiples of 2^-20, so that sums of them are exact in any order: the slices of an axis add up to the

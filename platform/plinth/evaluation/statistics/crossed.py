@@ -25,9 +25,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plinth.evaluation.statistics.distributions import student_quantile
-from plinth.evaluation.statistics.estimate import Estimate, Floats, rounded, spread, student, unrounded
-from plinth.evaluation.statistics.ratios import DRAWS, STRICTER, freedom_of, ratio
+from plinth.evaluation.statistics.estimate import (
+    Estimate,
+    Floats,
+    rounded,
+    spread,
+    student,
+    student_quantile,
+    unrounded,
+)
+from plinth.evaluation.statistics.means import DRAWS, STRICTER, freedom_of, ratio
 
 #: The interval is of other documents, not of other trainings: there is one seed, or seeds change nothing at all.
 DOCUMENTS_ONLY = "documents_only"

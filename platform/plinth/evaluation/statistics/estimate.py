@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from plinth.evaluation.statistics.distributions import beta_quantile, normal_quantile, student_cdf, student_quantile
 from plinth.records import Frozen
 
 Floats = NDArray[np.float64]
@@ -178,3 +177,57 @@ def student(
         level=level, n=n, clusters=clusters, method=method, p=None if p is None else rounded(p), flags=flags,
         unit=rounded(error) if error else None, freedom=rounded(freedom) if error else None,
     )  # fmt: skip
+
+
+# Distribution functions as scipy has them, for the intervals of this package.
+#
+# scipy is imported at the first call: it takes half a second, which every command that loads the pipeline would pay.
+
+
+def normal_quantile(p: float) -> float:
+    """z with P(Z <= z) = p."""
+    from scipy.special import ndtri
+
+    return float(ndtri(p))
+
+
+def normal_cdf(z: float) -> float:
+    """P(Z <= z)."""
+    from scipy.special import ndtr
+
+    return float(ndtr(z))
+
+
+def student_quantile(freedom: float, p: float) -> float:
+    """t with P(T <= t) = p."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, p))
+
+
+def student_cdf(freedom: float, t: float) -> float:
+    """P(T <= t)."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, t))
+
+
+def beta_quantile(a: float, b: float, p: float) -> float:
+    """x with P(X <= x) = p, of Beta(a, b)."""
+    from scipy.special import betaincinv
+
+    return float(betaincinv(a, b, p))
+
+
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """P(X <= k), of n draws with probability p."""
+    from scipy.special import bdtr
+
+    return float(bdtr(k, n, p))
+
+
+def gamma_tail(a: float, x: float) -> float:
+    """P(X > x), of Gamma(a, 1)."""
+    from scipy.special import gammaincc
+
+    return float(gammaincc(a, x))

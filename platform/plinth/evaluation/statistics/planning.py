@@ -7,8 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plinth.evaluation.statistics.distributions import normal_quantile
-from plinth.evaluation.statistics.estimate import Floats, checked
+from plinth.evaluation.statistics.estimate import Floats, checked, normal_quantile
 
 
 def holm(p_values: ArrayLike) -> Floats:

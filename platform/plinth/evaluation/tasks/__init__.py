@@ -2,7 +2,6 @@
 
     parameters  a set of tasks, as a recipe names it
     files       the folder of task files, as parts by content
-    damage      lines of a data file that cannot be an item, set aside and counted
     items       scores of items as a table, and estimates of every metric
     exchange    questions and answers between the two processes
     job         the asset: one child for lm-evaluation-harness, one for the model

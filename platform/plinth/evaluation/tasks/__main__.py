@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plinth.evaluation.tasks.damage import DamagedLine
+    from plinth.evaluation.tasks.harness import DamagedLine
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
@@ -29,12 +29,12 @@ def main(path: str) -> int:
 
     channel = Channel.standard(Path(config["exchange"]))  # before libraries that may print
     from plinth.errors import PlinthError
-    from plinth.evaluation.tasks import damage, harness
+    from plinth.evaluation.tasks import harness
     from plinth.evaluation.tasks.lm import CheckpointLM
 
     try:
         folder = Path.cwd()
-        damaged = damage.set_aside(folder)
+        damaged = harness.set_aside(folder)
         tasks = harness.load(folder, config["tasks"], damaged)
         lm = CheckpointLM(channel, Path(config["model"]), config["seed"])
         for name in channel.ask("loaded", tasks=list(tasks)):

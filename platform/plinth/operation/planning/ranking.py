@@ -30,8 +30,8 @@ from typing import Literal, NamedTuple
 
 from plinth.launch.devices import USABLE, Device
 from plinth.model import flops
+from plinth.model.flops import UPDATE_BYTES
 from plinth.model.parameters import Model, repeats
-from plinth.model.traffic import UPDATE_BYTES
 from plinth.operation.planning import memory
 from plinth.operation.planning.efficiency import STATED, Efficiency
 from plinth.training.parallel.gradient_path import communication_dtype, overlaps

@@ -4,10 +4,7 @@
     parameters     phases, weights and bounds, as a recipe states them
     selectors      keys of weights: a bucket, a stream of one, or every stream with certain values
     weights        a phase's weights to the exact share of every stream, at its beginning and end
-    curriculum     a phase as legs, whose shares move along a line or stay
-    planted        streams that are read once beside all shares: canaries
     caps           bounds on epochs, and redistribution of what exceeds them
     apportion      shares to whole counts per block, in closed form
     mixture_audit  counts against the recipe's shares, every 1,000 blocks
-    advice         streams with too little text, and the change that would help
 """

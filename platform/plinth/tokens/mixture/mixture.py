@@ -24,13 +24,11 @@ from plinth.errors import RecipeError
 from plinth.records import Manifest, Step
 from plinth.tokens.mixture import caps, selectors
 from plinth.tokens.mixture.apportion import Ramp, largest_remainder, shares
-from plinth.tokens.mixture.curriculum import Leg, legs
+from plinth.tokens.mixture.caps import require_room, widened
 from plinth.tokens.mixture.mixture_audit import audit
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.mixture.planted import require_room, widened
-from plinth.tokens.mixture.weights import streams_by_key, used_streams, without_text
-from plinth.tokens.packing.packed import counts_of
-from plinth.tokens.packing.packing import PackingCounts, measure
+from plinth.tokens.mixture.weights import Leg, legs, streams_by_key, used_streams, without_text
+from plinth.tokens.packing.packing import PackingCounts, counts_of, measure
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.shards.streams import Stream, streams_of_all
 

@@ -9,14 +9,38 @@ of targets follow from it at ten times the size, so they are computed where they
 
 from __future__ import annotations
 
+import sys
+import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.tokens.reading.buffer_pool import BufferPool
 from plinth_text.compiled import compiled
+
+
+class BufferPool:
+    """Arrays of one type, of one shape at a time."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._arrays: list[NDArray[Any]] = []
+        self._lock = threading.Lock()
+
+    def take(self, shape: tuple[int, int]) -> NDArray[Any]:
+        """An array of this shape; its values are undefined."""
+        with self._lock:
+            if self._arrays and self._arrays[0].shape != shape:
+                self._arrays = []
+            for at in range(len(self._arrays)):
+                if sys.getrefcount(self._arrays[at]) == 2:  # the list's and the call's own; a view would be a third
+                    return self._arrays[at]
+            made = np.empty(shape, self._dtype)
+            if len(self._arrays) < MAX_ARRAYS:
+                self._arrays.append(made)
+            return made
+
 
 #: Of the arrays with a value per token, of all batches of a process.
 _POOL = BufferPool(np.dtype(np.int32))
@@ -127,3 +151,13 @@ def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
 @compiled
 def number_documents(starts: NDArray[np.int32], segments: NDArray[np.int32]) -> None:
     """Fill in the number of each token's document in its row."""
+
+
+# Buffer pool that reuses the arrays of released batches.
+#
+# Fresh memory comes from the kernel page by page, with a fault each: for a step of 256 x 4,096 tokens that takes longer
+# than copying the tokens. A batch, and any view or tensor of it, keeps its array: only an array without references is
+# reused.
+
+#: Arrays of a pool: those of a few steps that are prefetched, in use, and on their way to the device.
+MAX_ARRAYS = 16

@@ -9,9 +9,12 @@ A background thread gathers the sequences of the next steps, each step in one co
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +24,8 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps
 from plinth.tokens.packing.best_fit import PackedPieces
 from plinth.tokens.packing.gather import SequenceGather
-from plinth.tokens.packing.joint_layout import JointLayout
-from plinth.tokens.packing.layout import Concatenated, PackingLayout
-from plinth.tokens.reading.buffer_pool import BufferPool
-from plinth.tokens.reading.compact_batch import CompactBatch
-from plinth.tokens.reading.prefetch import prefetched
+from plinth.tokens.packing.layout import Concatenated, JointLayout, PackingLayout
+from plinth.tokens.reading.compact_batch import BufferPool, CompactBatch
 from plinth.tokens.shards.reader import ShardReader
 
 #: Sequences of all ranks that are drawn at once: a position takes 2 us alone, and a tenth of that in a batch.
@@ -212,3 +212,44 @@ def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[st
             )
     if len({(readers[bucket].end_of_text, readers[bucket].dtype) for bucket in order.streams}) > 1:
         raise IntegrityError("buckets of one mixture were made with different tokenizers")
+
+
+T = TypeVar("T")
+
+
+def prefetched(made: Iterator[T], depth: int) -> Iterator[T]:
+    """The same items, made up to `depth` ahead by a thread that ends with its consumer; on demand where that is 0."""
+    if not depth:
+        yield from made
+        return
+    ready: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+
+    def put(item: tuple[T] | BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for item in made:
+                put((item,))
+                if stopped.is_set():
+                    return
+            put(None)
+        except BaseException as error:  # an error in the thread must reach its consumer
+            put(error)
+
+    thread = threading.Thread(target=work, name="loader", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0]
+    finally:
+        stopped.set()
+        thread.join()

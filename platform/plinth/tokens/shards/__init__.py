@@ -5,7 +5,6 @@ made in this order:
     shards             the stage: each bucket's token streams in even shards, with a document index
     staged_tokens      tokens of curated parts in staging, until the shards are cut
     axes               the stream of every document: values of the recipe's axes, joined from sidecars
-    stream_assignment  the documents of the curated parts that each stream takes
     cut                cut token streams into shards, and index them
     streams            names of streams: a bucket, or `bucket/axis=value,…`
 

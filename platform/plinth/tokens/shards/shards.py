@@ -23,10 +23,9 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.tokens.shards import cut, staged_tokens
-from plinth.tokens.shards.cut import DocumentChoice, IndexTask, TokenSlice, even_sizes
+from plinth.tokens.shards.cut import DocumentChoice, IndexTask, StreamAssignment, TokenSlice, assign_streams, even_sizes
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.staged_tokens import PublishedTokens, StagedTokens, TokeniseTask, restore
-from plinth.tokens.shards.stream_assignment import StreamAssignment, assign_streams
 from plinth.tokens.tokenizer import encode, tokenizer
 
 VERSION = "2"

@@ -20,7 +20,7 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.errors import StageError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
-from plinth.tokens.tokenizer import alphabet, bpe, encode, unigram
+from plinth.tokens.tokenizer import encode, trainers
 from plinth.tokens.tokenizer.parameters import BYTES, TokenizerParameters
 from plinth.tokens.tokenizer.sample import BucketSample, sample, sampled_texts
 
@@ -135,10 +135,10 @@ def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iter
     """
     again = corpus if callable(corpus) else _twice(corpus, params)
     if params.kind == "bpe-bytes":
-        return bpe.train_bytes(params, _short(again()))
+        return trainers.train_bytes(params, _short(again()))
     free = params.vocab_size - BYTES - len(params.special_tokens)
-    letters = alphabet.choose(again(), params.character_coverage, int(free * ALPHABET_SHARE))
-    trainer = bpe.train_characters if params.kind == "bpe-fallback" else unigram.train
+    letters = trainers.choose(again(), params.character_coverage, int(free * ALPHABET_SHARE))
+    trainer = trainers.train_characters if params.kind == "bpe-fallback" else trainers.train
     return trainer(params, _short(again()), letters)
 
 

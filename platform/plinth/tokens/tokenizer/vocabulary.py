@@ -7,9 +7,15 @@ and the 256 single bytes as `<0x00>` … `<0xFF>`, for characters that have no t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 from tokenizers import Tokenizer, decoders
+
+from plinth.corpus.canaries.generate import Lexis
+from plinth.records import Manifest
+from plinth.storage.store import Store
+from plinth.tokens.tokenizer.encode import encode_texts, load
 
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
@@ -84,3 +90,30 @@ def _single_bytes(tokenizer: Tokenizer) -> dict[int, int]:
     else:
         found = {byte: tokenizer.token_to_id(name) for byte, name in enumerate(BYTE_TOKENS)}
     return {byte: index for byte, index in found.items() if index is not None}
+
+
+#: Letters of a word, at least: shorter ones are rather endings.
+LETTERS = 3
+
+
+def lexis_of(store: Store, trained: Manifest) -> Lexis:
+    """Lengths without end-of-text as the shards have them, and words that are one token after a space.
+
+    Raises:
+        MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
+    """
+    (file,) = trained.named("tokenizer.json")
+    tokenizer = load(store, file.blob)
+
+    def measure(texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in encode_texts(tokenizer, texts, "<u4")]
+
+    return Lexis(measure, words_of(tokenizer, measure(["a"])[0]))
+
+
+def words_of(tokenizer: Tokenizer, alone: int) -> tuple[str, ...]:
+    """Words of letters that are one token after a space, in order; `alone` is the length of `a`."""
+    decoded = {token.decode(errors="ignore").strip(" \u2581") for token in token_bytes(tokenizer)}
+    likely = sorted(word for word in decoded if word.isalpha() and len(word) >= LETTERS)
+    sizes = (len(ids) for ids in encode_texts(tokenizer, [f"a {word}" for word in likely], "<u4"))
+    return tuple(word for word, size in zip(likely, sizes, strict=True) if size == alone + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plinth.model import flops
-from plinth.model.traffic import attention_bytes, product_bytes, update_bytes
+from plinth.model.flops import attention_bytes, product_bytes, update_bytes
 from plinth.records import Frozen
 from plinth.training.attempts import statement
 from plinth.training.config import RunConfig

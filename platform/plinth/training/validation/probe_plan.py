@@ -28,7 +28,7 @@ from plinth.evaluation.engine import encode
 from plinth.evaluation.engine.batches import plan
 from plinth.evaluation.engine.encode import ScoredStream
 from plinth.evaluation.engine.records import Request
-from plinth.evaluation.probes.item import ProbeItem, from_table, to_table
+from plinth.evaluation.probes.base import ProbeItem, from_table, to_table
 from plinth.evaluation.probes.scoring import fitting, requests, trusted
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table

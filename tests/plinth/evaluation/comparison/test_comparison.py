@@ -14,9 +14,8 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
 from plinth.evaluation.comparison import changes, job, readers
 from plinth.evaluation.comparison.differences import Difference, corrected, in_order, of_measure, said
-from plinth.evaluation.comparison.extremes import extremes, seen_items
 from plinth.evaluation.comparison.folder import weights
-from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
 from plinth.evaluation.slices.spans import SpanDifference
 from plinth.records import Manifest

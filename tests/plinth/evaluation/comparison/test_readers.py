@@ -13,8 +13,7 @@ from plinth.corpus.canaries import plant
 from plinth.errors import IntegrityError
 from plinth.evaluation.comparison import job, readers
 from plinth.evaluation.comparison.differences import Difference, corrected, of_measure
-from plinth.evaluation.comparison.extremes import extremes, seen_items
-from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.comparison.job import MeasuredModel, extremes, seen_items
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
+from plinth.evaluation.probes.base import ProbeItem, to_table
 from plinth.evaluation.probes.builtin import draws, maths
-from plinth.evaluation.probes.builtin.language_words import LANGUAGES
-from plinth.evaluation.probes.item import ProbeItem, to_table
+from plinth.evaluation.probes.builtin.languages import LANGUAGES
 from plinth.evaluation.probes.parameters import FAMILIES, Family
 from plinth.evaluation.probes.registry import PROBES, VERSION
 from plinth.fingerprint import digest

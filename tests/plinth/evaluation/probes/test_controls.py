@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from plinth.evaluation.probes import scoring
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import ProbeItem
 from plinth.evaluation.probes.parameters import FAMILIES, Family
 from plinth.evaluation.probes.registry import PROBES
 

@@ -13,7 +13,7 @@ from plinth.corpus.protected import item_table
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.probes import job, probe_sets, scoring, tables
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import ProbeItem
 from plinth.evaluation.probes.parameters import Probes, UserProbe
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.errors import ExtensionError, RecipeError
 from plinth.evaluation.probes import probe_sets, registry
-from plinth.evaluation.probes.base import Probe, items_of
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import Probe, ProbeItem, items_of
 from plinth.evaluation.probes.parameters import FAMILIES, Probes
 from plinth.recipe.load import check
 from plinth_jobs.recipes import find

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plinth.errors import TrainingError
 from plinth.evaluation.probes import scoring
-from plinth.evaluation.probes.item import ProbeItem, from_table, to_table
+from plinth.evaluation.probes.base import ProbeItem, from_table, to_table
 
 PARIS = ProbeItem(
     "1", "knowledge", "knowledge", "capitals", "The capital of France is", " Paris", (" Rome", " Oslo"), "It is", "Q: "

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plinth.evaluation import statistics
 from plinth.evaluation.statistics import DEGENERATE, FEW_CLUSTERS, MISSING
-from plinth.evaluation.statistics.pairs import tango
+from plinth.evaluation.statistics.shares import tango
 from tests.peers import Peer
 
 stats = Peer("scipy.stats")

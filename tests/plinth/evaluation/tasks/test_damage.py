@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.evaluation.tasks.damage import damaged, set_aside
+from plinth.evaluation.tasks.harness import damaged, set_aside
 
 GOOD = [json.dumps({"question": f"q{i}", "choices": ["a", "b"], "answer": i % 2}).encode() for i in range(9)]
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from plinth.errors import MissingError, StageError
-from plinth.evaluation.tasks import damage, items, job
+from plinth.evaluation.tasks import harness as damage
+from plinth.evaluation.tasks import items, job
 from plinth.evaluation.tasks.exchange import Text
 
 FILES = Path(__file__).parent / "files"

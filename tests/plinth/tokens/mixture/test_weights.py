@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from plinth.errors import RecipeError
 from plinth.tokens.mixture import mixture, selectors
-from plinth.tokens.mixture.curriculum import legs
 from plinth.tokens.mixture.parameters import Curriculum, Mixture, Phase
-from plinth.tokens.mixture.weights import shares_at_ends, streams_by_key, used_streams
+from plinth.tokens.mixture.weights import legs, shares_at_ends, streams_by_key, used_streams
 
 TEXT = {
     "code": 100,

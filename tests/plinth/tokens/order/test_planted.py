@@ -26,15 +26,15 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.order.parameters import LengthChange
 from plinth.tokens.order.planted import DrawnCopy, draws, require_drawn, seen_through
 from plinth.tokens.order.steps import constant, schedule
-from plinth.tokens.packing import packed
+from plinth.tokens.packing import packing as packed
 from plinth.tokens.packing.layout import open_layouts
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.tokenizer import encode, tokenizer
-from plinth.tokens.tokenizer.lexis import lexis_of
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth.tokens.tokenizer.vocabulary import lexis_of
 from plinth.training import preparation
 from plinth.training.parameters.run import Training
 

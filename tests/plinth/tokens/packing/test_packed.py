@@ -12,7 +12,7 @@ from plinth.records import Manifest
 from plinth.storage import verified
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.packing import packed as packing_index
+from plinth.tokens.packing import packing as packing_index
 from plinth.tokens.packing.layout import BestFit, Concatenated, SpanPlacement, open_layout
 from plinth.tokens.packing.packing import measure
 from plinth.tokens.shards import shards as cutting

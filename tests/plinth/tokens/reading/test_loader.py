@@ -16,10 +16,10 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.poisson import PoissonSteps
 from plinth.tokens.order.steps import StepRange
-from plinth.tokens.packing import packed as packing_index
+from plinth.tokens.packing import packing as packing_index
 from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.layout import PackingLayout, open_layouts
-from plinth.tokens.reading.buffer_pool import BufferPool
+from plinth.tokens.reading.compact_batch import BufferPool
 from plinth.tokens.reading.loader import Loader, RankBatch
 from plinth.tokens.shards.reader import ShardReader, open_streams
 

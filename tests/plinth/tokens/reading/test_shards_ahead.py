@@ -21,10 +21,9 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
-from plinth.tokens.packing import packed
+from plinth.tokens.packing import packing
 from plinth.tokens.packing.layout import BestFit
-from plinth.tokens.reading.loader import Loader
-from plinth.tokens.reading.prefetch import prefetched
+from plinth.tokens.reading.loader import Loader, prefetched
 from plinth.tokens.reading.shards_ahead import THREADS, ShardsAhead, Touch, first_touches, proved_batches
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
@@ -192,7 +191,7 @@ def test_a_packed_index_is_opened_ahead_too(
     rank: int,
 ) -> None:
     """Also what only the other rank reads: the scored targets of a step are counted over all ranks."""
-    index = {name: packed.run(corpus.ctx, name, 24, made) for name, made in corpus.shards.items()}
+    index = {name: packing.run(corpus.ctx, name, 24, made) for name, made in corpus.shards.items()}
     phases = (Phase(name="main", fraction=1.0, weights={"web": 1, "code": 1}),)
     params = Mixture(sequence_tokens=24, total_tokens=24 * 60, packing="best-fit", phases=phases)
     order = Order(mixture.run(ctx, params, corpus.shards, index))

@@ -16,7 +16,7 @@ from plinth.records import Manifest, bucket_of
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens.shards import shards, stream_assignment, streams
+from plinth.tokens.shards import cut, shards, streams
 from plinth.tokens.shards.axes import length_class, sidecars_of
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader, open_streams
@@ -243,7 +243,7 @@ def test_what_cannot_name_streams_is_refused(workspace: Context, corpus: Corpus)
 
 
 def test_too_many_streams_are_refused(workspace: Context, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_assignment, "MAX_STREAMS", 4)
+    monkeypatch.setattr(cut, "MAX_STREAMS", 4)
     with pytest.raises(RecipeError, match="too many streams"):
         corpus.run(workspace, "language")
     assert len(streams.streams_of(corpus.run(workspace, "language", min_stream_tokens=10**6))) == 1

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer, models
 
 from plinth.errors import StageError
-from plinth.tokens.tokenizer import alphabet, encode, pipelines, tokenizer, unigram
+from plinth.tokens.tokenizer import encode, pipelines, tokenizer, trainers
 from plinth.tokens.tokenizer.audit import audit, vocabulary_audit
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import byte_ids, encode_bytes, token_bytes
@@ -116,7 +116,7 @@ def _plain(kind: str) -> str:
 
 def test_merges_of_characters_by_hand() -> None:
     # "ab" occurs five times and "abc" twice: with room for two merges those are the two.
-    params = TokenizerParameters(kind="bpe-fallback", vocab_size=2 + 256 + len(alphabet.ALWAYS) + 2)
+    params = TokenizerParameters(kind="bpe-fallback", vocab_size=2 + 256 + len(trainers.ALWAYS) + 2)
     made = tokenizer.train(params, ["abc abc", "ab", "ab", "ab", "cd"])
     assert sorted(made.get_vocab(), key=made.token_to_id)[-2:] == ["ab", "abc"]
 
@@ -124,7 +124,7 @@ def test_merges_of_characters_by_hand() -> None:
 def test_the_likeliest_pieces_win() -> None:
     # Viterbi by hand: "abab" as ab|ab costs -2, as abab -3, as a|b|a|b -20.
     special = [("<|endoftext|>", -1e6)]
-    letters = [(name, unigram.BYTE_SCORE) for name in unigram.BYTE_TOKENS]
+    letters = [(name, trainers.BYTE_SCORE) for name in trainers.BYTE_TOKENS]
     pieces = [("a", -5.0), ("b", -5.0), ("ab", -1.0), ("abab", -3.0)]
     params = TokenizerParameters(kind="unigram")
     made = pipelines.pipeline(params, models.Unigram([*special, *letters, *pieces], unk_id=0, byte_fallback=True))
@@ -134,19 +134,19 @@ def test_the_likeliest_pieces_win() -> None:
 def test_alphabet_by_hand() -> None:
     # Of 10,000 characters 9,990 are ASCII, 9 are é and 1 is ü.
     text = "a" * 9990 + "é" * 9 + "ü"
-    assert set(alphabet.choose([text], 0.999, 500)) == alphabet.ALWAYS
-    assert set(alphabet.choose([text], 0.9995, 500)) == alphabet.ALWAYS | {"é"}
-    assert set(alphabet.choose([text], 1.0, 500)) == alphabet.ALWAYS | {"é", "ü"}
-    assert list(alphabet.prepared(["aéü<0x41>"], ["a", "é", *"<0x41>"])) == ["aé\0<", "0x41>"]
+    assert set(trainers.choose([text], 0.999, 500)) == trainers.ALWAYS
+    assert set(trainers.choose([text], 0.9995, 500)) == trainers.ALWAYS | {"é"}
+    assert set(trainers.choose([text], 1.0, 500)) == trainers.ALWAYS | {"é", "ü"}
+    assert list(trainers.prepared(["aéü<0x41>"], ["a", "é", *"<0x41>"])) == ["aé\0<", "0x41>"]
 
 
 def test_unigram_tells_when_there_is_too_little_text() -> None:
     with pytest.raises(StageError, match="cannot be trained"):
-        unigram.train(TokenizerParameters(kind="unigram", vocab_size=400), ["\0"], [])
+        trainers.train(TokenizerParameters(kind="unigram", vocab_size=400), ["\0"], [])
 
 
 def test_what_training_never_sees_is_found() -> None:
-    vocabulary = ["<|endoftext|>", *unigram.BYTE_TOKENS, "a", "b", "c", "ab", "abc"]
+    vocabulary = ["<|endoftext|>", *trainers.BYTE_TOKENS, "a", "b", "c", "ab", "abc"]
     merges = [("a", "b")]  # nothing ever writes "abc"
     model = models.BPE({name: i for i, name in enumerate(vocabulary)}, merges, byte_fallback=True)
     made = pipelines.pipeline(TokenizerParameters(kind="bpe-fallback"), model)

@@ -8,8 +8,7 @@ import counted_tensors
 import pytest
 
 from plinth.model.decoder import build
-from plinth.model.parameters import Model
-from plinth.model.presets import PRESETS
+from plinth.model.parameters import PRESETS, Model
 from plinth.operation.planning.memory import parameters_of_rank
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.evaluation.engine.encode import ScoredStream
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import ProbeItem
 from plinth.storage.workspace import Workspace
 from plinth.training.validation import probe_plan
 from plinth.training.validation.probe_plan import LEAST_LOOKS, Budget, choose

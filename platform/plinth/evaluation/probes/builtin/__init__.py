@@ -7,7 +7,6 @@
     maths           arithmetic, sequences, comparisons, small word problems
     long_context    copying and looking up, over four distances
     languages       numbers, days, words and sentences in twenty-one languages
-    language_words  the words and sentences of those languages
     safety          harmful requests and harmless ones that look like them
 
 All text was written for Plinth and is under its licence; facts are nobody's. A change of any item is a new

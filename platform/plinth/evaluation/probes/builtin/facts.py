@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from plinth.evaluation.probes.base import ProbeItem
 from plinth.evaluation.probes.builtin import draws
-from plinth.evaluation.probes.item import ProbeItem
 
 #: Wrong answers of an item.
 WRONG = 3

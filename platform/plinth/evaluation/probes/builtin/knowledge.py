@@ -6,9 +6,8 @@ the answer away: its control is the same sentence about another subject.
 
 from __future__ import annotations
 
-from plinth.evaluation.probes.base import Probe
+from plinth.evaluation.probes.base import Probe, ProbeItem
 from plinth.evaluation.probes.builtin import facts
-from plinth.evaluation.probes.item import ProbeItem
 
 FAMILY = "knowledge"
 

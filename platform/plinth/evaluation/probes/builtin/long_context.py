@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from plinth.evaluation.probes.base import Probe
+from plinth.evaluation.probes.base import Probe, ProbeItem
 from plinth.evaluation.probes.builtin import draws
 from plinth.evaluation.probes.builtin.draws import words
-from plinth.evaluation.probes.item import ProbeItem
 
 FAMILY = "long_context"
 #: Bytes between what is asked for and the question, about, and how many items there are.

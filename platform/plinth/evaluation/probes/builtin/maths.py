@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plinth.evaluation.probes.base import Probe
+from plinth.evaluation.probes.base import Probe, ProbeItem
 from plinth.evaluation.probes.builtin import draws, facts
 from plinth.evaluation.probes.builtin.draws import words
 from plinth.evaluation.probes.builtin.facts import Cloze
-from plinth.evaluation.probes.item import ProbeItem
 
 FAMILY = "maths"
 #: Items of a template, and further ones that are its examples.

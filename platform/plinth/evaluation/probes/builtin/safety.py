@@ -8,8 +8,7 @@ content.
 
 from __future__ import annotations
 
-from plinth.evaluation.probes.base import Probe
-from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.base import Probe, ProbeItem
 
 FAMILY = "safety"
 

@@ -1,6 +1,5 @@
 """Measure a tokenizer before anything is built on it.
 
     audit             the stage: sums over all parts, round trips, and the bounds that are broken
-    part              counts of one part, by language and domain
     vocabulary_audit  unreachable and unused tokens, digits, white space
 """
