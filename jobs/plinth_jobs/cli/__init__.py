@@ -6,13 +6,15 @@
     output   tables for people, JSON for programs
     models   a model by any of its names
 
-    start/     set up and run
+    start/     set up, run, state of the workspace
     corpus/    from sources to the ledger
     tokens/    tokenizer, packing, mixture
-    training/  jobs, runs, checkpoints
-    evaluation/  slices of held-out text, generation
+    run/       jobs, runs, checkpoints
+    training/  of these, what leaves for the ring
+    model/     slices of held-out text, probes, generation, comparison
+    evaluation/  of these, what leaves for the ring
     operation/  metrics, alerts, dashboards, reviews of weeks and months
-    release/   approval, verification, export
+    release/   keys, gates, approval, verification, export
 
 Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help
 ends with an example, and it takes `--json` where it reads.

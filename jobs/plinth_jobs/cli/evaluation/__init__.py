@@ -1,8 +1,4 @@
-"""Commands about what a checkpoint can do.
+"""Commands of evaluation that leave for the ring.
 
-generate    `plinth model generate`: text after prompts
-probes      `plinth model probes list | explain | check`: probes, their items, and files of your own
-evaluation  `plinth model evaluation`: bits per byte by slice, the worst documents, the spans where two models differ
-compare     `plinth model compare`: two models side by side, and the page
-drift       `plinth model drift`: the champion on text that came after it; a proposal to go on training
+drift  `plinth model drift`: the champion on text that came after it; a proposal to go on training
 """

@@ -44,7 +44,7 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
 #: Commands of `plinth export` beside the pointers: their modules.
 COMMANDS = {
     "tokens": "tokens.export_tokens",
-    "model": "training.export_model",
+    "model": "release.export_model",
 }
 
 
