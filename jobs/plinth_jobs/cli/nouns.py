@@ -118,6 +118,8 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "pages": ("start.status", "Write the index of all pages: state, runs, links."),
     },
     "export": {
+        "tokens": ("tokens.export_tokens", "Write the tokens of a bucket or a run for another trainer."),
+        "model": ("release.export_model", "Write a release in Hugging Face's layout, signed."),
         "restore": ("release.content", "Write the files of a manifest into a folder."),
     },
 }

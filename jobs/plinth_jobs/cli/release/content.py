@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import click
@@ -41,24 +40,14 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
         output.say(f"{manifest.asset}: {counted(parts, 'file')}, {total}, in {directory}")
 
 
-#: Commands of `plinth export` beside the pointers: their modules.
-COMMANDS = {
-    "tokens": "tokens.export_tokens",
-    "model": "release.export_model",
-}
-
-
 class Exports(Commands):
     """`export DIRECTORY …` writes DVC pointers; the others are commands of their own."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return super().get_command(ctx, name) or pointers
-        command: click.Command = getattr(importlib.import_module(f"plinth_jobs.cli.{COMMANDS[name]}"), name)
-        return command
+        return super().get_command(ctx, name) or pointers
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["DIRECTORY", *COMMANDS, *super().list_commands(ctx)]
+        return ["DIRECTORY", *super().list_commands(ctx)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
