@@ -17,7 +17,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from plinth.training.supervise.supervisor import free_port
+from plinth.processes import free_port
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.loaded_ranks"])

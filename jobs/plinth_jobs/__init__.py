@@ -37,3 +37,6 @@ recipes/      recipes to run and to extend, found by name
 policies/     gate policies to begin with, and those of the demos
 cli/          the command `plinth`
 """
+
+#: Names of the jobs in Dagster; an asset may not have the same one.
+CANDIDATE, RELEASE = "make_candidate", "make_release"

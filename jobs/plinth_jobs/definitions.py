@@ -23,9 +23,8 @@ from plinth_assets.catalog import stages
 from plinth_assets.framework.build import asset
 from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_assets.framework.stage import Stage
-from plinth_jobs import checklists, marks, queueing, schedules
+from plinth_jobs import CANDIDATE, RELEASE, checklists, marks, queueing, schedules
 from plinth_jobs.asset_jobs import ADDED
-from plinth_jobs.pipeline import CANDIDATE, RELEASE
 from plinth_jobs.recipes import find, load
 from plinth_jobs.sensors import arrival, feed, release, upkeep
 

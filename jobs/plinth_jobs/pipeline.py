@@ -27,15 +27,13 @@ from plinth_assets.catalog import selected, stages
 from plinth_assets.framework import data_docs
 from plinth_assets.framework.stage import Stage
 from plinth_assets.framework.up_to_date import decide
-from plinth_jobs import policies, results, workspace_index
+from plinth_jobs import CANDIDATE, RELEASE, policies, results, workspace_index
 from plinth_jobs.asset_states import elsewhere
 from plinth_jobs.last_recipe import remember
 from plinth_jobs.recipes import load
 
 RELEASE_GROUP = "release"
 CORPUS_POOL = "corpus"
-#: Names of the jobs in Dagster; an asset may not have the same one.
-CANDIDATE, RELEASE = "make_candidate", "make_release"
 
 
 @dataclass(frozen=True)

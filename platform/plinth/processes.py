@@ -4,6 +4,7 @@
     python               the command line of one of our own modules, without the working directory on its path
     environment          the variables of a child, by what it needs
     heap                 those by which a process that computes keeps its buffers
+    free_port            a TCP port for a child to listen on
     shut_out             take a workspace off the search paths of this process and of what it starts
 
 Whoever can write a workspace decides nothing about what runs: `-P` and `PYTHONSAFEPATH` keep the working directory off
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -211,3 +213,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 @cache
 def _one_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(translate, patterns)) or "(?!)")
+
+
+def free_port(host: str = "") -> int:
+    """A TCP port that is free now, on an address of this machine or on all."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port

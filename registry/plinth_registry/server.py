@@ -181,7 +181,7 @@ def _port(before: int | None) -> int:
     if named and not _becomes_free(named):
         remedy = "end the program that listens there, or name another"
         raise RegistryError(f"port {named} of {PORT_VARIABLE} is taken", remedy=remedy)
-    return named or (before if before is not None and _becomes_free(before) else free_port())
+    return named or (before if before is not None and _becomes_free(before) else processes.free_port(HOST))
 
 
 def _command(workspace: Workspace, port: int) -> list[str]:
@@ -270,13 +270,6 @@ def _users(workspace: Workspace) -> Path:
 def _locked(workspace: Workspace) -> AbstractContextManager[None]:
     """Two callers at once must not start two servers."""
     return locked(running.folder(workspace) / "mlflow.lock")
-
-
-def free_port() -> int:
-    """A port of loopback that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _becomes_free(port: int) -> bool:

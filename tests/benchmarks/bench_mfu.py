@@ -158,8 +158,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from plinth.model import flops as counts
+    from plinth.processes import free_port
     from plinth.training.engine import engine as engines
-    from plinth.training.supervise.supervisor import free_port
 
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     os.environ.update({**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})

@@ -78,7 +78,7 @@ def rank_main(path: str) -> None:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the ranks and put the numbers together."""
-    from plinth.training.supervise.supervisor import free_port
+    from plinth.processes import free_port
 
     with tempfile.TemporaryDirectory() as folder:
         config, planned = prepared(Path(folder), arguments)

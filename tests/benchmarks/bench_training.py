@@ -183,8 +183,8 @@ def rank_main(path: str) -> None:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run both ranks and put the numbers together."""
     with tempfile.TemporaryDirectory() as folder:
+        from plinth.processes import free_port
         from plinth.storage.workspace import TRUST_VARIABLE, Workspace
-        from plinth.training.supervise.supervisor import free_port
         from plinth.trust import enrolment
 
         os.environ[TRUST_VARIABLE] = f"{folder}/trust"

@@ -16,9 +16,9 @@ from typing import Final
 
 from plinth import processes
 from plinth.errors import MissingError, StorageError
+from plinth.processes import free_port
 from plinth.storage.atomic import write_bytes
 from plinth_jobs.installation.certificates import Certificate
-from plinth_registry.server import free_port
 
 #: Databases, each owned by the role of its name.
 DATABASES: Final = ("dagster", "mlflow", "ledger")

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 from plinth import processes
 from plinth.errors import MissingError, PlinthError
+from plinth.processes import free_port
 from plinth.storage.atomic import write_bytes
 from plinth_jobs.installation.access import infra
 from plinth_jobs.installation.certificates import Certificate
-from plinth_registry.server import free_port
 
 MODULES: Final = Path("/usr/lib/apache2/modules")
 LOADED: Final = (

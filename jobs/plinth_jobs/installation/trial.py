@@ -22,12 +22,13 @@ import psutil
 
 from plinth import processes
 from plinth.errors import PlinthError
+from plinth.processes import free_port
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace, folder_of
 from plinth_jobs.installation import access, certificates, database, object_store, proxy
 from plinth_jobs.installation.certificates import Certificate
 from plinth_jobs.installation.proxy import Front
-from plinth_registry.server import ensure_server, free_port, stop_server
+from plinth_registry.server import ensure_server, stop_server
 
 ENVIRONMENT: Final = "environment"
 PERSON: Final = "demo-approver@example.org"

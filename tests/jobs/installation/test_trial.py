@@ -194,6 +194,6 @@ def _answered(address: str, account: tuple[str, ...], trust: str) -> bool:
 
 
 def port() -> int:
-    from plinth_registry.server import free_port
+    from plinth.processes import free_port
 
     return free_port()

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 
+from plinth.processes import free_port
 from plinth.training import config as configuration
 from plinth.training.engine.engine import join, leave
-from plinth.training.supervise.supervisor import free_port
 from plinth.training.trainer import Trainer
 
 if __name__ == "__main__":

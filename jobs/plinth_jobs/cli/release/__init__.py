@@ -1,9 +1,8 @@
 """Commands about releases and provenance.
 
 keys     `plinth keys`: the root of trust, who signs as which role
-key_proposals   its `--propose`, `sign` and `publish`: a root of several holders
 key_identities  its `identity`: whose Sigstore bundles count
-key_changes     what the three share: the record of a change, what is printed
+key_changes     what they share: the record of a change; `--propose`, `sign` and `publish`: a root of several holders
 gates    `plinth gates`: the signed policy that a release must pass, and waivers
 people   `plinth ops people`: the login of MLflow, and who may log in
 release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions

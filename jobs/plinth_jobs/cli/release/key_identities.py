@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plinth_jobs.cli.options import Settings, shared
-from plinth_jobs.cli.release.key_changes import audited_change, tell_change, workspace_of
-from plinth_jobs.cli.release.key_proposals import propose_option
+from plinth_jobs.cli.release.key_changes import audited_change, propose_option, tell_change, workspace_of
 
 if TYPE_CHECKING:
     from plinth.trust.versions import Proposing

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
-from plinth_jobs.cli.release import key_identities, key_proposals
-from plinth_jobs.cli.release.key_changes import audited_change, noted_change, tell_change, workspace_of
-from plinth_jobs.cli.release.key_proposals import propose_option
+from plinth_jobs.cli.release import key_changes, key_identities
+from plinth_jobs.cli.release.key_changes import audited_change, noted_change, propose_option, tell_change, workspace_of
 
 if TYPE_CHECKING:
     from plinth.trust.root import Trust
@@ -211,8 +210,8 @@ def pin(settings: Settings, root: Path, replace: bool) -> None:
     tell_change(trust)
 
 
-keys.add_command(key_proposals.sign)
-keys.add_command(key_proposals.publish)
+keys.add_command(key_changes.sign)
+keys.add_command(key_changes.publish)
 keys.add_command(key_identities.identity)
 
 

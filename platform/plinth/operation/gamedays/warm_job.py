@@ -26,9 +26,9 @@ from typing import Any
 
 from plinth.errors import PlinthError, TrainingError
 from plinth.operation.gamedays import faults
+from plinth.processes import free_port
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.supervise.supervisor import free_port
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["plinth.operation.gamedays.loaded"])

@@ -13,11 +13,11 @@ from typing import Any
 
 from plinth import processes
 from plinth.errors import TrainingError
+from plinth.processes import free_port
 from plinth.storage.atomic import append_to
 from plinth.training.config import RunConfig
 from plinth.training.forensics.audit_span import span
 from plinth.training.supervise.run_lock import hold
-from plinth.training.supervise.supervisor import free_port
 from plinth.training.supervise.watch import describe_exit, watch
 
 

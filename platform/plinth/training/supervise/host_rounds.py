@@ -42,7 +42,7 @@ def checked_hosts(
 def _together(
     config: RunConfig, config_path: Path, place: NodePlace, leader: Leader, stop: Callable[[], bool]
 ) -> list[HostReport]:
-    from plinth.training.supervise.supervisor import free_port
+    from plinth.processes import free_port
 
     files, port = NodeFiles(config.directory), free_port()
     for node in range(place.nodes):

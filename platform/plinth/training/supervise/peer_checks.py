@@ -109,7 +109,7 @@ def summed(address: str, port: int, node: int, nodes: int, until: float) -> Host
 
 def _between(report: HostReport, nodes: int, address: str, port: int, wanted: HostChecks, until: float) -> HostReport:
     """The report with what happens between nodes."""
-    from plinth.training.supervise.supervisor import free_port
+    from plinth.processes import free_port
 
     if report.node == 0:
         rendezvous = free_port()

@@ -19,14 +19,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from plinth import private
+from plinth import private, processes
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
@@ -160,7 +159,7 @@ class Supervisor:
         hang.prepare(self.run)
         self.first_failed = []
         self._state(audit)
-        port = free_port()
+        port = processes.free_port()
         ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
         ranks += self.leader.start(port, self.restarts, audit)
         reason = watch(
@@ -295,14 +294,6 @@ class Supervisor:
             reason=reason,
             failure=self.failure if status == "failed" else None,
         )
-
-
-def free_port() -> int:
-    """A TCP port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def main() -> int:

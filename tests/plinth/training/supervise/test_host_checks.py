@@ -19,12 +19,12 @@ import pytest
 
 from plinth.launch.base import EXCLUDED, excluded_hosts
 from plinth.launch.parameters import HostChecks, Kubernetes, Launch, Ray, Slurm, Supervision
+from plinth.processes import free_port
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.supervise import host_checks, host_rounds, peer_checks
 from plinth.training.supervise.host_checks import HostCheck, HostReport, judged, with_clocks
 from plinth.training.supervise.nodes import NodeFiles, read, write
-from plinth.training.supervise.supervisor import free_port
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.ranks import run_ranks
 
