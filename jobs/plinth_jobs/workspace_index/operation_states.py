@@ -22,7 +22,7 @@ def incidents(ctx: Context) -> StateTile:
     found = recorded(ctx)
     still = [one for one in found if one.closed is None]
     if not still:
-        note = f"{len(found):,} closed" if found else "plinth incident open TITLE"
+        note = f"{len(found):,} closed" if found else "plinth ops incident open TITLE"
         return StateTile(label="Incidents", value="none open", note=note, standing="good")
     return StateTile(
         label="Incidents",
@@ -37,7 +37,7 @@ def gamedays(ctx: Context) -> StateTile:
     """The last record of each game day that was ever played here."""
     last = {record.name: record for _, record in signed_record.records(ctx)}
     if not last:
-        return StateTile(label="Game days", value="none", note="plinth gameday list")
+        return StateTile(label="Game days", value="none", note="plinth ops gameday list")
     failed = sorted(name for name, record in last.items() if not record.passed)
     standing: Standing = "bad" if failed else "good"
     shown = failed[0] if failed else list(last)[-1]
