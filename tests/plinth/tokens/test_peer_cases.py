@@ -198,17 +198,6 @@ def test_nothing_is_drawn_from_global_generators(line: Line, whole: list[RankBat
         assert (random.getstate(), np.random.get_state()[1].tolist()) == states
 
 
-def test_ranks_divide_the_work(line: Line) -> None:
-    """OLMo-core, B7: what one rank reads no other does; together they read all of it."""
-    order = Order(line.mixture)
-    for step in (0, 30):
-        parts = [line.loader(rank=rank, world=4).batch(step) for rank in range(4)]
-        rows = [row.tobytes() for part in parts for row in part.tokens]
-        refs = order.refs(order.step_window(step, GLOBAL))
-        assert len(rows) == GLOBAL == len({(ref.stream, ref.epoch, ref.index) for ref in refs})
-        assert len(set(rows)) == GLOBAL
-
-
 def test_the_mixture_is_given_in_every_stretch(line: Line, whole: list[RankBatch]) -> None:
     """Megatron's blended data set, MosaicML's stream proportions: each block of 20 has its share, not only the run."""
     buckets = np.concatenate([batch.streams for batch in whole])

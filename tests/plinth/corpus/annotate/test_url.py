@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.annotate.stage import run
 from plinth.corpus.annotate.url import Rules, UrlParams, annotate, prepare
 from plinth.corpus.lists import lists
@@ -93,12 +92,6 @@ def test_a_host_is_one_in_the_list_and_in_the_address(tmp_path: Path, listed: st
     (row,) = judged(rules(tmp_path, files), uri)
     assert (row["blocked_domain"], row["blocked_url"]) == (True, uri.endswith("/a") and ":8443" not in uri)
     assert row["reputation"] == 0.5
-
-
-def test_a_file_is_no_host(tmp_path: Path) -> None:
-    made = rules(tmp_path, {"domains.txt": "alice.example\n"})
-    names = ("books/alice.example", "alice.txt", "x.jsonl#alice.example")
-    assert not any(row["blocked_domain"] for row in judged(made, *names))
 
 
 def test_the_longest_listed_suffix_gives_the_reputation(tmp_path: Path) -> None:
@@ -237,7 +230,3 @@ def test_a_changed_list_annotates_again_and_another_does_not(tiny: Any) -> None:
     assert first.digest == again.digest != other.digest
     with pytest.raises(MissingError, match="needs lists/web"):
         run(ctx, "web", "url", {"lists": "web"}, corpus.documents["web"])
-
-
-def test_it_is_in_the_catalogue() -> None:
-    assert annotator("url").needs(UrlParams(lists="web")) == ("lists/web",)

@@ -19,20 +19,6 @@ def edit(start: int, end: int, replacement: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("text", "edits", "result"),
-    [
-        ("naïve 😀 café", [edit(6, 7, ":)")], "naïve :) café"),
-        ("日本語テキスト", [edit(0, 1), edit(1, 3, "x"), edit(6, 7)], "xテキス"),
-        ("abc", [edit(0, 0, ">"), edit(3, 3, "<")], ">abc<"),
-        ("e\u0301x", [edit(1, 2)], "ex"),  # a combining mark is a code point of its own
-        ("", [], ""),
-    ],
-)
-def test_edits_hand_worked(text: str, edits: list[dict[str, Any]], result: str) -> None:
-    assert apply_edits(text, edits) == result
-
-
-@pytest.mark.parametrize(
     "edits", [[edit(2, 4)], [edit(1, 2), edit(1, 3)], [edit(2, 3), edit(0, 1)], [edit(2, 1)], [edit(-1, 1)]]
 )
 def test_spans_that_make_no_sense_are_refused(edits: list[dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.compute.engine import InlineEngine
+from plinth.compute.engine import InlineEngine, LocalEngine
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup import edits, lines
 from plinth.corpus.dedup.parameters import LineParameters, Remainder, Semantic, Substring
@@ -88,6 +88,12 @@ def test_a_crash_costs_only_the_task_it_was_on(tiny: Any, tmp_path: Path, stage:
             continue
     assert made.digest == expected.digest
     assert crashing.done == counting.done
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_same_bytes_with_two_workers(tiny: Any, tmp_path: Path, two_workers: LocalEngine, stage: str) -> None:
+    two = corpus(type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=two_workers)))
+    assert STAGES[stage](two).digest == STAGES[stage](corpus(tiny)).digest
 
 
 @pytest.mark.parametrize("stage", ["lines", "substring"])

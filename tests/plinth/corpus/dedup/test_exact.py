@@ -1,6 +1,5 @@
 """Exact duplicates: hand-worked clusters, survivors, and independence of order."""
 
-import hashlib
 import random
 from typing import Any
 
@@ -37,12 +36,6 @@ def test_equal_but_for_case_and_space_hand_worked(tiny: Any) -> None:
     assert made.stats["buckets"]["b"]["considered"] == 5
 
 
-def test_smallest_id_survives_when_asked(tiny: Any) -> None:
-    docs = [tiny.Doc("a b" + " " * i, name=str(i)) for i in range(5)]
-    corpus = tiny.corpus({"a": [docs]}, dedup=Dedup(keep="smallest_id"))
-    assert corpus.survivors(corpus.through_exact()) == {min(doc.id for doc in docs)}
-
-
 def test_what_the_policy_drops_is_no_reason_to_drop_another(tiny: Any) -> None:
     docs = [
         tiny.Doc("same text but longer ", name="dropped", fired=("short",)),
@@ -76,12 +69,6 @@ def test_order_of_parts_and_size_of_ranges_do_not_matter(tiny: Any, keep: str) -
     assert sorted(survivors) == sorted(clusters)  # one each, none without
 
 
-def test_equal_ids_leave_one_survivor(tiny: Any) -> None:
-    twin = tiny.Doc("the same document twice")
-    corpus = tiny.corpus({"a": [[twin], [twin]]})
-    assert corpus.through_exact().stats["survivors"] == 1
-
-
 def test_ranks_are_read_of_duplicates_only(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most documents are alone, and the table of ranks lies on disk."""
     docs = [tiny.Doc(text, name=str(i)) for i, text in enumerate(["a", "b", "A", "c", "B ", "d"])]
@@ -101,15 +88,3 @@ def test_a_foreign_policy_is_refused(tiny: Any) -> None:
     corpus.policies = tiny.corpus({"a": [[tiny.Doc("x"), tiny.Doc("y")]]}).policies
     with pytest.raises(IntegrityError, match="policy of bucket a"):
         corpus.through_exact()
-
-
-def test_digest_is_sha256_of_the_folded_text() -> None:
-    import pyarrow as pa
-
-    from plinth_text.unicode.fold import digests
-    from tests.plinth_text.folding import fold_text
-
-    texts = ["  A\u00a0 b\u3000Ω ", "", "x"]
-    expected = [hashlib.sha256(folded.encode()).digest()[:16] for folded in ("a b ω", "", "x")]
-    assert [fold_text(text) for text in texts] == ["a b ω", "", "x"]
-    assert digests(pa.array(texts, pa.large_string())).to_pylist() == expected

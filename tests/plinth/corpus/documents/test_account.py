@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from plinth.compute.context import Context
-from plinth.compute.engine import Engine, InlineEngine, LocalEngine
+from plinth.compute.engine import Engine, LocalEngine
 from plinth.corpus.documents import documents
 from plinth.corpus.documents.account import Account, account
 from plinth.corpus.sources.inventory import inventory, not_read
-from plinth.corpus.sources.parameters import Bucket, Documents, Source
+from plinth.corpus.sources.parameters import Documents
 from plinth.errors import StageError
 from plinth.records import Manifest
-from plinth.storage.parts import read_table
-from plinth.storage.workspace import Workspace
+from tests.plinth.corpus.source_folder import SourceFolder
 
 WHOLE = Account(
     found=12, read=9, not_read={"hidden": 1, ".md": 2}, records=1234, documents=1200,
@@ -30,24 +28,19 @@ def line(text: str, **fields: Any) -> str:
     return json.dumps({"text": text, **fields}) + "\n"
 
 
-def bucket(*kinds: str, **fields: Any) -> Bucket:
-    facts = {"licence": "MIT", "domain": "example.org", "snapshot": "2026-46", **fields}
-    terms = {"train": True, "redistribute": True, "commercial": True}
-    sources = tuple(Source.model_validate({"kind": kind, "path": kind, "terms": terms, **facts}) for kind in kinds)
-    return Bucket(description="", owner="o", sources=sources)
+class Folder(SourceFolder):
+    def account(self, *kinds: str) -> tuple[Manifest, Account]:
+        bucket, params = self.bucket(*kinds), Documents(part_bytes=400, max_reject_rate=0.5)
+        found = inventory(bucket, self.root)
+        made = documents.run(self.ctx, "b", bucket, params, found)
+        return made, account(found.found, not_read(bucket, found), made.stats)
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
+def folder(root: Path, files: dict[str, str], engine: Engine | None = None) -> Folder:
+    made = Folder(root, engine)
     for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def run(folder: Path, given: Bucket, engine: Engine | None = None) -> tuple[Context, Manifest, Account]:
-    ctx = Context(Workspace(folder / "workspace").ensure(), engine=engine or InlineEngine())
-    found = inventory(given, folder)
-    made = documents.run(ctx, "b", given, Documents(part_bytes=400, max_reject_rate=0.5), found)
-    return ctx, made, account(found.found, not_read(given, found), made.stats)
+        made.write(name, text)
+    return made
 
 
 def test_the_line_of_an_account() -> None:
@@ -80,9 +73,9 @@ MESS = {
 
 
 def test_the_account_of_a_messy_bucket(tmp_path: Path) -> None:
-    write(tmp_path, MESS)
+    bucket = folder(tmp_path, MESS)
     (tmp_path / "text/link.txt").symlink_to("/etc/hostname")
-    _, made, found = run(tmp_path, bucket("jsonl", "text"))
+    made, found = bucket.account("jsonl", "text")
     assert found == Account(
         found=10, read=6, not_read={".md": 1, "hidden": 2, "symlink": 1}, records=32, documents=6,
         exclusions={"binary": 1, "empty": 2, "symlink": 1}, damage={"broken_record": 1}, repeats=21, repeated_ids=1,
@@ -90,17 +83,8 @@ def test_the_account_of_a_messy_bucket(tmp_path: Path) -> None:
     assert len(made.named("part-")) > 1
 
 
-def test_what_is_not_read_changes_no_document(tmp_path: Path) -> None:
-    write(tmp_path, {"text/a.txt": "A text.", "text/b.md": "Notes."})
-    first = run(tmp_path, bucket("text", suffixes=[".txt"]))
-    write(tmp_path, {"text/c.md": "More notes."})
-    second = run(tmp_path, bucket("text", suffixes=[".txt"]))
-    assert first[1].digest == second[1].digest
-    assert (first[2].not_read, second[2].not_read) == ({".md": 1}, {".md": 2})
-
-
 def test_a_record_that_is_lost_on_the_way_stops_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, MESS)
+    bucket = folder(tmp_path, MESS)
     kept = documents._normalised
 
     def lossy(items: Any, work: Any) -> Iterator[Any]:
@@ -108,7 +92,7 @@ def test_a_record_that_is_lost_on_the_way_stops_the_stage(tmp_path: Path, monkey
 
     monkeypatch.setattr(documents, "_normalised", lossy)
     with pytest.raises(StageError, match="the account does not add up") as failure:
-        run(tmp_path, bucket("jsonl", "text"))
+        bucket.account("jsonl", "text")
     assert "9 of 9 files, 30 of 31 records" in str(failure.value)
 
 
@@ -118,19 +102,18 @@ def test_an_id_that_repeats_loses_no_text(tmp_path: Path, two_workers: LocalEngi
     rows += [[line(f"Part {i}.", metadata={"id": "parent"}) for i in range(4)]]
     rows += [[line(f"Piece {i}.", id="") for i in range(3)]]
     files = {f"jsonl/{name}.jsonl": "".join(own) for name, own in zip("abc", rows, strict=True)}
-    for name in ("one", "two"):
-        write(tmp_path / name, files)
-    ctx, made, found = run(tmp_path / "one", bucket("jsonl"))
-    read = [row for part in made.named("part-") for row in read_table(ctx.store, part).to_pylist()]
+    bucket = folder(tmp_path / "one", files)
+    made, found = bucket.account("jsonl")
+    read = bucket.rows(made)
     assert [row["text"] for row in read] == [json.loads(own)["text"] for file in rows for own in file]
     assert len({row["uri"] for row in read}) == len({row["id"] for row in read}) == 11
     assert (found.records, found.documents, found.repeats, found.repeated_ids) == (11, 11, 0, 2)
-    assert run(tmp_path / "two", bucket("jsonl"), two_workers)[1].digest == made.digest
+    assert folder(tmp_path / "two", files, two_workers).account("jsonl")[0].digest == made.digest
 
 
 def test_dates_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     dates = ["2020", "yesterday", "2020-13-01", "", 1583298367]
-    write(tmp_path, {"jsonl/a.jsonl": "".join(line(f"text {n}", date=one) for n, one in enumerate(dates))})
-    _, made, found = run(tmp_path, bucket("jsonl"))
+    lines = "".join(line(f"text {n}", date=one) for n, one in enumerate(dates))
+    made, found = folder(tmp_path, {"jsonl/a.jsonl": lines}).account("jsonl")
     assert made.stats["unread_dates"] == found.unread_dates == 2
     assert found.line == "1 file = 1 read; 5 records = 5 documents; 2 dates not read"

@@ -10,45 +10,24 @@ from typing import Any
 
 import pytest
 
-from plinth.compute.context import Context
-from plinth.compute.engine import Engine, InlineEngine, LocalEngine
+from plinth.compute.engine import InlineEngine, LocalEngine
 from plinth.corpus.documents import documents
 from plinth.corpus.sources.inventory import groups, inventory
-from plinth.corpus.sources.parameters import Bucket, Documents, Normalisation, Source, Terms
+from plinth.corpus.sources.parameters import Documents, Normalisation
 from plinth.errors import RejectRateError, SourceError, StageError
 from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA, REJECT_SCHEMA
 from plinth.storage.parts import read_table
-from plinth.storage.workspace import Workspace
+from tests.plinth.corpus.source_folder import SourceFolder
 from tests.s3_server import serving
 
 PARAMS = Documents(part_bytes=2000, max_reject_rate=0.5)
 
 
-class Corpus:
-    """A workspace and a folder of sources."""
-
-    def __init__(self, root: Path, engine: Engine | None = None) -> None:
-        self.root = root
-        self.ctx = Context(Workspace(root / "workspace").ensure(), engine=engine or InlineEngine())
-
-    def write(self, name: str, data: bytes) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    def bucket(self, *kinds: str, **fields: Any) -> Bucket:
-        facts = {"licence": "MIT", "domain": "example.org", "snapshot": "2026-46", **fields}
-        terms = Terms(train=True, redistribute=True, commercial=True)
-        sources = tuple(Source.model_validate({"kind": kind, "path": kind, "terms": terms, **facts}) for kind in kinds)
-        return Bucket(description="", owner="o", sources=sources)
-
+class Corpus(SourceFolder):
     def run(self, *kinds: str, params: Documents = PARAMS, **fields: Any) -> Manifest:
         bucket = self.bucket(*kinds, **fields)
         return documents.run(self.ctx, "b", bucket, params, inventory(bucket, self.root))
-
-    def rows(self, manifest: Manifest, stem: str = "part-") -> list[dict[str, Any]]:
-        return [row for part in manifest.named(stem) for row in read_table(self.ctx.store, part).to_pylist()]
 
 
 @pytest.fixture
@@ -293,28 +272,17 @@ def test_hostile_pages_do_not_stop_the_others(corpus: Corpus) -> None:
 
 
 def test_order_is_kept_where_pages_and_texts_mix(corpus: Corpus) -> None:
-    def record(i: int) -> bytes:
-        mime = b"text/html" if i % 3 else b"text/plain"
-        http = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n<p>number %d</p>" % (mime, i)
-        head = f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: https://e.org/{i}\r\n"
-        head += f"Content-Type: application/http\r\nContent-Length: {len(http)}\r\n\r\n"
-        return gzip.compress(head.encode() + http + b"\r\n\r\n")
-
-    corpus.write("warc/a.warc.gz", b"".join(record(i) for i in range(200)))
+    kinds = ("text/plain", "text/html", "text/html")
+    pages = (captured(str(i), kinds[i % 3], b"<p>number %d</p>" % i) for i in range(200))
+    corpus.write("warc/a.warc.gz", b"".join(pages))
     rows = corpus.rows(corpus.run("warc"))
     assert [row["uri"] for row in rows] == [f"https://e.org/{i}" for i in range(200)]
     assert [row["text"] for row in rows[:2]] == ["<p>number 0</p>", "number 1"]
 
 
 def large_warc(records: int = 120) -> bytes:
-    def record(i: int) -> bytes:
-        text = hashlib.sha512(str(i).encode()).hexdigest() * 20
-        http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>%d %s</p>" % (i, text.encode())
-        head = f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: https://e.org/{i}\r\n"
-        head += f"Content-Type: application/http\r\nContent-Length: {len(http)}\r\n\r\n"
-        return gzip.compress(head.encode() + http + b"\r\n\r\n", mtime=0)
-
-    return b"".join(record(i) for i in range(records))
+    pages = (b"<p>%d %s</p>" % (i, hashlib.sha512(b"%d" % i).hexdigest().encode() * 20) for i in range(records))
+    return b"".join(captured(str(i), "text/html", page) for i, page in enumerate(pages))
 
 
 def run_in_pieces(corpus: Corpus, piece_bytes: int, **fields: Any) -> Manifest:

@@ -69,7 +69,3 @@ def test_a_target_that_means_nothing_is_refused_with_what_would_do(kind: str, va
     with pytest.raises(RequestError) as caught:
         normal(kind, value)  # type: ignore[arg-type]
     assert caught.value.expected
-
-
-def test_licences_of_an_expression() -> None:
-    assert licences_of("(MIT OR CC-BY-4.0) AND GPL-2.0-only") == {"mit", "cc-by-4.0", "gpl-2.0-only"}

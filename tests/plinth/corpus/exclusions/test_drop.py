@@ -15,7 +15,6 @@ from plinth.corpus.exclusions.exclusion_list import Alike, Exclusion, overlap, s
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.corpus.sources.record import TAKEDOWN, damage
-from plinth.errors import SourceError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
@@ -157,11 +156,6 @@ def test_a_short_text_takes_only_what_equals_it(root: Path) -> None:
     ctx, before = made(root)
     _, after = made(root, of_text(phrase))
     assert uris(ctx, before) - uris(ctx, after) == {"short"}
-
-
-def test_a_corpus_that_is_taken_whole_fails_by_name(root: Path) -> None:
-    with pytest.raises(SourceError, match="not one document"):
-        made(root, entry(kind="domain", value="example.org"))
 
 
 def test_a_list_that_takes_a_row_twice_counts_it_once(root: Path) -> None:

@@ -118,14 +118,6 @@ def test_boilerplate_goes_and_content_stays(engine: str) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("engine", ["resiliparse", "trafilatura"])
-def test_code_is_kept_to_the_letter(engine: str) -> None:
-    """Line breaks, blank lines, indentation, runs of spaces. Trafilatura drops blank lines: they are put back."""
-    (found,) = extract([Page(MANUAL.encode())], engine=engine)
-    assert isinstance(found, Text)
-    assert f"\n{CODE}\n" in found.text
-
-
 def test_tables_and_lists_can_be_read() -> None:
     """What the engines cannot: resiliparse sets no rule between a table's cells, only tabs, and leaves out lists that
     it takes for menus; trafilatura writes both as Markdown, but sets paragraphs apart by one line's end only."""
@@ -137,19 +129,6 @@ def test_tables_and_lists_can_be_read() -> None:
     assert "- the second item\n- and a third" in close.text
     assert "this one.\n\ndef f" in fast.text
     assert "this one.\ndef f" in close.text
-
-
-def test_facts_of_many_spellings() -> None:
-    page = """<html xml:lang="de"><head><META PROPERTY="OG:Title" content="Open">
-    <meta name="DC.Date" content="2020-02-03">
-    <meta property="og:url" content="https://e.org/"><meta name="date" content="later"><meta name="x" content="y">
-    <meta itemprop="datePublished" content="2019-01-01"></head><body><p>text</p></body></html>"""
-    facts = {"title": "Open", "date": "2019-01-01", "canonical": "https://e.org/"}
-    for engine in ("resiliparse", "trafilatura"):
-        (found,) = extract([Page(page.encode())], engine=engine)
-        assert isinstance(found, Text)
-        assert {key: found.facts.get(key) for key in facts} == facts, engine
-        assert found.facts.get("lang") == "de", engine
 
 
 BOMB = "".join(f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in zip("abcdefgh", "bcdefghi", strict=True))
@@ -230,12 +209,6 @@ def test_many_batches_of_any_size_keep_their_order() -> None:
             found = list(extractor.map(chain.from_iterable(([], batch) for batch in batches)))
         assert [len(answers) for answers in found] == [n for batch in batches for n in (0, len(batch))]
         assert [item for answers in found for item in answers] == single
-
-
-def test_several_pages_that_hang_in_one_batch() -> None:
-    pages = [Page(ARTICLE), Page(DEEP), Page(DEEP + b" "), Page(ARTICLE), Page(DEEP)]
-    kinds = ["text" if isinstance(item, Text) else item.reason for item in extract(pages, seconds_per_page=0.3)]
-    assert kinds == ["text", "extract_timeout", "extract_timeout", "text", "extract_timeout"]
 
 
 def test_a_page_gets_its_time_however_much_the_pages_before_it_took() -> None:

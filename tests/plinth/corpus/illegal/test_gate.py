@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.compute.context import Context
-from plinth.compute.engine import Engine, InlineEngine, LocalEngine
+from plinth.compute.engine import InlineEngine, LocalEngine
 from plinth.corpus.documents import documents
 from plinth.corpus.illegal import gate, report
 from plinth.corpus.illegal.lists import read
@@ -25,13 +24,13 @@ from plinth.corpus.illegal.match import Matcher
 from plinth.corpus.illegal.parameters import Illegal, Matching
 from plinth.corpus.lists import lists as lists_stage
 from plinth.corpus.sources.inventory import inventory
-from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
+from plinth.corpus.sources.parameters import Documents
 from plinth.errors import MissingError, RejectRateError, SourceError
 from plinth.records import Manifest
 from plinth.schemas import REJECT_SCHEMA
 from plinth.storage.parts import read_table
-from plinth.storage.workspace import Workspace
 from plinth_text.similarity.simhash import simhashes
+from tests.plinth.corpus.source_folder import SourceFolder
 
 CANARY = "quetzalgroth"
 LONG = " ".join(f"word{number} and{number % 7}" for number in range(300))
@@ -51,17 +50,8 @@ def turned(value: int, bits: int) -> str:
     return f"{value ^ sum(1 << (bit * 17 % 64) for bit in range(bits)):016x}"
 
 
-class Corpus:
-    """A folder of sources and lists, and a workspace beside it."""
-
-    def __init__(self, root: Path, engine: Engine | None = None) -> None:
-        self.root = root
-        self.ctx = Context(Workspace(root / "workspace").ensure(), engine=engine or InlineEngine())
-
-    def write(self, name: str, data: bytes | str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data.encode() if isinstance(data, str) else data)
+class Corpus(SourceFolder):
+    """With lists."""
 
     def lines(self, *records: Mapping[str, Any]) -> None:
         self.write("jsonl/a.jsonl", "".join(json.dumps(one) + "\n" for one in records))
@@ -72,17 +62,10 @@ class Corpus:
         return {"lists/illegal": lists_stage.run(self.ctx, "illegal", str(self.root / "lists"))}
 
     def run(self, lists: Mapping[str, Manifest], *kinds: str, rate: float = 0.5, **params: Any) -> Manifest:
-        terms = Terms(train=True, redistribute=True, commercial=True)
-        facts = {"licence": "MIT", "domain": "example.org", "snapshot": "2026-46", "terms": terms}
-        kinds = kinds or ("jsonl",)
-        sources = tuple(Source.model_validate({"kind": kind, "path": kind, **facts}) for kind in kinds)
-        bucket = Bucket(description="", owner="o", sources=sources)
+        bucket = self.bucket(*(kinds or ("jsonl",)))
         chosen = gate.gate_of(Illegal.model_validate({"lists": "illegal", **params}), lists) if lists else None
         stage = Documents(part_bytes=3000, max_reject_rate=rate)
         return documents.run(self.ctx, "b", bucket, stage, inventory(bucket, self.root), chosen, lists)
-
-    def rows(self, made: Manifest, stem: str) -> list[dict[str, Any]]:
-        return [row for part in made.named(stem) for row in read_table(self.ctx.store, part).to_pylist()]
 
 
 @pytest.fixture

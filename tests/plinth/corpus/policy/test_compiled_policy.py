@@ -9,7 +9,6 @@ import pytest
 from plinth.corpus.policy import expressions
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import EditRule, Policy, Rule
-from plinth.errors import RecipeError
 from tests.rights import MIT
 
 FEW = Rule(reason="few", drop="gopher_quality.word_count < 2")
@@ -17,12 +16,6 @@ MANY = Rule(reason="many", drop="gopher_quality.word_count > 3")
 LABEL = Rule(reason="label", drop="language.label == 'de' or documents.source_bytes > 9")
 COLUMNS = {"gopher_quality.word_count": pa.array([1, 3, 5], pa.int32())}
 ANNOTATORS = ("gopher_quality", "language", "pii")
-
-
-def test_rules_fire_by_their_columns() -> None:
-    compiled = compile_policy(Policy(rules=(FEW, MANY)), ANNOTATORS)
-    assert compiled.reasons == ["few", "many"]
-    assert compiled.fires(COLUMNS, 3).tolist() == [[True, False, False], [False, False, True]]
 
 
 def test_a_comparison_of_several_rules_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,26 +62,3 @@ def test_columns_are_named_by_sidecar_and_strings_are_labels() -> None:
 def test_the_licence_that_the_gate_reads_is_a_label() -> None:
     compiled = compile_policy(Policy(rules=(FEW,)), ANNOTATORS, rights=MIT)
     assert compiled.labels == {"documents.licence"}
-
-
-@pytest.mark.parametrize(
-    ("policy", "says"),
-    [
-        (Policy(rules=(FEW, FEW)), "policy: more than one rule is called few"),
-        (Policy(rules=(Rule(reason="x", drop="c4.lines > 3"),)), "policy.rules.x: no column 'c4.lines'"),
-        (
-            Policy(edits=(EditRule(reason="x", spans="language.label"),)),
-            "policy.edits.x: 'language.label' is no column",
-        ),
-    ],
-)
-def test_a_policy_that_cannot_be_compiled_is_refused(policy: Policy, says: str) -> None:
-    with pytest.raises(RecipeError) as caught:
-        compile_policy(policy, ANNOTATORS)
-    assert caught.value.what.startswith(says)
-
-
-def test_an_edit_of_something_else_is_told_the_columns_of_spans() -> None:
-    with pytest.raises(RecipeError) as caught:
-        compile_policy(Policy(edits=(EditRule(reason="x", spans="language.label"),)), ANNOTATORS)
-    assert caught.value.expected == "language.foreign, pii.spans"

@@ -1,5 +1,4 @@
 import gc
-import operator
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -7,8 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from plinth.corpus.policy.expressions import MAX_CHARACTERS, parse
 from plinth.errors import RecipeError
@@ -123,82 +120,6 @@ def test_what_is_not_the_language_is_refused(text: str, says: str) -> None:
 
 def test_columns_read() -> None:
     assert parse("a.words < 3 or b.ok and a.words > 1", SCHEMA, "rule").columns == {"a.words", "b.ok"}
-
-
-COMPARE = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-NUMBER = st.one_of(st.integers(-1000, 1000), st.floats(-1e3, 1e3, allow_subnormal=False))
-
-
-def conditions() -> st.SearchStrategy[str]:
-    """Conditions whose text Python itself can evaluate."""
-    terms = st.one_of(st.just("a.words"), st.just("a.share"), NUMBER.map(repr))
-    sums = st.one_of(terms, st.builds("({} {} {})".format, terms, st.sampled_from("+-*"), terms))
-    compared = st.builds("{} {} {}".format, sums, st.sampled_from(sorted(COMPARE)), sums)
-    chained = st.builds("{} {} {}".format, compared, st.sampled_from(sorted(COMPARE)), sums)
-    leaves = st.one_of(compared, chained, st.just("b.ok"), st.just('b.label in ["en", "x"]'))
-    return st.recursive(
-        leaves,
-        lambda inner: st.one_of(
-            st.builds("({} {} {})".format, inner, st.sampled_from(["and", "or"]), inner),
-            inner.map("not ({})".format),
-        ),
-        max_leaves=6,
-    )
-
-
-class Row:
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    conditions(),
-    st.lists(
-        st.tuples(st.integers(-1000, 1000), st.floats(-1e3, 1e3), st.booleans(), st.sampled_from("xyz")), max_size=5
-    ),
-)
-def test_conditions_mean_what_python_means(text: str, rows: list[tuple[int, float, bool, str]]) -> None:
-    condition = f"a.words == a.words and ({text})"
-    columns = {
-        "a.words": pa.array([row[0] for row in rows], pa.int32()),
-        "a.share": pa.array([row[1] for row in rows], pa.float64()),
-        "b.ok": pa.array([row[2] for row in rows], pa.bool_()),
-        "b.label": pa.array([row[3] for row in rows], pa.string()),
-    }
-    expected = [
-        bool(eval(condition, {"a": Row(words=words, share=share), "b": Row(ok=ok, label=label)}))
-        for words, share, ok, label in rows
-    ]
-    assert parse(condition, SCHEMA, "rule").evaluate(columns, len(rows)).tolist() == expected
-
-
-def test_division_gives_what_ieee_gives() -> None:
-    share = pa.array([0.0, 1.0, -1.0])
-    assert parse("a.share / 0 > 5", SCHEMA, "rule").evaluate({"a.share": share}, 3).tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a.words < 9999999999", [True, True, True, False]),  # wider than the column: nothing wraps
-        ("a.words > 4294967345", [False] * 4),  # 49 + 2^32
-        ("9999999999 > a.words", [True, True, True, False]),
-        ("50 <= a.words", [False, False, True, False]),
-        ("0 < a.words <= 9999999999", [False, True, True, False]),
-        ("a.bytes >= 4611686018427387904", [False, True, False, False]),
-        ("a.words < 49.5", [True, True, False, False]),
-    ],
-)
-def test_whole_numbers_are_compared_as_they_are_whatever_the_column_holds(text: str, expected: list[bool]) -> None:
-    assert evaluate(text) == expected
 
 
 def test_parses_in_other_threads_fail_none() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.compute.engine import LocalEngine
 from plinth.corpus import funnel
 from plinth.corpus.curate import verdicts
 from plinth.corpus.protected import contamination, item_table, protected, protected_index, sets
@@ -23,7 +21,6 @@ from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.errors import SourceError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
-from plinth.storage.workspace import Workspace
 
 ITEMS, INNOCENT = 120, 600
 
@@ -211,25 +208,6 @@ def test_a_run_of_stock_words_is_no_leak(tiny: Any) -> None:
         assert made.stats["leaked"] == 0
     _, strict = run(tiny, docs, items, longest_share=0.0, boilerplate_documents=None)
     assert strict.stats["leaked"] > 30
-
-
-def test_short_items_are_reported_and_never_found(tiny: Any) -> None:
-    docs = [tiny.Doc(f"yes it is so they said on day {n} of the week in town", name=str(n)) for n in range(30)]
-    _, made = run(tiny, docs, ["yes it is so", "a longer question that nobody in this corpus has ever asked anywhere"])
-    found = made.stats["sets"]["quiz"]
-    assert (found["items"], found["too_short"], found["undecided"], found["clean"], found["common"]) == (2, 1, 1, 1, [])
-
-
-@pytest.mark.exhaustive
-def test_parts_and_workers_do_not_show(tiny: Any, tmp_path: Path, planted: dict[str, Any]) -> None:
-    some = planted["docs"][:60]
-    found = []
-    for workers in (1, 2):
-        with LocalEngine(workers) as engine:
-            tiny.ctx = Context(Workspace(tmp_path / str(workers)).ensure(), engine)
-            docs = [tiny.Doc(text, name=str(i)) for i, (_, _, text) in enumerate(some)]
-            found.append(run(tiny, docs, planted["items"])[1].digest)
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

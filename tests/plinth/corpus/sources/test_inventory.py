@@ -165,8 +165,3 @@ def test_a_link_bears_identity_and_where_it_leads_does_not(tmp_path: Path) -> No
         (tmp_path / "in/b.py").symlink_to(target)
         found.append(inventory(bucket(), tmp_path).digest)
     assert found[0] != found[1] == found[2]
-
-
-def test_a_source_that_may_not_be_trained_on_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"source in of d may not be trained on"):
-        inventory(bucket(train=False), tmp_path)

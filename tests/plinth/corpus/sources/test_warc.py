@@ -40,18 +40,6 @@ def test_a_record_keeps_its_facts(read_file: Any, warc_record: Any) -> None:
     assert item.where == "record 1"
 
 
-@pytest.mark.parametrize("name", ["x.warc", "x.warc.gz"])
-def test_order_is_file_order(read_file: Any, warc_record: Any, name: str) -> None:
-    records = [warc_record(str(i), noise(3000 * i)) for i in range(40)]
-    data = b"".join(records) if name == "x.warc" else members(*records)
-    assert outcome(read_file("warc", name, data)) == ["!empty", *(str(i) for i in range(1, 40))]
-
-
-def test_one_member_for_the_whole_file(read_file: Any, warc_record: Any) -> None:
-    data = gzip.compress(b"".join(warc_record(str(i), noise(50_000)) for i in range(9)))
-    assert outcome(read_file("warc", "x.warc.gz", data)) == [str(i) for i in range(9)]
-
-
 @pytest.mark.parametrize("cut", [0.1, 0.5, 0.9])
 def test_truncated_gzip_keeps_what_came_before(read_file: Any, warc_record: Any, cut: float) -> None:
     whole = members(warc_record("0"), warc_record("1"))
@@ -65,15 +53,6 @@ def test_corrupt_member_costs_itself(read_file: Any, warc_record: Any) -> None:
     middle = bytearray(parts[1])
     middle[2000:2100] = b"\xff" * 100
     assert outcome(read_file("warc", "x.warc.gz", parts[0] + bytes(middle) + parts[2])) == ["0", "!broken_gzip", "2"]
-
-
-@pytest.mark.parametrize("pack", [members, lambda *records: b"".join(records)])
-def test_broken_record_costs_itself(read_file: Any, warc_record: Any, pack: Any) -> None:
-    name = "x.warc.gz" if pack is members else "x.warc"
-    data = pack(
-        warc_record("0", noise(300_000)), b"garbage\r\n" * 50, warc_record("2", noise(400_000)), warc_record("3")
-    )
-    assert outcome(read_file("warc", name, data)) == ["0", "!broken_record", "2", "3"]
 
 
 def test_a_length_that_is_too_long_swallows_no_other_member(read_file: Any, warc_record: Any) -> None:
@@ -417,17 +396,6 @@ def test_a_bomb_is_inflated_in_bounded_memory(read_file: Any, warc_record: Any) 
 )
 def test_files_that_are_no_warc(read_file: Any, name: str, data: bytes, expected: list[str]) -> None:
     assert outcome(read_file("warc", name, data)) == expected
-
-
-def test_garbage_of_any_kind_never_raises(read_file: Any, warc_record: Any) -> None:
-    generator = random.Random(1)
-    good = members(*(warc_record(str(i), noise(2000)) for i in range(4)))
-    for _ in range(60):
-        data = bytearray(good)
-        for _ in range(generator.randrange(1, 6)):
-            data[generator.randrange(len(data))] = generator.randrange(256)
-        items = read_file("warc", "x.warc.gz", bytes(data[: generator.randrange(1, len(data))]))
-        assert items
 
 
 @pytest.mark.parametrize(

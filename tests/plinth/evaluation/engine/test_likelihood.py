@@ -59,16 +59,6 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary(model_directory:
     assert found.tokens[1] == 0
 
 
-def test_agrees_with_scoring_token_by_token(model_directory: ModelDirectory) -> None:
-    checkpoint = load(model_directory())
-    text = "the quick fox runs from the dog"
-    found = checkpoint.documents([text])
-    stream = [0, *checkpoint.tokenizer.encode(text).ids]
-    assert len(stream) - 1 <= checkpoint.sequence_tokens
-    assert found.bits[0] == pytest.approx(token_by_token(checkpoint, stream, 1)[0], rel=1e-5)
-    assert found.tokens[0] == len(stream) - 1
-
-
 def test_carried_context_is_what_windows_say(model_directory: ModelDirectory) -> None:
     checkpoint = load(model_directory())
     text = "the lazy dog runs away from the fox and jumps " * 4

@@ -87,30 +87,6 @@ def test_bits_of_rolling_likelihood(folder: Path, file: Path, monkeypatch: pytes
     assert again.sum() == pytest.approx(theirs.sum(), rel=1e-6)  # and so of bits per byte
 
 
-def test_neither_order_nor_threads_nor_batches_change_the_numbers(folder: Path, file: Path) -> None:
-    texts, ours = texts_of(file), load(folder)
-    first = ours.documents(texts, per_token=True)
-    order = np.random.default_rng(1).permutation(len(texts))
-    assert first.bits[order].tolist() == ours.documents([texts[at] for at in order], workers=3).bits.tolist()
-    for batch_tokens in (S, 5 * S, 100 * S):
-        other = ours.documents(texts, per_token=True, batch_tokens=batch_tokens)
-        np.testing.assert_allclose(other.bits, first.bits, rtol=1e-6)
-        assert other.ends is not None
-        assert first.ends is not None
-        assert other.ends.tolist() == first.ends.tolist()
-
-
-def test_tokens_end_where_the_text_says(folder: Path, file: Path) -> None:
-    texts, ours = texts_of(file), load(folder)
-    scores = ours.documents(texts, per_token=True)
-    for number, text in enumerate(texts):
-        one = scores.of(number)
-        assert one.bits.sum() == pytest.approx(scores.bits[number], rel=1e-12)
-        pieces = np.split(np.frombuffer(text.encode(), np.uint8), one.ends)[:-1]
-        tokens = ours.tokenizer.encode(text).tokens
-        assert [len(piece) for piece in pieces] == [len(token) for token in tokens]
-
-
 def test_two_models_with_tokenizers_of_their_own_are_compared_byte_by_byte(
     folder: Path, file: Path, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:

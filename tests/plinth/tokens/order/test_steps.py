@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from plinth.errors import MissingError, RecipeError
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
-from plinth.tokens.order.steps import StepRange, Steps, constant, schedule
+from plinth.tokens.order.steps import StepRange, constant, schedule
 
 
 def test_a_warm_up_by_hand() -> None:
@@ -133,16 +133,3 @@ def test_a_change_needs_one_whole_step_after_it() -> None:
     assert schedule(20, 8, 2, (BatchChange(from_step=9, global_batch_sequences=4),)).take(8) == (16, 4)
     with pytest.raises(RecipeError, match="has no place in the run"):
         schedule(20, 8, 2, (BatchChange(from_step=9, global_batch_sequences=5),))
-
-
-def test_a_trillion_tokens() -> None:
-    steps = schedule(
-        10**12 // 4096,
-        4096,
-        256,
-        tuple(BatchChange(from_tokens=i * 10**10, global_batch_sequences=256 * (i + 1)) for i in range(1, 20)),
-    )
-    for step in (0, 10**4, steps.total - 1):
-        first, count = steps.take(step)
-        assert steps.step_of(first + count - 1) == (step, count - 1)
-    assert isinstance(steps, Steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from plinth.compute.context import Context
 from plinth.tokens.packing import gather
@@ -11,9 +10,6 @@ from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.layout import Concatenated
 from plinth.tokens.shards.reader import ShardReader
 from tests.plinth.tokens.packing.hand_shards import hand_shards
-
-#: Tokens that the kernel copies at a time (`gather.c`).
-LANES = 64
 
 
 class Fetched(ShardReader):
@@ -31,25 +27,6 @@ def _gathered(
     starts, unscored = SequenceGather(readers, contiguous=True).fill(np.array(streams, np.int16), pieces, tokens)
     assert not len(unscored)
     return tokens, starts.tolist()
-
-
-@pytest.mark.parametrize("width", [LANES - 2, LANES - 1, LANES, 2 * LANES - 1, 2 * LANES + 3])
-@pytest.mark.parametrize("every", [1, 3, LANES])
-def test_a_document_begins_after_every_end_of_text_but_the_last_of_a_row(ctx: Context, width: int, every: int) -> None:
-    """Rows of `width` + 1 tokens, of which the vector takes `LANES` at a time."""
-    stream = np.arange(1, 5 * width + 2)
-    stream[width - 1 :: every] = 0
-    stream[width::width] = 0  # the last of every row, which is the first of the next
-    reader = ShardReader(ctx.store, hand_shards(ctx, [stream[:90], stream[90:]]))
-    rows = [4, 0, 2]
-    tokens, starts = _gathered([reader], [0] * 3, rows, width)
-    expected = [stream[row * width : (row + 1) * width + 1] for row in rows]
-    assert tokens.tolist() == [own.tolist() for own in expected]
-    assert starts == [
-        i * (width + 1) + at
-        for i, own in enumerate(expected)
-        for at in (0, *(np.flatnonzero(own[:-1] == 0) + 1).tolist())
-    ]
 
 
 def test_more_documents_than_there_is_room_for_are_counted_and_then_held(ctx: Context) -> None:

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, RecipeError
@@ -19,8 +17,7 @@ from plinth.tokens.order.steps import StepRange
 from plinth.tokens.packing import packing as packing_index
 from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.layout import PackingLayout, open_layouts
-from plinth.tokens.reading.compact_batch import BufferPool
-from plinth.tokens.reading.loader import Loader, RankBatch
+from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
 Line = tuple[Order, dict[str, ShardReader], dict[str, PackingLayout]]
@@ -41,26 +38,6 @@ def line(tmp_path_factory: pytest.TempPathFactory, made: SimpleNamespace, reques
     readers = open_streams(ctx.store, shards)
     tokens = {name: reader.tokens for name, reader in readers.items()}
     return Order(result), readers, open_layouts(ctx.store, ctx.refs.load, result, tokens)
-
-
-def _global(line: Line, step: int, world: int, micro: int, batch: int = 8) -> np.ndarray:
-    """The global batch of a step as `world` ranks load it."""
-    ranks = [
-        Loader(*line, global_batch=batch, micro_batch=micro, rank=r, world=world, prefetch=0) for r in range(world)
-    ]
-    return np.concatenate([loader.batch(step).tokens for loader in ranks])
-
-
-def _same(one: RankBatch, two: RankBatch) -> bool:
-    return one.step == two.step and all(
-        np.array_equal(getattr(one, name), getattr(two, name)) for name in ("tokens", "starts", "streams", "unscored")
-    )
-
-
-@given(step=st.integers(0, 15), world=st.sampled_from([1, 2, 4]), micro=st.sampled_from([1, 2]))
-@settings(max_examples=12, deadline=None)
-def test_ranks_share_one_global_batch(line: Line, step: int, world: int, micro: int) -> None:
-    assert np.array_equal(_global(line, step, world, micro), _global(line, step, 1, 8))
 
 
 def _slowly(line: Line, bucket: str, index: int) -> tuple[list[int], list[int], list[bool]]:
@@ -122,26 +99,6 @@ def test_tokens_far_apart_in_the_shards_are_found(line: Line) -> None:
     assert crossing > 3
 
 
-@given(first=st.integers(0, 16), prefetch=st.sampled_from([0, 1, 5]))
-@settings(max_examples=12, deadline=None)
-def test_resuming_anywhere_is_going_on(line: Line, first: int, prefetch: int) -> None:
-    whole = list(Loader(*line, global_batch=8, micro_batch=2, prefetch=0).batches())
-    rest = list(Loader(*line, global_batch=8, micro_batch=2, prefetch=prefetch).batches(first))
-    assert len(whole) == 16
-    assert len(rest) == 16 - first
-    assert all(map(_same, rest, whole[first:]))
-
-
-def test_a_run_repeats_nothing_within_an_epoch(line: Line) -> None:
-    order = line[0]
-    batches = Loader(*line, global_batch=10, micro_batch=10).batches()
-    seen = [(int(b), row.tobytes()) for batch in batches for b, row in zip(batch.streams, batch.tokens, strict=True)]
-    web = order.streams.index("web")
-    own = [row for bucket, row in seen if bucket == web]
-    assert len(own) < order.available[web]  # less than an epoch, so every sequence differs
-    assert len(set(own)) == len(own) > 80
-
-
 @pytest.mark.parametrize("world", [1, 4, 8])
 def test_steps_that_are_drawn_are_divided_over_ranks_whatever_their_size(line: Line, world: int) -> None:
     """Also a rank without any sequence; every sequence is the one that the order has at the drawn position."""
@@ -189,20 +146,3 @@ def test_other_shards_are_refused(line: Line) -> None:
     swapped = {"web": layouts["code"], "code": layouts["web"]}
     with pytest.raises(IntegrityError, match="not those the mixture was made from"):
         Loader(order, readers, swapped, global_batch=8, micro_batch=2)
-
-
-def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
-    pool = BufferPool(np.dtype(np.uint16))
-    first, second = pool.take((2, 3)), pool.take((2, 3))
-    assert first is not second
-    view, place = first[1:, 1:], first.ctypes.data
-    del first
-    assert pool.take((2, 3)).ctypes.data != place
-    import torch
-
-    tensor = torch.from_numpy(view)
-    del view
-    assert pool.take((2, 3)).ctypes.data != place
-    del tensor
-    assert pool.take((2, 3)).ctypes.data == place
-    assert pool.take((4, 3)).shape == (4, 3)

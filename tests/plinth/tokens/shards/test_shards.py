@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
@@ -19,8 +16,6 @@ from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.encode import token_dtype
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-
-MakeContext = Callable[..., Context]
 
 
 def _damage(ctx: Context, manifest: Manifest, name: str, at: int) -> None:
@@ -65,26 +60,6 @@ def test_even_sizes_by_hand(tokens: int, aim: int, sizes: list[int]) -> None:
     assert even_sizes(tokens, aim) == sizes
 
 
-def test_index_says_where_every_document_lies(ctx: Context, made: SimpleNamespace) -> None:
-    parts = [made.texts(1, 20), made.texts(2, 11)]
-    trained, _, done = made.pipeline(ctx, {"web": parts})
-    encoder = tokenizer.load(ctx.store, trained)
-    paths = [ctx.store.path(part.blob) for part in done["web"].named("index-")]
-    rows = [row for path in paths for row in pa.ipc.open_file(str(path)).read_all().to_pylist()]
-    start = 0
-    for number, (part, row) in enumerate((p, r) for p in range(2) for r in range(len(parts[p]))):
-        text = parts[part][row]
-        tokens = len(encoder.encode(text).ids) + 1
-        assert rows[number] == {
-            "id": made.document_id("web", text, 1000 * part + row),
-            "start": start,
-            "tokens": tokens,
-            "part": part,
-            "row": row,
-        }
-        start += tokens
-
-
 def test_documents_of_a_span_and_places_of_a_document(ctx: Context, made: SimpleNamespace) -> None:
     _, _, done = made.pipeline(ctx, {"web": [made.texts(1, 20), made.texts(2, 11)]})
     reader = ShardReader(ctx.store, done["web"])
@@ -108,13 +83,6 @@ def test_reads_cross_shards_and_refuse_what_is_outside(ctx: Context, made: Simpl
     for start, count in [(-1, 2), (0, reader.tokens + 1), (reader.tokens, 1)]:
         with pytest.raises(ValueError, match="which has"):
             reader.read(start, count)
-
-
-def test_workers_do_not_show(make_ctx: MakeContext, made: SimpleNamespace) -> None:
-    parts = {"web": [made.texts(seed, 20) for seed in range(2)]}
-    with LocalEngine(2) as engine:
-        found = made.pipeline(make_ctx("two", engine), parts)
-    assert found == made.pipeline(make_ctx(), parts)
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:

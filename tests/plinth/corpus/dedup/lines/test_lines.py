@@ -2,17 +2,13 @@
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plinth.compute.context import Context
-from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup import lines
 from plinth.corpus.dedup.parameters import LineParameters
-from plinth.storage.workspace import Workspace
 from tests.plinth_text.folding import fold_text
 
 A, B, C, D, E = (
@@ -108,18 +104,6 @@ def test_excluded_buckets_pass_through(tiny: Any) -> None:
     assert corpus.lines.stats["considered"] == 1
 
 
-def test_documents_of_which_too_little_is_left_are_dropped(tiny: Any) -> None:
-    first = tiny.Doc(f"{A}\n{B}\n", "1")
-    second = tiny.Doc(f"{A}\n{B}\njust this\n", "2")
-    third = tiny.Doc("tiny", "3")  # nothing is cut: nothing to judge
-    corpus = made(tiny, {"a": [[first, second, third]]}, min_words=3)
-    assert set(texts(corpus)) == {"1", "3"}
-    assert (corpus.lines.stats["dropped"], corpus.lines.stats["edits"]) == (1, 0)
-    share = len("justthis") / len("".join(second.text.split()))
-    assert set(texts(made(tiny, {"a": [[first, second, third]]}, min_share=share + 1e-6))) == {"1", "3"}
-    assert set(texts(made(tiny, {"a": [[first, second, third]]}, min_share=share - 1e-6))) == {"1", "2", "3"}
-
-
 def test_dropped_documents_neither_count_nor_are_cut(tiny: Any) -> None:
     gone, stays = tiny.Doc(f"{A}\nx", "1", fired=("bad",)), tiny.Doc(f"{A}\ny", "2")
     corpus = made(tiny, {"a": [[gone, stays]]})
@@ -162,10 +146,3 @@ def test_agrees_with_a_dictionary_whatever_the_parts(tiny: Any, parts: int, rang
     corpus = made(tiny, buckets, range_rows, units=("line",), min_characters=5, max_documents=2)
     survivors = [doc for doc in docs if corpus.rows(corpus.exact)[doc.id]["survivor"]]
     assert texts(corpus) == reference(survivors, 2)
-
-
-def test_the_same_bytes_with_two_workers(tiny: Any, tmp_path: Path, two_workers: LocalEngine) -> None:
-    docs = [tiny.Doc(f"{A}\n{n}\n{B if n % 2 else C}\n", str(n)) for n in range(20)]
-    buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}
-    two = type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=two_workers))
-    assert made(two, buckets, 5).lines.digest == made(tiny, buckets).lines.digest

@@ -43,25 +43,6 @@ def test_hand_worked_similarity_at_the_threshold(tiny: Any) -> None:
         assert made.stats["candidates"] == 2
 
 
-def test_survivor_is_the_longest_and_the_cluster_is_named_by_the_smallest_id(tiny: Any) -> None:
-    docs = [tiny.Doc(text(*range(100 + i))) for i in range(4)]
-    for keep, winner in (("longest", docs[3].id), ("smallest_id", min(doc.id for doc in docs))):
-        corpus = tiny.corpus({"a": [docs[:1], docs[1:3]], "b": [docs[3:]]}, dedup=near(keep=keep))
-        made = corpus.through_near()
-        assert corpus.survivors(made) == {winner}
-        assert {row[:2] for row in clusters(corpus, made).values()} == {(min(doc.id for doc in docs), 4)}
-
-
-def test_a_band_shared_by_chance_merges_nothing(tiny: Any) -> None:
-    # one row per band: nearly every pair is a candidate; none reaches the threshold
-    picks = random.Random(3)
-    docs = [tiny.Doc(text(*range(30), *picks.sample(range(50, 2000), 60))) for _ in range(20)]
-    corpus = tiny.corpus({"a": [docs]}, dedup=near(bands=112, rows=1))
-    made = corpus.through_near()
-    assert made.stats["candidates"] == 20
-    assert made.stats["survivors"] == 20
-
-
 def test_a_crowd_under_one_key_is_not_merged_without_proof(tiny: Any) -> None:
     # more than ALL_PAIRS documents with the same boilerplate, and among them true copies but for one word
     picks = random.Random(4)
@@ -90,22 +71,6 @@ def test_giant_documents_do_not_swallow_others(tiny: Any) -> None:
     small = [tiny.Doc(text(*picks.sample(range(2000), 50))) for _ in range(30)]
     corpus = tiny.corpus({"a": [giants + small]})
     assert corpus.through_near().stats["survivors"] == 33
-
-
-def test_every_cluster_keeps_exactly_one(tiny: Any) -> None:
-    picks = random.Random(7)
-    bases = [[picks.randrange(2000) for _ in range(120)] for _ in range(25)]
-    docs = [
-        tiny.Doc(text(*base[: picks.randrange(90, 120)]), name=f"{b}-{i}")
-        for b, base in enumerate(bases)
-        for i in range(4)
-    ]
-    corpus = tiny.corpus({"a": [docs]})
-    rows = clusters(corpus, corpus.through_near())
-    considered = {row for row in rows.values() if row[0] is not None}
-    survivors = [row[0] for row in considered if row[2]]
-    assert sorted(survivors) == sorted({row[0] for row in considered})
-    assert any(row[1] > 1 for row in considered)
 
 
 def test_clusters_agree_with_all_pairs_in_python(tiny: Any) -> None:

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.compute.context import Context
-from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import manifest
 from plinth.corpus.dedup.parameters import Dedup, Semantic
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
@@ -22,7 +20,6 @@ from plinth.corpus.dedup.semantic import vectors as semantic_given
 from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError, SourceError
 from plinth.records import Manifest, Part, Step
-from plinth.storage.workspace import Workspace
 from plinth_text.words import bags
 from plinth_text.words.ngrams import jaccard, ngram_sets
 
@@ -145,15 +142,6 @@ def test_short_documents_are_not_compared(tiny: Any) -> None:
     assert clusters(made(tiny, {"a": [docs]}, min_words=10)) == set()
     assert clusters(made(tiny, {"a": [docs]}, min_words=9)) == {frozenset("12")}
     assert made(tiny, {"a": [[tiny.Doc("", "3")]]}).semantic.stats["considered"] == 0
-
-
-@pytest.mark.exhaustive
-def test_the_same_bytes_whatever_the_workers_and_ranges(tiny: Any, tmp_path: Path) -> None:
-    docs, _ = planted(tiny, replaced=0.02, count=30)
-    buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}
-    with LocalEngine(2) as engine:
-        two = type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=engine))
-        assert made(two, buckets, 99).semantic.digest == made(tiny, buckets).semantic.digest
 
 
 # ---- vectors of the user --------------------------------------------------------------------------

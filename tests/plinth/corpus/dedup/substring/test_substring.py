@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plinth.compute.context import Context
-from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup import lines
 from plinth.corpus.dedup.parameters import LineParameters, Substring
 from plinth.corpus.dedup.substring import substring, windows
-from plinth.storage.workspace import Workspace
 from plinth_text.similarity.passages import word_positions
 
 LOOSE = {"min_words": 0, "min_share": 0.0}
@@ -96,14 +92,6 @@ def test_within_one_document(tiny: Any) -> None:
     assert texts(made(tiny, {"a": [[periodic]]}))["2"] == "left right "
 
 
-def test_a_chain_of_overlaps_loses_no_words(tiny: Any) -> None:
-    rng = random.Random(4)
-    x, y, z = (prose(rng, 40) for _ in range(3))
-    docs = [tiny.Doc(f"{x} {y}", "1"), tiny.Doc(f"{x} {y} {z} new", "2"), tiny.Doc(f"{y} {z}", "3")]
-    left = texts(made(tiny, {"a": [docs]}))
-    assert left == {"1": f"{x} {y}", "2": f"{z} new", "3": ""}
-
-
 @pytest.mark.parametrize(
     ("text", "cut", "left"),
     [
@@ -173,18 +161,6 @@ def test_the_same_cuts_with_one_part_or_seven(tiny: Any, parts: int, range_rows:
     assert corpus.substring.stats["edits"] > 20
 
 
-@pytest.mark.exhaustive
-def test_the_same_bytes_with_two_workers(tiny: Any, tmp_path: Path) -> None:
-    docs = [tiny.Doc(text, str(n)) for n, text in enumerate(planted(random.Random(7), 30))]
-    buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}
-    with LocalEngine(2) as engine:
-        two = type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=engine))
-        assert (
-            made(two, buckets, 99, min_tokens=20).substring.digest
-            == made(tiny, buckets, min_tokens=20).substring.digest
-        )
-
-
 def test_text_that_lines_cut_is_not_there(tiny: Any) -> None:
     rng = random.Random(8)
     line, rest, more = prose(rng, 30), prose(rng, 30), prose(rng, 60)
@@ -209,15 +185,6 @@ def test_text_that_lines_cut_is_not_there(tiny: Any) -> None:
     assert texts(holed)["4"] == "z"
     together = before.stats["removed_bytes"] + holed.substring.stats["removed_bytes"]
     assert together == len(f"{rest}\n{line}\n{more} ")
-
-
-def test_documents_of_which_too_little_is_left_are_dropped(tiny: Any) -> None:
-    passage = prose(random.Random(9), 50)
-    docs = [tiny.Doc(f"{passage} {'x' * n}", str(n)) for n in (1, 100)]
-    assert set(texts(made(tiny, {"a": [docs]}, min_words=2))) == {"1"}
-    share = 100 / len(docs[1].text)
-    assert set(texts(made(tiny, {"a": [docs]}, min_share=share + 1e-6))) == {"1"}
-    assert set(texts(made(tiny, {"a": [docs]}, min_share=share - 1e-6))) == {"1", "100"}
 
 
 def test_excluded_buckets_are_neither_cut_nor_compared(tiny: Any) -> None:
