@@ -7,15 +7,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from plinth.model.decoder import Decoder
+from plinth.model.decoder import Decoder, build
 from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS, hf_config, hf_name
 from plinth.model.parameters import Model
 
 END = "<|endoftext|>"
+
+
+def scrambled(config: Model, vocab_size: int) -> Decoder:
+    """A decoder whose gains are not 1 and whose weights are large enough to matter."""
+    model, generator = build(config, vocab_size, 3), torch.Generator().manual_seed(5)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        gain = 0.0 if name.endswith("bias") else 1.0
+        parameter.data = noise * 0.1 + gain if parameter.dim() == 1 else noise / parameter.shape[1] ** 0.5
+    return model.eval()
 
 
 def save_model(folder: Path, parameters: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:

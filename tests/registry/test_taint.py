@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -112,42 +110,6 @@ def two(ctx: Context, line: Any) -> None:
     taint.mark(ctx, document_id("kept"), "ada", "takedown")
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_deleted_mark_is_noticed(ctx: Context, line: Any, two: None, which: int) -> None:
-    marks(ctx)[which].unlink()
-    refused(ctx, line, "missing" if which else "broken")
-
-
-def test_all_marks_deleted_are_noticed(ctx: Context, line: Any, two: None) -> None:
-    shutil.rmtree(ctx.workspace.root / "taint")
-    refused(ctx, line, "missing")
-
-
-@pytest.mark.parametrize("name", ["00001.json", "old.json", "9f9f9f9f9f9f9f9f.json"])
-def test_what_is_no_record_freezes_instead_of_vanishing(ctx: Context, line: Any, two: None, name: str) -> None:
-    marks(ctx)[0].with_name(name).write_text("{}")
-    refused(ctx, line, "not a (DSSE envelope|signed record)")
-
-
-def edited(path: Path, change: Any) -> None:
-    envelope = json.loads(path.read_bytes())
-    content = json.loads(base64.b64decode(envelope["payload"]))
-    change(content["predicate"])
-    envelope["payload"] = base64.b64encode(fingerprint.canonical(content)).decode()
-    path.write_text(json.dumps(envelope))
-
-
-def test_an_edited_mark_is_noticed(ctx: Context, line: Any, two: None) -> None:
-    edited(marks(ctx)[1], lambda content: content["body"]["mark"].update(target="0" * 32))
-    refused(ctx, line, "does not hold")
-
-
-def test_a_mark_put_in_place_of_another_is_noticed(ctx: Context, line: Any, two: None) -> None:
-    first, second = marks(ctx)
-    second.write_bytes(first.read_bytes())
-    refused(ctx, line, "broken")
-
-
 @pytest.mark.parametrize("role", ["trainer", "promoter", "evaluator"])
 def test_a_lift_signed_as_another_role_is_refused(ctx: Context, line: Any, two: None, role: str) -> None:
     trust, (*_, last) = Trust.of(ctx.workspace), marks(ctx)
@@ -158,14 +120,6 @@ def test_a_lift_signed_as_another_role_is_refused(ctx: Context, line: Any, two: 
         statement = dsse.statement(MARKS.predicate, {"mark": "0" * 64}, content)
         dsse.write(last.with_name("00003.json"), statement, trust.signer(role))
         refused(ctx, line, match)
-
-
-def test_a_record_dated_before_the_last_is_refused(ctx: Context, line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    taint.mark(ctx, line.checkpoint.digest, "ada", "because")
-    monkeypatch.setattr("plinth.trust.signed_log.now", lambda: "2020-01-01T00:00:00+00:00")
-    with pytest.raises(SignatureError, match="before the record before it"):
-        taint.mark(ctx, document_id("kept"), "ada", "takedown")
-    assert len(taint.records(ctx)) == 1  # it was not written either
 
 
 def test_without_the_compliance_key_nothing_is_marked(ctx: Context, line: Any, own_trust: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from plinth.errors import CheckpointError
 from plinth.model import folder
 from plinth.model.decoder import Decoder
-from plinth.model.folder import SavedWeights, load_model, read_config
+from plinth.model.folder import SavedWeights, load_model
 from plinth.model.hugging_face import CONFIG, WEIGHTS
 from plinth.model.parameters import Model
 from tests import model_folder
@@ -92,8 +92,3 @@ def test_a_write_after_the_load_changes_nothing_in_use(tmp_path: Path) -> None:
         stream.seek(-1000, 2)
         stream.write(b"\x41" * 1000)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_the_configuration_is_that_which_was_compared(tmp_path: Path) -> None:
-    folder = made(tmp_path / "model")
-    assert read_config(folder, digests_of(folder)) == read_config(folder)

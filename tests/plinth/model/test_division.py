@@ -71,6 +71,15 @@ def test_parts_of_all_ranks_are_the_whole(kind: str) -> None:
         assert torch.equal(joined, whole[name]), name
 
 
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, [5]), (2, [3, 2]), (3, [2, 2, 1]), (4, [2, 1, 1, 1]), (5, [1] * 5)]
+)
+def test_layers_are_divided_evenly_and_once(count: int, expected: list[int]) -> None:
+    spans = [PipelineStage(index, count).layers(5) for index in range(count)]
+    assert [len(span) for span in spans] == expected
+    assert [layer for span in spans for layer in span] == list(range(5))
+
+
 def test_a_stage_holds_its_layers_by_their_names() -> None:
     whole = [name for name, _ in build(LLAMA, 61, 1).named_parameters()]
     stages = [PipelineStage(index, 2) for index in range(2)]

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from plinth.model.decoder import Decoder
 from plinth.model.generation import generate
-from tests.plinth.model.test_parity import KINDS, export, scrambled
+from tests.model_folder import scrambled
+from tests.plinth.model.test_parity import KINDS, VOCABULARY, export
 
 PROMPTS = [[0, 5, 9, 7], [0], [0, *range(20)], [0, 3, 3]]
 LIMITS = [12, 20, 9, 20]
@@ -29,7 +30,7 @@ def again(model: Decoder, prompt: list[int], limit: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_the_tokens_of_computing_everything_again(kind: str) -> None:
-    model = scrambled(KINDS[kind])
+    model = scrambled(KINDS[kind], VOCABULARY)
     found = generate(model, PROMPTS, LIMITS, greedy, lambda row, tokens: False)
     assert found == [again(model, prompt, limit) for prompt, limit in zip(PROMPTS, LIMITS, strict=True)]
 
@@ -39,7 +40,7 @@ def test_the_tokens_of_computing_everything_again(kind: str) -> None:
 )
 def test_the_tokens_of_hugging_face(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    model = scrambled(KINDS[kind])
+    model = scrambled(KINDS[kind], VOCABULARY)
     export(dict(model.named_parameters()), model.config, tmp_path)
     peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     peer.generation_config.eos_token_id = None
@@ -52,7 +53,7 @@ def test_the_tokens_of_hugging_face(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_sequence_that_ends_leaves_the_others_as_they_are() -> None:
-    model = scrambled(KINDS["tied"])
+    model = scrambled(KINDS["tied"], VOCABULARY)
     whole = generate(model, PROMPTS, LIMITS, greedy, lambda row, tokens: False)
     ended = generate(model, PROMPTS, LIMITS, greedy, lambda row, tokens: row in (0, 2) and len(tokens) == 3)
     assert ended == [whole[0][:3], whole[1], whole[2][:3], whole[3]]

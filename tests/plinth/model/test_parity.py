@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from plinth.errors import CheckpointError
-from plinth.model.decoder import Decoder, build
+from plinth.model.decoder import Decoder
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import hf_config, model_of
 from plinth.model.parameters import Model, MuP, RopeScaling
-from tests.model_folder import save_model
+from tests.model_folder import save_model, scrambled
 from tests.peers import Peer
 
 transformers = Peer("transformers")
@@ -47,16 +47,6 @@ KINDS = {
     "wide heads, yarn": BASE.model_copy(update={"qk_norm": True, "head_dim": 16, "rope_scaling": YARN}),
     "wide heads": BASE.model_copy(update={"qk_norm": True, "head_dim": 16}),
 }
-
-
-def scrambled(config: Model) -> Decoder:
-    """A decoder whose gains are not 1 and whose weights are large enough to matter."""
-    model = build(config, VOCABULARY, 3)
-    generator = torch.Generator().manual_seed(5)
-    for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        parameter.data = noise * 0.1 + 1 if parameter.dim() == 1 else noise / parameter.shape[1] ** 0.5
-    return model.eval()
 
 
 def class_of(config: Model) -> str:
@@ -92,7 +82,7 @@ def export(parameters: dict[str, Tensor], config: Model, directory: Path) -> Non
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_both_ways(kind: str, tmp_path: Path) -> None:
-    model, tokens = scrambled(KINDS[kind]), some_tokens()
+    model, tokens = scrambled(KINDS[kind], VOCABULARY), some_tokens()
     export(dict(model.named_parameters()), model.config, tmp_path / "ours")
     peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
     assert type(peer).__name__ == f"{class_of(KINDS[kind])}ForCausalLM"
@@ -108,7 +98,7 @@ def test_both_ways(kind: str, tmp_path: Path) -> None:
 
 
 def test_mup_is_not_loaded_as_what_it_is_not(tmp_path: Path) -> None:
-    model = scrambled(BASE.model_copy(update={"mup": MuP(base_dim=16, base_head_dim=4)}))
+    model = scrambled(BASE.model_copy(update={"mup": MuP(base_dim=16, base_head_dim=4)}), VOCABULARY)
     export(dict(model.named_parameters()), model.config, tmp_path)
     with pytest.raises(ValueError, match="plinth-mup"):  # rather than other logits than ours
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -146,7 +136,7 @@ def test_fields_that_old_configurations_leave_out() -> None:
 
 
 def test_frequencies_among_the_weights_are_left_alone(tmp_path: Path) -> None:
-    model = scrambled(BASE)
+    model = scrambled(BASE, VOCABULARY)
     stored = {**dict(model.named_parameters()), "layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     export(stored, model.config, tmp_path)
     assert torch.equal(load_model(tmp_path)(some_tokens()), model(some_tokens()))

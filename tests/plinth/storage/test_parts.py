@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plinth.errors import DiskFullError, IntegrityError, MissingError, SourceError
+from plinth.errors import DiskFullError, IntegrityError, SourceError
 from plinth.records import Part
-from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage import parts
 from plinth.storage.store import Store
 
@@ -102,18 +101,6 @@ def test_row_count_that_differs_from_the_record_is_named(store: Store) -> None:
     part = parts.write_table(store, "p", table(5)).model_copy(update={"rows": 6})
     with pytest.raises(IntegrityError, match="short"):
         parts.read_table(store, part)
-
-
-def test_missing_blob_is_named(store: Store) -> None:
-    part = parts.write_table(store, "p", table(5))
-    store.path(part.blob).unlink()
-    with pytest.raises(MissingError):
-        parts.read_table(store, part)
-
-
-def test_empty_part_keeps_its_schema(store: Store) -> None:
-    part = parts.write_batches(store, "p", DOCUMENT_SCHEMA, [])
-    assert parts.read_table(store, part).schema.equals(DOCUMENT_SCHEMA)
 
 
 def test_failure_of_the_source_keeps_its_own_name_and_writes_nothing(store: Store) -> None:

@@ -64,11 +64,6 @@ def test_links_may_not_lead_out(tmp_path: Path) -> None:
     assert join(linked, "x", "list") == linked / "x"
 
 
-def test_reserved_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match=r"names 'manifest\.json'"):
-        join(tmp_path, "manifest.json", "list", reserved={"manifest.json"})
-
-
 def test_a_link_in_a_checkout_is_not_followed(ctx: Context, tmp_path: Path) -> None:
     out, outside = tmp_path / "out", tmp_path / "outside"
     out.mkdir()

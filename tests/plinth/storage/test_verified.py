@@ -173,12 +173,3 @@ def test_without_a_home_a_new_folder_serves(monkeypatch: pytest.MonkeyPatch, tmp
     assert made.parent.parent == tmp_path
     assert made.parent.stat().st_mode & 0o777 == 0o700
     assert private.folder("x") == made  # and for child processes, by the environment
-
-
-@pytest.mark.parametrize("at", [0, 2000, len(TEXT) - 1])
-def test_a_small_blob_is_the_bytes_that_were_compared(memory: Path, tmp_path: Path, at: int) -> None:
-    store = Store(tmp_path / "store")
-    blob = store.put_bytes(TEXT)
-    rewrite(store.path(blob), TEXT[:at] + b"X" + TEXT[at + 1 :])
-    with pytest.raises(IntegrityError, match="has changed"):
-        store.read_bytes(blob)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,11 +19,17 @@ from plinth.storage.objects import Folder
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, enrolment
-from plinth.trust.authority import COMPLIANCE, PROMOTER
+from plinth.trust.authority import COMPLIANCE, PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog, anchor_of
 
 LOG = SignedLog("notes", (COMPLIANCE, PROMOTER))
+FORMS = {
+    "plain": LOG,
+    "keeps revoked": SignedLog("notes", (COMPLIANCE, PROMOTER), keeps_revoked=True),
+    "flat": SignedLog("notes", (COMPLIANCE,), flat=True),
+    "readable": SignedLog("notes", (COMPLIANCE,), flat=True, readable=True),
+}
 ABOUT = {"note": "0" * 64}
 AT = "2026-01-01T00:00:00+00:00"
 
@@ -110,6 +117,70 @@ def forge(ctx: State, number: int) -> None:
     content = dsse.unverified(json.loads(path.read_bytes()), "it")
     content["predicate"]["body"] = {"n": "forged"}
     dsse.write(path, content, Trust.of(ctx.workspace).signer(COMPLIANCE))
+
+
+def rewritten(path: Path, change: Callable[[Any], Any]) -> None:
+    """The envelope of a record changed, in either form of file."""
+    whole = json.loads(path.read_bytes())
+    made = change(whole.get("envelope", whole))
+    path.write_text(json.dumps(whole | {"envelope": made} if "envelope" in whole else made))
+
+
+def edited(envelope: Any) -> Any:
+    """Another time under the old signature."""
+    payload = base64.b64decode(envelope["payload"]).replace(b"2026", b"2027")
+    return envelope | {"payload": base64.b64encode(payload).decode()}
+
+
+def swap(one: Path, other: Path) -> None:
+    kept = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(kept)
+
+
+Change = Callable[[Trust, list[Path]], object]
+ATTACKS: dict[str, tuple[Change, str]] = {
+    "edited": (lambda _, files: rewritten(files[1], edited), r"00002\.json does not hold"),
+    "by another role": (
+        lambda trust, files: rewritten(
+            files[1], lambda found: dsse.seal(dsse.unverified(found, "it"), trust.signer(TRAINER))
+        ),
+        r"00002\.json does not hold",
+    ),
+    "first taken out": (lambda _, files: files[0].unlink(), "are broken at 00002"),
+    "one taken out": (lambda _, files: files[1].unlink(), "are broken at 00003"),
+    "moved up": (lambda _, files: files[2].rename(files[1]), "are broken at 00002"),
+    "swapped": (lambda _, files: swap(files[1], files[2]), "are broken at 00002"),
+    "replaced by another": (lambda _, files: files[2].write_bytes(files[1].read_bytes()), "are broken at 00003"),
+    "cut short": (lambda _, files: files[2].unlink(), "newest records of notes/ are missing"),
+    "all gone": (lambda _, files: [one.unlink() for one in files], "newest records of notes/ are missing"),
+    "torn": (lambda _, files: files[1].write_bytes(b'{"pay'), r"00002\.json is not a DSSE envelope"),
+    "a list": (lambda _, files: files[1].write_bytes(b"[]"), r"00002\.json is (not a DSSE envelope|none of the)"),
+    "nothing": (lambda _, files: files[2].write_bytes(b"{}"), r"00003\.json is (not a DSSE envelope|none of the)"),
+    "another file": (lambda _, files: files[0].with_name("old.json").write_text("{}"), "is not a signed record"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_other_change_is_refused_by_name(ctx: State, form: str, attack: str) -> None:
+    log, (change, said) = FORMS[form], ATTACKS[attack]
+    for number in (1, 2, 3):
+        log.append(ctx, {"n": number}, ABOUT, COMPLIANCE, at=AT)
+    assert [record.body["n"] for record in log.records(ctx)] == [1, 2, 3]
+    change(Trust.of(ctx.workspace), [log.path(ctx, number) for number in (1, 2, 3)])
+    with pytest.raises(SignatureError, match=said):
+        log.records(ctx)
+    with pytest.raises(SignatureError):
+        list(log.back(ctx))
+
+
+def test_what_a_readable_record_shows_is_what_was_signed(ctx: State) -> None:
+    log = FORMS["readable"]
+    log.append(ctx, {"by": "ada"}, ABOUT, COMPLIANCE, at=AT)
+    log.path(ctx, 1).write_text(log.path(ctx, 1).read_text().replace('"by": "ada"', '"by": "eve"'))
+    with pytest.raises(SignatureError, match="differs from its signed record"):
+        log.records(ctx)
 
 
 @pytest.mark.parametrize("number", [1, 4, 5])

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.words.hash_lookup import HashLookup
 from plinth_text.words.ngrams import jaccard, ngram_hashes, ngram_sets
 from plinth_text.words.word_hashes import BLOCK, WIDE
 
@@ -125,11 +124,6 @@ def test_slices_and_nulls(texts: list[str], start: int, length: int) -> None:
     assert [values[starts[i] : starts[i + 1]].tolist() for i in range(len(piece))] == whole
 
 
-def test_string_columns_of_either_width() -> None:
-    texts = ["one two three", "four"]
-    assert ngram_hashes(pa.array(texts, pa.string()), 2)[1].tolist() == [*hashes(texts, 2)[0], *hashes(texts, 2)[1]]
-
-
 def test_jaccard_hand_worked() -> None:
     a, b, c, empty = ngram_sets(pa.array(["a b c d a b", "a b c e", "x y", ""], pa.large_string()), 2)
     assert a.size == 4  # ab bc cd da, once each
@@ -137,20 +131,3 @@ def test_jaccard_hand_worked() -> None:
     assert jaccard(a, a) == 1.0
     assert jaccard(a, c) == 0.0
     assert jaccard(empty, empty) == 0.0
-
-
-@settings(deadline=None)
-@given(st.sets(st.integers(0, MASK), max_size=200), st.lists(st.integers(0, MASK), max_size=50))
-def test_lookup_finds_what_is_there_and_nothing_else(table: set[int], strangers: list[int]) -> None:
-    ordered = np.array(sorted(table), dtype=np.uint64)
-    asked = np.array([*table, *strangers], dtype=np.uint64)
-    found = HashLookup(ordered).find(asked).tolist()
-    positions = {value: i for i, value in enumerate(ordered.tolist())}
-    assert found == [positions.get(value, -1) for value in asked.tolist()]
-
-
-def test_lookup_refuses_what_is_not_sorted() -> None:
-    with pytest.raises(ValueError, match="not sorted"):
-        HashLookup(np.array([2, 1], dtype=np.uint64))
-    with pytest.raises(ValueError, match="repeats"):
-        HashLookup(np.array([1, 1], dtype=np.uint64))

@@ -15,13 +15,12 @@ from torch.nn.utils import prune
 
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.model.compressed import forms, gguf_file, gguf_metadata, gguf_vocabulary, pruned_file
-from plinth.model.decoder import Decoder, build
 from plinth.model.export import export_model
 from plinth.model.folder import SavedWeights, load_model, read_config
 from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.pipelines import pipeline
-from tests.model_folder import byte_level, save_folder
+from tests.model_folder import byte_level, save_folder, scrambled
 from tests.peers import Peer
 
 transformers = Peer("transformers")
@@ -40,16 +39,6 @@ KINDS = {
     "olmo2": BASE.model_copy(update={"qk_norm": True, "architecture": "olmo2"}),
 }
 TEXT = "a small text, merged 123 times;  isn't it?\n\nÄöü"
-
-
-def scrambled(config: Model, vocab_size: int) -> Decoder:
-    """Gains that are not 1, and weights large enough to matter."""
-    model, generator = build(config, vocab_size, 3), torch.Generator().manual_seed(5)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        gain = 0.0 if name.endswith("bias") else 1.0
-        parameter.data = noise * 0.1 + gain if parameter.dim() == 1 else noise / parameter.shape[1] ** 0.5
-    return model.eval()
 
 
 class MadeForm:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import mean
 
 import numpy as np
@@ -30,17 +29,6 @@ def test_weights_make_a_mean_of_means_the_mean_over_targets() -> None:
         total += mean(w * losses[rank, a][kept[rank, a]].mean() for a, w in enumerate(weights)) / 2
     assert total == pytest.approx(losses[kept].mean())
     assert StepBatch.of(tokens, tokens).weights(2) is None
-
-
-def test_shorter_rows_keep_what_is_scored() -> None:
-    tokens = np.arange(2 * 1 * 9, dtype=np.int32).reshape(2, 1, 9)
-    kept = np.arange(16).reshape(2, 1, 8) % 3 == 0
-    batch = replace(StepBatch.of(tokens, tokens, kept, int(kept.sum())), length=4)
-    short = batch.expanded()
-    assert short.tokens.shape == (2, 2, 5)
-    assert short.scored is not None
-    assert short.tokens[..., 1:][short.scored].tolist() == tokens[..., 1:][kept].tolist()
-    assert batch.scored_tokens == sum(rows.scored_counts.sum() for rows in batch.micro) == kept.sum()
 
 
 def test_what_is_scored_is_part_of_the_fingerprint() -> None:

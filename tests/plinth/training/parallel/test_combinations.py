@@ -1,4 +1,4 @@
-"""Beside the covered cases: other models and loss factors, several divisions at once on four ranks, resuming."""
+"""Beside the covered cases: other models, stages, loss factors, several divisions at once on four ranks, resuming."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ MODEL = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
 
 OLMO2 = {"architecture": "olmo2"}
 UNTIED = {"tied_embeddings": False}
+UNEVEN = {"layers": 5}  # over two stages, and over four
 
 Combination = tuple[str, dict[str, Any], dict[str, Any]]
 
@@ -42,6 +43,23 @@ TWO: list[Combination] = [
     ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
     ("fp16, zero 2", {"zero_stage": 2, "loss_scale": LossScale(static=128)}, {"precision": "fp16"}),
     ("fp16, zero 3", {"zero_stage": 3, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
+    ("stages, zero 0, micro batches", {"pipeline": 2, "zero_stage": 0}, {"micro_batch_sequences": 2, "model": UNEVEN}),
+    ("stages, untied", {"pipeline": 2}, {"micro_batch_sequences": 2, "model": UNEVEN | UNTIED | {"z_loss": 1e-2}}),
+    (
+        "stages, recomputed, no mask",
+        {"pipeline": 2, "activation_checkpointing": 2},
+        {"micro_batch_sequences": 4, "model": UNEVEN | {"document_mask": False}},
+    ),
+    (
+        "stages, bf16, zero 0",
+        {"pipeline": 2, "zero_stage": 0},
+        {"precision": "bf16", "micro_batch_sequences": 2, "model": UNEVEN},
+    ),
+    (
+        "stages, fp16, zero 1",
+        {"pipeline": 2, "loss_scale": LossScale(initial_power=30)},
+        {"precision": "fp16", "micro_batch_sequences": 2, "model": UNEVEN},
+    ),
 ]
 
 FOUR: list[Combination] = [
@@ -53,6 +71,16 @@ FOUR: list[Combination] = [
     ("olmo2, tensor 4", {"zero_stage": 2, "tensor": 4}, {"model": OLMO2 | {"kv_heads": 4}}),
     ("olmo2, tensor 2, sequence 2", {"zero_stage": 1, "tensor": 2, "sequence": 2}, {"model": OLMO2 | UNTIED}),
     ("olmo2, tensor 2, pipeline 2", {"zero_stage": 1, "tensor": 2, "pipeline": 2}, {"model": OLMO2}),
+    ("four stages", {"pipeline": 4}, {"micro_batch_sequences": 1, "model": UNEVEN}),
+    ("more stages than micro batches", {"pipeline": 4, "zero_stage": 0}, {"micro_batch_sequences": 4, "model": UNEVEN}),
+    ("stages, data 2", {"pipeline": 2}, {"micro_batch_sequences": 1, "model": UNEVEN}),
+    ("stages, data 2, zero 0", {"pipeline": 2, "zero_stage": 0}, {"micro_batch_sequences": 2, "model": UNEVEN}),
+    ("stages, tensor 2", {"pipeline": 2, "tensor": 2}, {"micro_batch_sequences": 2, "model": UNEVEN}),
+    (
+        "stages, tensor 2, zero 0",
+        {"pipeline": 2, "tensor": 2, "zero_stage": 0},
+        {"micro_batch_sequences": 2, "model": UNEVEN},
+    ),
 ]
 
 
