@@ -25,7 +25,6 @@ One file per stage, upstream first, with its logic:
     serving                                  plinth/evaluation/serving
     candidate                                registry
     drift                                    plinth/evaluation/drift; by schedule, not by `plinth run`
-    service_levels                           registry, plinth/operation/indicators; by the clock, no stage
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

@@ -5,12 +5,8 @@ pipeline      run a recipe: assets that are up to date are left alone, the rest 
 dagster_run   Dagster runs in this process
 release_requests  runs of the release job that are due
 definitions   Dagster's view of a recipe, with overrides for tests
-asset_jobs    definitions that packages add
+asset_jobs    jobs over assets with their schedules; definitions that packages add
 sensors/      new source files, approvals, failed runs
-schedules     what starts by the clock
-reviews/      the page of a week or month
-checklists    checklists as assets with a check for each line, by schedule
-checks        lines of checklists about the orchestrator
 marks         the check of every asset against marks of unfitness
 queueing      whose a Dagster run is and how urgent: its tags
 run_launcher  Dagster's launcher, which finds runs whose process has ended
@@ -21,15 +17,11 @@ results/      results pages, one per candidate
 own_notes     notes in a workspace that count only where this user wrote them
 workspace_index/  the index of all pages: state, runs, links
 page_server   the pages over HTTP, for links from Dagster and MLflow
-gamedays/     game days of MLflow, and the table of all
 targets       models by the names that people have for them
 runs          runs by theirs
-backup_drill  the databases of an installation; a backup restored into a scratch place and proved
 servers       the servers of `plinth up`, on loopback
 supervised    its parts: started again when they end, and recorded for other commands
 dagster_pages  Dagster's pages, for requests that name this server
-exporter      all parts of a workspace's metrics
-exporter_parts  those of them that a process of its own collects
 running       what was started for a workspace: listed, stopped
 installation/ a whole installation on this machine, to try: PostgreSQL, S3, TLS, logins
 harvest/      the demo's corpus, from text on this machine

@@ -1,15 +1,20 @@
-"""Definitions that packages add to those of a recipe."""
+"""Dagster's jobs over assets, with their schedules, and the definitions that packages add.
+
+Does not belong here: which job of the core starts when (`definitions`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import dagster as dg
 
 from plinth.extensions import Catalogue
 from plinth.recipe.recipe import Recipe
+from plinth_jobs import queueing
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,42 @@ class AddedDefinitions:
 
 #: Imported when the code location is built.
 ADDED = Catalogue("plinth.definitions", "definitions", AddedDefinitions, {})
+
+
+class AssetJob(NamedTuple):
+    """A job over assets, and the schedule that starts it where there is one."""
+
+    name: str
+    selection: dg.AssetSelection
+    description: str
+    schedule: str = ""
+    cron: str = ""
+    scheduled: str = ""
+    queued: bool = False  # has the priority and quota of the recipe's team
+
+    def job(self, tags: Mapping[str, str] | None = None) -> Any:
+        """The job in Dagster."""
+        return dg.define_asset_job(
+            self.name,
+            self.selection,
+            executor_def=dg.in_process_executor,
+            tags={**(tags or {}), queueing.JOB: self.name},
+            description=self.description,
+        )
+
+
+def scheduled(job: Any, name: str, cron: str, description: str) -> dg.ScheduleDefinition:
+    """The schedule of a job, running from the start; times in UTC."""
+    return dg.ScheduleDefinition(
+        name=name,
+        job=job,
+        cron_schedule=cron,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=description,
+    )
+
+
+def with_schedule(one: AssetJob) -> dg.Definitions:
+    """A job and its schedule."""
+    job = one.job()
+    return dg.Definitions(jobs=[job], schedules=[scheduled(job, one.schedule, one.cron, one.scheduled)])

@@ -9,7 +9,7 @@ import gc
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import dagster as dg
 
@@ -18,19 +18,19 @@ from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.errors import RecipeError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
-from plinth_assets import drift, service_levels
+from plinth_assets import drift
 from plinth_assets.catalog import stages
 from plinth_assets.framework.build import asset
 from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_assets.framework.stage import Stage
-from plinth_jobs import CANDIDATE, RELEASE, checklists, marks, queueing, schedules
-from plinth_jobs.asset_jobs import ADDED
+from plinth_jobs import CANDIDATE, RELEASE, marks, queueing
+from plinth_jobs.asset_jobs import ADDED, AssetJob, scheduled
 from plinth_jobs.recipes import find, load
 from plinth_jobs.sensors import arrival, feed, release, upkeep
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS = "make_corpus"
-LEVELS, DRIFT = "measure_service_levels", "score_drift"
+DRIFT = "score_drift"
 
 #: Groups that a corpus job makes; later groups use accelerators and are started on purpose.
 CORPUS_GROUPS = (
@@ -48,18 +48,6 @@ CORPUS_GROUPS = (
 TRAINING_GROUPS = ("training", "evaluation", "registry")
 #: Assets of a group that can be read when it is unfolded in the graph.
 READABLE = 60
-
-
-class AssetJob(NamedTuple):
-    """A job over assets, and the schedule that starts it where there is one."""
-
-    name: str
-    selection: dg.AssetSelection
-    description: str
-    schedule: str = ""
-    cron: str = ""
-    scheduled: str = ""
-    queued: bool = False  # has the priority and quota of the recipe's team
 
 
 def group_names(all_stages: Sequence[Stage]) -> dict[str, str]:
@@ -92,10 +80,6 @@ def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage]) -> list[AssetJob]:
                  queued=True),
         AssetJob(CANDIDATE, groups(*CORPUS_GROUPS, *TRAINING_GROUPS), "From sources to a registered candidate.",
                  queued=True),
-        AssetJob(LEVELS, assets(service_levels.ASSET), "Service levels and error budgets as they stand.",
-                 "service_levels", "7 * * * *", "Measures service levels and error budgets every hour."),
-        AssetJob(checklists.JOB, dg.AssetSelection.groups(checklists.GROUP), "Evaluates the checklists.",
-                 "checklists", checklists.CRON, "Evaluates the checklists of this workspace, four times a day."),
     ]  # fmt: skip
     if recipe.release is not None:
         found.append(AssetJob(RELEASE, groups("release"), "Promote the approved candidate.", queued=True))
@@ -127,7 +111,9 @@ def build(
     marks_checks = marks.checks(named, workspace)
     # Marks are apart: whoever marks or makes an asset has it evaluated.
     tags, apart = queueing.tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
-    jobs = {one.name: _job(one, apart, tags if one.queued else {}) for one in table}
+    jobs = {
+        one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table
+    }
     own = dg.Definitions(
         assets=[
             *(
@@ -135,31 +121,16 @@ def build(
                 for stage in all_stages
             ),
             *(asset(stage, pages) for stage in drift.stages(recipe)),
-            service_levels.asset(recipe, pages),
-            *checklists.assets(recipe, workspace, pages),
         ],
         asset_checks=marks_checks,
         jobs=list(jobs.values()),
-        schedules=[
-            *(schedules.of_job(jobs[one.name], one.schedule, one.cron, one.scheduled) for one in table if one.cron),
-            *schedules.of_reviews(workspace),
-        ],
+        schedules=[scheduled(jobs[one.name], one.schedule, one.cron, one.scheduled) for one in table if one.cron],
         sensors=_sensors(recipe, workspace, jobs),
         resources={"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **(resources or {})},
         executor=dg.in_process_executor,
     )
     added = (one for one in ADDED.values() if served or one.in_runs)
     return dg.Definitions.merge(own, *(one.build(recipe, workspace, pages) for one in added))
-
-
-def _job(one: AssetJob, apart: dg.AssetSelection, tags: Mapping[str, str]) -> Any:
-    return dg.define_asset_job(
-        one.name,
-        one.selection - apart,
-        executor_def=dg.in_process_executor,
-        tags={**tags, queueing.JOB: one.name},
-        description=one.description,
-    )
 
 
 def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[dg.SensorDefinition]:

@@ -25,6 +25,7 @@ from plinth.storage import running
 from plinth.storage.atomic import append_to
 from plinth.storage.workspace import Workspace
 from plinth_jobs import page_server, policies, supervised, workspace_index
+from plinth_jobs.cli.nouns import installed
 from plinth_jobs.instance import home
 from plinth_jobs.last_recipe import remember
 from plinth_jobs.recipes import load
@@ -90,11 +91,14 @@ def up(
             dagster = _dagster_parts(Path(folder), log, own, dagster_port, origins)
             exporter = ServerPart("exporter", lambda: _export(log, space, recipe_path, metrics_port))
             mlflow = ServerPart("MLflow server", lambda: _mlflow(space), shared=True)
-            with _supervised(space, [mlflow, *dagster, exporter], progress) as supervisor:
+            exported = "ops metrics" in installed()
+            parts = [mlflow, *dagster, *([exporter] if exported else [])]
+            with _supervised(space, parts, progress) as supervisor:
+                metrics = f"Metrics  http://{HOST}:{metrics_port}/metrics\n" if exported else ""
                 print(
                     f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri.rstrip('/')}{MODELS}\n"
                     f"Pages    {pages}\n"
-                    f"Metrics  http://{HOST}:{metrics_port}/metrics\nLog      {log}\n"
+                    f"{metrics}Log      {log}\n"
                     "Ctrl-C stops the servers; jobs keep running",
                     flush=True,
                 )

@@ -53,12 +53,10 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     canary/       what is observed of a canary beside the champion -> return, go on, promote
     incidents     opened, noted, closed; while one is open, nothing is promoted
     postmortem    the facts about an incident, from evidence alone
-    checks/       lines of checklists that need the registry
     consumers     services that use a release and models made of one, with who answers for each
     impact        everything that came of something: manifests, runs, versions, consumers
     feed          what consumers must learn, signed and numbered; webhook sends it
     freeze        mark or lift, and name everybody who is concerned
-    metrics       releases, marks and canaries as samples for the exporter
     papers/       model card, data card, bill of materials, summary of training content, out of evidence
     exports/      a release or checkpoint as a signed directory that proves itself elsewhere
 

@@ -1,6 +1,6 @@
 """The signed logs of a workspace, each with who may sign it. The head of the releases names the newest of each.
 
-Builds read `plinth.corpus.exclusions`, checklists `plinth.operation.checklists.waivers`: their forms stand there.
+Builds read `plinth.corpus.exclusions`: that log's form is there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Final
 
 from plinth.compute.context import Context
 from plinth.corpus.exclusions.exclusion_list import EXCLUSIONS
-from plinth.operation.checklists.waivers import CHECK_WAIVERS
 from plinth.trust.authority import APPROVER, COMPLIANCE, POLICY, PROMOTER, ROLES
 from plinth.trust.signed_log import SignedLog
 
@@ -32,6 +31,8 @@ AUDIT: Final = SignedLog("audit", tuple(ROLES), keeps_revoked=True)
 PROVIDERS: Final = SignedLog("providers", (COMPLIANCE,))
 #: Incidents: opened, noted, closed (`incidents`).
 INCIDENTS: Final = SignedLog("incidents", (COMPLIANCE, PROMOTER))
+#: Waivers of lines of checklists.
+CHECK_WAIVERS: Final = SignedLog("check-waivers", (POLICY,))
 
 LOGS: Final = (MARKS, FEED, CONSUMERS, LOGINS, AUDIT, PROVIDERS, EXCLUSIONS, INCIDENTS, CHECK_WAIVERS)
 POLICY_PREDICATE: Final = "urn:plinth:gate-policy:v1"

@@ -14,8 +14,6 @@ from plinth.corpus.slices import review_labels
 from plinth.errors import RegistryError, WorkspaceError
 from plinth.launch.base import tail
 from plinth.launch.local import LocalLauncher
-from plinth.operation.backup.snapshot import BackupArchive
-from plinth.operation.backup.taking import take
 from plinth.storage import atomic, blob_cache, locks, safe_path
 from plinth.storage.objects import Folder
 from plinth.storage.state import State
@@ -26,6 +24,8 @@ from plinth.training.directory import RunDirectory
 from plinth.training.supervise import hang_dump
 from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs.sensors.alarms import record_failure
+from plinth_ops.backup.snapshot import BackupArchive
+from plinth_ops.backup.taking import take
 from plinth_registry import server
 
 KEPT = b"ssh-ed25519 AAAA operator"  # no line end: what appends would cut or extend it

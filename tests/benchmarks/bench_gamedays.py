@@ -27,10 +27,8 @@ RESULTS = Path(__file__).parent / "results" / "gamedays.json"
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 import plinth  # noqa: E402
-from plinth.operation.gamedays.gameday import GameDayRecord, Instant  # noqa: E402
-from plinth.operation.gamedays.play import play  # noqa: E402
-from plinth.operation.gamedays.table import find  # noqa: E402
-from plinth_jobs.gamedays import TABLE  # noqa: E402
+from plinth_ops.gamedays.gameday import TABLE, GameDayRecord, Instant, find  # noqa: E402
+from plinth_ops.gamedays.play import play  # noqa: E402
 
 
 def processor_s() -> float:
@@ -91,7 +89,7 @@ def main() -> None:
     given = parser.parse_args()
     kept = json.loads(RESULTS.read_bytes())["game_days"] if given.append and RESULTS.exists() else {}
     for name in given.only or TABLE:
-        day, before = find(name, TABLE), processor_s()
+        day, before = find(name), processor_s()
         print(name, flush=True)
         if why := day.missing():
             kept[name] = {"instants": 0, "passed": 0, "missing": why}

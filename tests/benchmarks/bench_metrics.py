@@ -28,14 +28,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from plinth.compute.context import Context  # noqa: E402
-from plinth.operation.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
-from plinth.operation.metrics.runs import RunsCollector  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth.training import config as configuration  # noqa: E402
 from plinth.training.sinks.metric import exposition  # noqa: E402
 from plinth.training.sinks.run_follower import RunFollower  # noqa: E402
 from plinth.training.sinks.run_metrics import RUN  # noqa: E402
-from plinth_jobs.exporter import exporter as workspace_exporter  # noqa: E402
+from plinth_ops.metrics.collectors import RunsCollector  # noqa: E402
+from plinth_ops.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
+from plinth_ops.metrics.parts import exporter as workspace_exporter  # noqa: E402
 from tests.living_job import give_job  # noqa: E402
 from tests.plinth.training.conftest import tiny  # noqa: E402
 from tests.prometheus_server import free_port, wait_for  # noqa: E402

@@ -11,13 +11,15 @@ import pytest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.differences import Difference
 from plinth.records import Manifest
-from plinth.report import comparison, gameday_page, impact_page, incident_page, page, period_page, trial_page
+from plinth.report import comparison, impact_page, incident_page, page, trial_page
 from plinth.report.data import Fact, ReportData
 from plinth.report.evaluation import page as evaluation_page
 from plinth.report.run import run_page
 from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, Standing, StateTile
 from plinth.report.workspace_index import page as index_page
 from plinth_assets.measurements import evaluation_items
+from plinth_ops.gamedays import page as gameday_page
+from plinth_ops.reviews import page as period_page
 from tests import services
 from tests.browser import reading
 from tests.plinth.report.evaluation.test_page import data as evaluation_data

@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.operation.checklists import run_checks
-from plinth.operation.checklists.scope import CheckScope
-from plinth.operation.metrics import runs as runs_module
-from plinth.operation.metrics.runs import RunsCollector
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
@@ -20,13 +16,17 @@ from plinth.training.run_state import RunState, run_state
 from plinth.training.telemetry.timeline import Timeline
 from plinth_jobs.cli.root import call
 from plinth_jobs.workspace_index import run_lines
+from plinth_ops.checklists import run_checks
+from plinth_ops.checklists.check import CheckScope
+from plinth_ops.metrics import collectors
+from plinth_ops.metrics.collectors import RunsCollector
 from tests.living_job import give_job, kill_job_of
 from tests.plinth.training.conftest import tiny
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
-    monkeypatch.setattr(runs_module, "ASKED_EVERY_S", 0.0)
+    monkeypatch.setattr(collectors, "ASKED_EVERY_S", 0.0)
     Workspace(tmp_path).ensure()
     made = tiny(tmp_path, run_id="r1")
     configuration.write(made)

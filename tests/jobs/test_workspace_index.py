@@ -12,8 +12,6 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.operation import asset_log
-from plinth.operation.gamedays import signed_record
-from plinth.operation.gamedays.gameday import GameDayRecord, Instant, Outcome
 from plinth.operation.indicators.facts import CHECKED
 from plinth.recipe.load import load
 from plinth.records import Step
@@ -22,6 +20,8 @@ from plinth.storage.workspace import Workspace
 from plinth.training.run_watch import RunWatch
 from plinth_jobs import workspace_index
 from plinth_jobs.workspace_index import pages, states
+from plinth_ops.gamedays import signed_record
+from plinth_ops.gamedays.gameday import GameDayRecord, Instant, Outcome
 from plinth_registry import incidents
 from plinth_registry.mlflow_process import DATABASE
 from tests.jobs.conftest import RECIPE

@@ -4,8 +4,14 @@ import json
 import time
 from pathlib import Path
 
-from plinth.operation.metrics.workspace import ALARMS
 from plinth.storage.atomic import append_to
+
+#: Failed jobs and findings of sensors, one line each, and the jobs among them that watch releases.
+ALARMS = "alerts.jsonl"
+RELEASE_JOBS = frozenset({"mirror", "canary", "feed"})
+
+#: A file in `dagster/` that a sensor touches at every tick.
+HEARTBEAT = "heartbeat"
 
 
 def record_failure(workspace: Path, run_id: str, job: str, message: str | None) -> None:

@@ -12,13 +12,12 @@ import dagster as dg
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
-from plinth.operation.metrics.workspace import HEARTBEAT
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 from plinth.text.plural import counted
 from plinth_assets.framework.marks import evaluations
 from plinth_jobs import marks
-from plinth_jobs.sensors.alarms import record_failure
+from plinth_jobs.sensors.alarms import HEARTBEAT, record_failure
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 INTERVAL_S = 15

@@ -1,4 +1,4 @@
-"""Tiles of the index about operation: open incidents, game days, the last check of every asset.
+"""Tiles of the index about operation: open incidents, the last check of every asset.
 
 Does not belong here: corpus, releases, money and service levels (`states`).
 """
@@ -9,7 +9,6 @@ import time
 
 from plinth.compute.context import Context
 from plinth.operation import asset_log
-from plinth.operation.gamedays import signed_record
 from plinth.operation.indicators.facts import CHECKED
 from plinth.report.workspace_index import Standing, StateTile
 from plinth_jobs.workspace_index.links import beside, some
@@ -30,23 +29,6 @@ def incidents(ctx: Context) -> StateTile:
         note=f"promotions are frozen; {some([one.title for one in still], 1)}",
         standing="bad",
         href=beside(ctx, f"incident-{still[-1].number}.html"),
-    )
-
-
-def gamedays(ctx: Context) -> StateTile:
-    """The last record of each game day that was ever played here."""
-    last = {record.name: record for _, record in signed_record.records(ctx)}
-    if not last:
-        return StateTile(label="Game days", value="none", note="plinth ops gameday list")
-    failed = sorted(name for name, record in last.items() if not record.passed)
-    standing: Standing = "bad" if failed else "good"
-    shown = failed[0] if failed else list(last)[-1]
-    return StateTile(
-        label="Game days",
-        value=f"{len(last) - len(failed)} of {len(last)} passed",
-        note=some(failed),
-        standing=standing,
-        href=beside(ctx, f"gameday-{shown}.html"),
     )
 
 

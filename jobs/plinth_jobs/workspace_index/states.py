@@ -16,7 +16,6 @@ from pathlib import Path
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.extensions import Catalogue
-from plinth.operation import objectives
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import MICROS, Ledger
 from plinth.recipe.recipe import Recipe
@@ -43,8 +42,8 @@ class AddedTile:
 ADDED = Catalogue("plinth.tiles", "tile", AddedTile, {})
 #: Seconds during which an alert is of today.
 DAY_S = 86_400.0
-#: A budget of which so much is spent is one to look at.
-LOOK_AT = 0.8
+#: Warn when this share of a budget is spent.
+WARN_SHARE = 0.8
 
 
 def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
@@ -62,10 +61,8 @@ def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
         ("Incidents", lambda: operation_states.incidents(ctx)),
         ("Alerts, last 24 hours", lambda: _alerts(ctx)),
         ("Checks", lambda: operation_states.checks(ctx)),
-        ("Game days", lambda: operation_states.gamedays(ctx)),
         ("Budgets", lambda: _budgets(ctx)),
-        ("Service levels", lambda: _service_levels(ctx)),
-        *((name, partial(_added, ctx, name)) for name in ADDED),
+        *((name.replace("_", " ").capitalize(), partial(_added, ctx, name)) for name in ADDED),
     ]
     for label, state in parts:
         try:
@@ -167,24 +164,10 @@ def _budgets(ctx: Context) -> StateTile:
     shares = {limit.text: used / limit.amount if limit.amount else float(used > 0) for limit, used in counted}
     text, share = max(shares.items(), key=lambda each: each[1])
     used = next(used for limit, used in counted if limit.text == text)
-    standing: Standing = "bad" if share >= 1 else "attention" if share >= LOOK_AT else "good"
+    standing: Standing = "bad" if share >= 1 else "attention" if share >= WARN_SHARE else "good"
     return StateTile(
         label="Budgets",
         value=f"{share:.0%} spent or reserved",
         note=f"{text}: {used / MICROS:,.2f}; {len(counted)} limits",
         standing=standing,
     )
-
-
-def _service_levels(ctx: Context) -> StateTile:
-    found = objectives.measure(ctx, objectives.load(ctx.workspace), time.time())
-    spent = {one.indicator: one.spent for one in found if one.is_judged and one.spent is not None}
-    if not spent:
-        return StateTile(label="Service levels", value="nothing measured", note="no run in the window")
-    worst = max((one for one in found if one.indicator in spent), key=lambda one: spent[one.indicator])
-    over = [one.indicator for one in found if one.is_spent]
-    standing: Standing = "bad" if over else "attention" if spent[worst.indicator] >= LOOK_AT else "good"
-    value = f"{len(over)} of {len(spent)} error budgets spent" if over else f"{len(spent)} within their budgets"
-    short = [one.words for one in found if one.total_s and not one.is_judged]
-    note = f"{'; '.join([worst.words, *short])}, {objectives.source(ctx.workspace)}"
-    return StateTile(label="Service levels", value=value, note=note, standing=standing)

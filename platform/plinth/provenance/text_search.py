@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import numpy as np
 import pyarrow.compute as pc
@@ -15,6 +16,8 @@ from plinth.storage.parts import iter_batches
 LEAST_CHARACTERS = 8
 #: Places returned at most; a longer passage narrows the search.
 MOST = 20
+#: Assets that hold or index text and are searched for removed text, whatever was made of them.
+SEARCHED_ASSETS: Final = re.compile(r"ledger|takedown/.*|dedup/index|(.*/)?trace_index")
 #: Words compared; RE2 refuses very long patterns, and so many words identify a document.
 MOST_WORDS = 200
 

@@ -8,16 +8,13 @@
     probe_figure  signal and accuracy of probes, with intervals
     gate_figure   rates of a learned gate by slice
     drift_figure  bits per byte of every slice, then and now
-    levels_figure error budgets, and the good share of every day
     data          contents of the page of results, as records that the caller fills from statistics
     data_card     the data card: text by bucket, and what it was screened for
     hub_card      the README of an export: front matter of the Hugging Face Hub, then the data card
     page          `page(data) -> str`, the page of results
     impact_figure what came of something, as a graph; impact_page is the page around it
-    gameday_page  the page of a game day
     incident_page facts of a postmortem, as HTML or Markdown
     trial_figure  evidence about a canary, pair by pair; trial_page is the page around it
-    period_page   the page of a week or month: what failed, cost, proofs
     comparison    the page of two models side by side; comparison_figure draws its differences
     evaluation/   the page of an evaluation
     workspace_index  the index of all pages: state on one screen, runs, links

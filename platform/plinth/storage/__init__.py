@@ -29,6 +29,7 @@
     parts       tables to and from Parquet blobs in the store
     seal        whether one of the workspace's own workers wrote a reference or step record
     tensor_file tensors in the safetensors layout, written and hashed in one pass
+    boundaries  strike a process at the k-th change that it makes to a file system, for crash tests and game days
 
 Does not belong here: the meaning of the bytes.
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.cli.test_sli import trained
+from tests.plinth_ops.service_levels.test_command import trained
 
 
 def test_every_rank_second_is_shown(plinth: Any, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def audit(config: RunConfig) -> None:
 
 def coordinate_until_killed(workspace: str, params: Federated, boundary: int) -> int:
     """Make rounds; SIGKILL before this change to the file system (0: none). Returns how many there were."""
-    from plinth.operation.gamedays import boundaries
+    from plinth.storage import boundaries
 
     exchange = Exchange(params.exchange, Trust.of(Workspace(workspace)))
     counter = boundaries.install(boundary)

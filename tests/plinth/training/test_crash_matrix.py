@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from plinth.errors import CheckpointError, DiskFullError
-from plinth.operation.gamedays.boundaries import install
 from plinth.storage import tensor_file
+from plinth.storage.boundaries import install
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.writer import rank_part
 from plinth.training.checkpoint.writer.rank_part import Lead, Tensor, TensorsFile, Timing, WritePlan

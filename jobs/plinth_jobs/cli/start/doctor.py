@@ -37,9 +37,11 @@ def doctor(settings: Settings, security: bool, as_json: bool) -> int:
     from plinth_jobs.cli import output
 
     if security:
-        from plinth_jobs.cli.start.check import show
+        from plinth_jobs.cli.nouns import Below
 
-        show(settings, "security", as_json)
+        check, words = Below("ops")["check"], ["security", *(["--json"] if as_json else [])]
+        with check.make_context("check", words, parent=click.get_current_context(), obj=settings) as below:
+            check.invoke(below)
         return 0
     findings = list(examine(settings.workspace))
     if as_json:

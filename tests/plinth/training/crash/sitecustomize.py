@@ -20,7 +20,7 @@ def _arm(plan: dict[str, object]) -> None:
     from pathlib import Path
     from typing import Any
 
-    from plinth.operation.gamedays import boundaries
+    from plinth.storage import boundaries
     from plinth.training.checkpoint.writer import rank_part
 
     whole = rank_part.write

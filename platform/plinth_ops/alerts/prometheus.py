@@ -1,0 +1,236 @@
+"""Files for Prometheus and Alertmanager, made from the table of alerts, and silences of runs by Alertmanager's API.
+
+    rules(alerts)                 a rule file of Prometheus
+    routing(workspace)            `alerting.yaml` of a workspace: an address for each owner and severity
+    configuration(alerts, routes) the configuration of Alertmanager
+    silence(url, ...)             no notification about a run for a while, such as during a planned stop
+
+One notification is about one run: alerts are grouped by run and owner. A page about a run suppresses the tickets about
+it, and the failure of the exporter suppresses what follows from it. A page that is not acknowledged becomes an
+escalation (an alert of its own, `PageUnanswered`), which goes to the next receiver.
+
+Does not belong here: which alerts there are (table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import yaml
+from pydantic import Field
+
+from plinth.errors import MissingError, RequestError
+from plinth.operation.settings_file import read_settings
+from plinth.records import Frozen
+from plinth.storage.workspace import Workspace
+from plinth_ops.alerts.conditions import BurnRate, Unanswered, duration
+from plinth_ops.alerts.table import EVALUATION_S, Alert, Severity
+
+#: Of the group of rules.
+GROUP: Final = "plinth"
+
+
+def rules(alerts: Sequence[Alert], runbooks: str = "docs/runbooks") -> dict[str, Any]:
+    """A rule file of Prometheus as data. Escalations come last: they read what the rules before have made.
+
+    Args:
+        runbooks: address of the folder of the pages, without a slash at its end.
+    """
+    ordered = sorted(alerts, key=lambda one: isinstance(one.condition, Unanswered))
+    return {
+        "groups": [
+            {
+                "name": GROUP,
+                "interval": duration(EVALUATION_S),
+                "rules": [_rule(one, runbooks) for one in ordered],
+            }
+        ]
+    }
+
+
+def written(data: Any) -> str:
+    """Data as YAML, as it is written into a file."""
+    head = "# Written by `plinth ops alerts`; change the table of alerts instead.\n"
+    return head + str(yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True))
+
+
+def _rule(one: Alert, runbooks: str) -> dict[str, Any]:
+    whose = {} if isinstance(one.condition, Unanswered) else {"owner": one.owner}
+    waits = {"for": duration(one.for_s)} if one.for_s else {}
+    return {
+        "alert": one.name,
+        "expr": one.condition.expression,
+        **waits,
+        "labels": {"severity": one.severity, **whose, **one.labels},
+        "annotations": {
+            "summary": one.summary,
+            "value": _shown(one),
+            "runbook_url": f"{runbooks}/{one.runbook}.md",
+            "promised": duration(one.promised_s),
+        },
+    }
+
+
+def _shown(one: Alert) -> str:
+    return "{{ $value | humanizePercentage }}" if isinstance(one.condition, BurnRate) else "{{ $value | humanize }}"
+
+
+FILE: Final = "alerting.yaml"
+
+#: Seconds to wait for Alertmanager's answer.
+TIMEOUT_S: Final = 10.0
+
+#: What follows from a run's job that has failed, and is no news beside it.
+_FOLLOWS: Final = "RunSilent|CheckpointStale|MetricAbsent|RestartsRepeat"
+
+
+class Routing(Frozen):
+    """Where notifications go: addresses of webhooks."""
+
+    default: str = Field("", description="Address for everything that has none of its own.")
+    owners: Mapping[str, Mapping[Severity, str]] = Field(
+        default_factory=dict, description="Addresses by owner, then `page`, `ticket`."
+    )
+    escalation: str = Field("", description="Address for pages that nobody answers within half an hour.")
+    page_repeat: str = Field("1h", description="A page that still fires is sent again after so long.")
+    ticket_repeat: str = Field("1d", description="The same of a ticket.")
+
+
+def routing(workspace: Workspace) -> Routing:
+    """The routes of a workspace.
+
+    Raises:
+        MissingError: there is no `alerting.yaml`.
+        RequestError: it has no routes.
+    """
+    path = workspace.root / FILE
+    if not path.exists():
+        raise MissingError(f"no {path}", remedy="write `default: ADDRESS` into it, or give --webhook")
+    return read_settings(path, Routing, "has no routes that can be used", "docs/alerts.md")
+
+
+def configuration(alerts: Sequence[Alert], routes: Routing) -> dict[str, Any]:
+    """What Alertmanager reads, as data.
+
+    Raises:
+        RequestError: an alert has no address.
+    """
+    pairs: list[tuple[str, Severity]] = sorted(
+        {(one.owner, one.severity) for one in alerts if one.severity != "escalation"}
+    )
+    pairs.append(("next", "escalation"))
+    return {
+        "route": {
+            "receiver": _name(*pairs[0]),
+            "group_by": ["run", "owner"],
+            "group_wait": "15s",
+            "group_interval": "1m",
+            "routes": [
+                {
+                    "matchers": _matchers(owner, severity),
+                    "receiver": _name(owner, severity),
+                    "repeat_interval": routes.ticket_repeat if severity == "ticket" else routes.page_repeat,
+                }
+                for owner, severity in pairs
+            ],
+        },
+        "receivers": [
+            {
+                "name": _name(owner, severity),
+                "webhook_configs": [{"url": _address(routes, owner, severity), "send_resolved": True}],
+            }
+            for owner, severity in pairs
+        ],
+        "inhibit_rules": [
+            {
+                "source_matchers": ['alertname="JobFailed"'],
+                "target_matchers": [f'alertname=~"{_FOLLOWS}"'],
+                "equal": ["run"],
+            },
+            {
+                "source_matchers": ['alertname="ExporterStale"'],
+                "target_matchers": ['alertname="MetricAbsent"'],
+            },
+        ],
+    }
+
+
+def silence(url: str, run: str, seconds: float, by: str, reason: str) -> str:
+    """Keep notifications about a run back from now on. Returns the silence's id.
+
+    Args:
+        url: of Alertmanager.
+        run: a run's id.
+
+    Raises:
+        RequestError: Alertmanager refuses it.
+        MissingError: it does not answer.
+    """
+    now = datetime.now(UTC).timestamp()
+    body = {
+        "matchers": [{"name": "run", "value": run, "isRegex": False, "isEqual": True}],
+        "startsAt": _time(now),
+        "endsAt": _time(now + seconds),
+        "createdBy": by,
+        "comment": reason,
+    }
+    return str(_asked("post", f"{url.rstrip('/')}/api/v2/silences", json=body)["silenceID"])
+
+
+def silences(url: str) -> list[dict[str, Any]]:
+    """The silences that hold or will hold.
+
+    Raises:
+        RequestError, MissingError: as `silence`.
+    """
+    found: list[dict[str, Any]] = _asked("get", f"{url.rstrip('/')}/api/v2/silences")
+    return [one for one in found if one["status"]["state"] != "expired"]
+
+
+def end_silence(url: str, number: str) -> None:
+    """End a silence.
+
+    Args:
+        number: its id.
+
+    Raises:
+        RequestError, MissingError: as `silence`.
+    """
+    _asked("delete", f"{url.rstrip('/')}/api/v2/silence/{number}")
+
+
+def _asked(method: str, url: str, **more: Any) -> Any:
+    import requests
+
+    try:
+        answer = requests.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, **more)
+    except requests.RequestException as error:
+        found = type(error).__name__
+        raise MissingError(f"{url} does not answer", found=found, remedy="--url names Alertmanager") from error
+    if not answer.ok:
+        raise RequestError(f"{url} refused it", found=f"status {answer.status_code}: {answer.text[:500]}")
+    return answer.json() if answer.content else None
+
+
+def _matchers(owner: str, severity: str) -> list[str]:
+    whose = [] if severity == "escalation" else [f'owner="{owner}"']
+    return [*whose, f'severity="{severity}"']
+
+
+def _name(owner: str, severity: str) -> str:
+    return f"{owner}-{severity}"
+
+
+def _address(routes: Routing, owner: str, severity: Severity) -> str:
+    named = routes.escalation if severity == "escalation" else routes.owners.get(owner, {}).get(severity, "")
+    if not (found := named or routes.default):
+        raise RequestError(
+            f"a {severity} of {owner} has no address", expected=f"`default`, or owners.{owner}.{severity}, in {FILE}"
+        )
+    return found
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -1,0 +1,350 @@
+"""The table of alerts: every rule, runbook and route is made from it.
+
+    alerts(objectives)   all alerts, with those of absent metrics
+    require_sound        refuse a table with an alert that cannot fire in time or has no runbook
+
+A page is for what gets worse until a person acts; a ticket for what a person has to look at by day. What the platform
+repairs itself (a restart, a rollback) is a ticket. Promised times include the reading of metrics and the evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field
+
+from plinth.errors import CheckFailedError
+from plinth.operation.indicators import Objectives
+from plinth.records import Frozen
+from plinth_ops.alerts.conditions import (
+    Age,
+    BurnRate,
+    BurnWindow,
+    Compared,
+    Comparison,
+    Condition,
+    Missing,
+    Ratio,
+    Rise,
+    SeriesSelector,
+    Threshold,
+    Unanswered,
+    metrics_of,
+)
+from plinth_ops.metrics.table import METRICS
+
+#: Seconds between two readings of an exporter, and between two evaluations of all rules.
+SCRAPE_S: Final = 15.0
+EVALUATION_S: Final = 15.0
+
+Severity = Literal["page", "ticket", "escalation"]
+
+
+class Alert(Frozen):
+    """One alert.
+
+    Attributes:
+        severity: `page` wakes somebody, `ticket` waits for working hours, `escalation` goes to whoever is next.
+        owner: the team that it goes to.
+        for_s: seconds for which the condition has to hold.
+        promised_s: seconds from what it is about until it fires, at most.
+        summary: one sentence; `{{ $labels.run }}` is filled in.
+        labels: further ones, beside those of the condition.
+        runbook: stem of its page in docs/runbooks/.
+    """
+
+    name: str = Field(pattern=r"^[A-Z][A-Za-z]+$")
+    condition: Condition
+    severity: Severity
+    owner: str
+    for_s: float = Field(0.0, ge=0)
+    promised_s: float = Field(gt=0)
+    summary: str
+    runbook: str
+    labels: Mapping[str, str] = {}
+
+
+def problems(alerts: Sequence[Alert], runbooks: Collection[str]) -> list[str]:
+    """What is wrong with a table of alerts, by the names of those concerned.
+
+    Args:
+        runbooks: stems of the pages that exist.
+    """
+    return [problem for one in alerts for problem in (*_dead(one), *_unlinked(one, runbooks), *_late(one))]
+
+
+def require_sound(alerts: Sequence[Alert], runbooks: Collection[str]) -> None:
+    """Pass only a table whose every alert can fire, in time, and has its page.
+
+    Raises:
+        CheckFailedError: with every problem.
+    """
+    if found := problems(alerts, runbooks):
+        raise CheckFailedError(
+            "the table of alerts does not hold",
+            found="; ".join(found),
+            expected="alerts that can fire, each with its runbook",
+            remedy="change the objective, its window_days (objectives.yaml) or the alert; see docs/alerts.md",
+        )
+
+
+def pages(folder: Path) -> set[str]:
+    """Stems of the runbooks in a folder."""
+    return {path.stem for path in folder.glob("*.md")}
+
+
+def _dead(one: Alert) -> Iterable[str]:
+    if isinstance(one.condition, BurnRate):
+        for pair in one.condition.windows:
+            if one.condition.threshold(pair) >= 1:
+                factor, bad = pair.factor(one.condition.period_s), 1 - one.condition.objective
+                yield (
+                    f"{one.name} can never fire: {factor:.4g} times {bad:.4g} of bad seconds is "
+                    f"{one.condition.threshold(pair):.4g}, and no more than all can be bad"
+                )
+
+
+def _unlinked(one: Alert, runbooks: Collection[str]) -> Iterable[str]:
+    if one.runbook not in runbooks:
+        yield f"{one.name} has no runbook docs/runbooks/{one.runbook}.md"
+
+
+def _late(one: Alert) -> Iterable[str]:
+    waits = one.for_s + SCRAPE_S + 2 * EVALUATION_S
+    if isinstance(one.condition, Age) and one.condition.comparison in (">", ">="):
+        waits += max(0.0, one.condition.limit)
+    if one.promised_s < waits:
+        yield f"{one.name} is promised within {one.promised_s:g} s and cannot fire before {waits:g} s"
+
+
+_HOUR, _DAY = 3600.0, 86400.0
+
+#: Windows of the two burn-rate alerts, with the share of the error budget that may be spent in the long one.
+#: The usual 2% in an hour is a factor of 13.4 over 28 days, which an objective of 90% can never reach: all seconds
+#: bad is a factor of 10. 1% in an hour is 6.7.
+PAGE_WINDOWS: Final = (
+    BurnWindow(long_s=_HOUR, short_s=300.0, share=0.01),
+    BurnWindow(long_s=6 * _HOUR, short_s=1800.0, share=0.05),
+)
+TICKET_WINDOWS: Final = (
+    BurnWindow(long_s=_DAY, short_s=2 * _HOUR, share=0.10),
+    BurnWindow(long_s=3 * _DAY, short_s=6 * _HOUR, share=0.10),
+)
+
+#: Seconds for which something that happened counts.
+RECENT_S: Final = 900.0
+
+#: From the event to its sample (the exporter's refresh), its reading, and the evaluation after it.
+_SEEN_S: Final = 15.0 + SCRAPE_S + 2 * EVALUATION_S
+
+
+def alerts(objectives: Objectives | None = None) -> tuple[Alert, ...]:
+    """All alerts, for the objectives of a workspace."""
+    wanted = objectives or Objectives()
+    own = (*_runs(wanted), *_service(wanted), *_corpus(), *_release(), *_platform())
+    return (*own, *_absent(own), _escalation())
+
+
+def _alert(
+    name: str,
+    severity: Severity,
+    owner: str,
+    condition: Condition,
+    summary: str,
+    for_s: float = 0.0,
+    promised_s: float = 0.0,
+    **labels: str,
+) -> Alert:
+    waited = condition.limit if isinstance(condition, Age) and condition.comparison in (">", ">=") else 0.0
+    return Alert(
+        name=name,
+        condition=condition,
+        severity=severity,
+        owner=owner,
+        for_s=for_s,
+        promised_s=promised_s or _SEEN_S + for_s + waited,
+        summary=summary,
+        runbook=_stem(name),
+        labels=labels,
+    )
+
+
+def _stem(name: str) -> str:
+    """`JobFailed` is `job-failed`."""
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("-")
+
+
+def _level(metric: str, comparison: Comparison, limit: float, active: bool = False, **where: str) -> Compared:
+    return Threshold(of=SeriesSelector(metric=metric, where=where), comparison=comparison, limit=limit, active=active)
+
+
+def _age(metric: str, comparison: Comparison, limit: float, active: bool = False, **where: str) -> Compared:
+    return Age(of=SeriesSelector(metric=metric, where=where), comparison=comparison, limit=limit, active=active)
+
+
+def _recent(kind: str) -> Compared:
+    """An event of the timeline happened not long ago."""
+    return _age("plinth_event_timestamp_seconds", "<", RECENT_S, kind=kind)
+
+
+def _runs(wanted: Objectives) -> Iterator[Alert]:
+    run = "Run {{ $labels.run }}"
+    yield _alert(
+        "JobFailed", "page", "training", _level("plinth_run_failed", "==", 1),
+        f"{run}: its job has failed or was killed, and nothing starts it again.",
+    )  # fmt: skip
+    yield _alert(
+        "RunSilent", "page", "training", _age("plinth_last_event_timestamp_seconds", ">", 1800, active=True),
+        f"{run} has written nothing for half an hour, and has not ended.",
+    )  # fmt: skip
+    yield _alert(
+        "CheckpointStale", "page", "training",
+        _age("plinth_checkpoint_timestamp_seconds", ">", wanted.checkpoint_age_s, active=True),
+        f"{run} has committed no checkpoint for longer than the objective allows.", for_s=60,
+    )  # fmt: skip
+    restarted = SeriesSelector(metric="plinth_events_total", where={"kind": "restart"})
+    restarts = Rise(of=restarted, comparison=">", limit=2.5, window_s=_HOUR)
+    yield _alert(
+        "RestartsRepeat", "page", "training", restarts, f"{run} has restarted three times within an hour."
+    )
+    happened = {
+        "RunRestarted": ("restart", "was restarted by its supervisor"),
+        "RankFailed": ("rank_failed", "lost a rank to a named failure"),
+        "RunHung": ("hang", "hung, and its ranks were ended"),
+        "GuardActed": ("intervention", "met a step that the guard acted on"),
+        "CheckpointRefused": ("refused", "found a checkpoint that differs from its record"),
+        "SaveFailed": ("save_failed", "could not write a checkpoint"),
+        "UploadFailed": ("upload_failed", "could not copy a checkpoint to its bucket"),
+        "DeviceError": ("device_error", "had an error of a GPU"),
+        "JobKilled": ("vanished", "lost a supervisor that was killed"),
+        "AllowanceSpent": ("allowance_spent", "was stopped: the money granted to it is spent"),
+    }
+    for name, (kind, what) in happened.items():
+        yield _alert(name, "ticket", "training", _recent(kind), f"{run} {what}.")
+    yield _alert(
+        "InputSlow", "ticket", "training", _level("plinth_data_wait_ratio", ">", 0.2, active=True),
+        f"{run} waits for its batches for more than a fifth of its steps.", for_s=900,
+    )  # fmt: skip
+    yield _alert(
+        "RankSlow", "ticket", "training", _level("plinth_slowest_rank_score", "<", 0.75, active=True),
+        f"{run} has a rank that is a third slower than its like.", for_s=900,
+    )  # fmt: skip
+    heldout = SeriesSelector(metric="plinth_heldout_bits_per_byte")
+    rising = Rise(of=heldout, comparison=">", limit=0.05, window_s=6 * _HOUR)
+    yield _alert(
+        "HeldOutRises", "ticket", "training", rising,
+        f"{run}: bits per byte of {{{{ $labels.slice }}}} rose by more than 0.05 in six hours.",
+    )  # fmt: skip
+    yield _alert(
+        "ClockAhead", "ticket", "platform", _age("plinth_last_event_timestamp_seconds", "<", -60),
+        f"{run} writes events that lie in the future: a clock has jumped.",
+    )  # fmt: skip
+
+
+def _service(wanted: Objectives) -> Iterator[Alert]:
+    period = wanted.window_days * _DAY
+    good = SeriesSelector(metric="plinth_goodput_rank_seconds", where={"cause": "goodput"})
+    total = SeriesSelector(metric="plinth_held_rank_seconds")
+    burning: tuple[tuple[str, Severity, tuple[BurnWindow, ...]], ...] = (
+        ("GoodputBurnsFast", "page", PAGE_WINDOWS),
+        ("GoodputBurnsSlowly", "ticket", TICKET_WINDOWS),
+    )
+    for name, severity, windows in burning:
+        burn = BurnRate(
+            good=good, total=total, objective=wanted.goodput, period_s=period, windows=windows,
+            least=wanted.minimum_s("goodput"),
+        )  # fmt: skip
+        slowest = max(pair.long_s for pair in windows)
+        yield _alert(
+            name, severity, "training", burn,
+            "Ranks are held and do not train: the error budget of goodput is spent too fast.",
+            promised_s=slowest + _SEEN_S,
+        )  # fmt: skip
+    yield _alert(
+        "ErrorBudgetSpent", "ticket", "training", _level("plinth_error_budget_spent_ratio", ">=", 1),
+        "The error budget of {{ $labels.indicator }} is spent.", promised_s=900,
+    )  # fmt: skip
+    used = Ratio(of=SeriesSelector(metric="plinth_budget_used"), whole=SeriesSelector(metric="plinth_budget_limit"),
+                 on=("scope", "name", "period"), comparison=">", limit=0.9)  # fmt: skip
+    yield _alert(
+        "BudgetNearlySpent", "ticket", "finance", used,
+        "More than nine tenths of the budget of {{ $labels.scope }} {{ $labels.name }} are spent or reserved.",
+        promised_s=180,
+    )  # fmt: skip
+
+
+def _corpus() -> Iterator[Alert]:
+    yield _alert(
+        "PipelineFailed", "ticket", "corpus",
+        _age("plinth_alarm_timestamp_seconds", "<", _HOUR, source="pipeline"),
+        "A job of Dagster has failed; alerts.jsonl of the workspace says which and why.",
+    )  # fmt: skip
+
+
+def _release() -> Iterator[Alert]:
+    yield _alert(
+        "TrustBroken", "page", "release", _level("plinth_trust_broken", "==", 1),
+        "The signed history of releases does not hold: nothing may be promoted.", promised_s=180,
+    )  # fmt: skip
+    yield _alert(
+        "ReleaseAlarm", "page", "release", _age("plinth_alarm_timestamp_seconds", "<", _HOUR, source="release"),
+        "A release was marked, given back, or differs from its signed history; alerts.jsonl says which and why.",
+    )  # fmt: skip
+    yield _alert(
+        "ChampionTainted", "page", "release", _level("plinth_champion_tainted", "==", 1),
+        "The champion of {{ $labels.model }} is made of something that was marked unfit.", promised_s=180,
+    )  # fmt: skip
+    yield _alert(
+        "CanaryUndecided", "ticket", "release", _age("plinth_canary_timestamp_seconds", ">", 14 * _DAY),
+        "The canary of {{ $labels.model }} is on trial for more than two weeks.", promised_s=14 * _DAY + 180,
+    )  # fmt: skip
+
+
+def _platform() -> Iterator[Alert]:
+    yield _alert(
+        "ExporterStale", "page", "platform", _age("plinth_exporter_timestamp_seconds", ">", 120),
+        "The exporter answers with old numbers: what follows from them may be wrong.",
+    )  # fmt: skip
+    yield _alert(
+        "CollectorFails", "ticket", "platform", _level("plinth_collector_up", "==", 0),
+        "The exporter cannot collect {{ $labels.part }}.", for_s=300, promised_s=900,
+    )  # fmt: skip
+    yield _alert(
+        "OrchestratorSilent", "ticket", "platform", _age("plinth_orchestrator_timestamp_seconds", ">", 300),
+        "No sensor of Dagster has run for five minutes: nothing is scheduled, approved or relayed.",
+    )  # fmt: skip
+    yield _alert(
+        "DiskNearlyFull", "page", "platform", _level("plinth_workspace_free_ratio", "<", 0.05),
+        "The disk of the workspace has less than a twentieth left.", for_s=60,
+    )  # fmt: skip
+
+
+def _absent(own: Sequence[Alert]) -> Iterator[Alert]:
+    """For every metric that an alert reads, one that fires where it is absent, so that the other could not fire.
+
+    A metric that has not always a series is guarded by its part of the exporter, which is always collected.
+    """
+    read = [METRICS[name] for name in metrics_of([one.condition for one in own])]
+    for metric in read:
+        if metric.presence != "sometimes":
+            active = metric.presence == "active"
+            yield _alert(
+                "MetricAbsent", "ticket", "platform", Missing(of=SeriesSelector(metric=metric.name), active=active),
+                f"{metric.name} is absent: alerts that read it cannot fire.", for_s=3600.0 if active else 600.0,
+                metric=metric.name,
+            )  # fmt: skip
+    for part in sorted({metric.part for metric in read}):
+        guarded = SeriesSelector(metric="plinth_collector_up", where={"part": part})
+        yield _alert(
+            "MetricAbsent", "ticket", "platform", Missing(of=guarded),
+            f"The exporter does not collect {part}: alerts that read it cannot fire.", for_s=600.0, part=part,
+        )  # fmt: skip
+
+
+def _escalation() -> Alert:
+    return _alert(
+        "PageUnanswered", "escalation", "platform", Unanswered(severity="page"),
+        "A page of {{ $labels.owner }} has fired for half an hour, and is neither over nor silenced.", for_s=1800,
+    )  # fmt: skip

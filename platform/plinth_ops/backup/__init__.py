@@ -1,0 +1,15 @@
+"""Backup of a workspace: everything that cannot be rebuilt, with a test of the restore.
+
+snapshot    what belongs to a backup, in which order; the record of one backup and the archive of all
+databases   copies of SQLite and PostgreSQL at one moment each, and their restore
+taking      take a backup, while others write
+restoring   restore one into an empty place, each byte compared
+drill       the databases of an installation; a restore into a scratch place, proved
+command     `plinth ops backup`
+
+    TO/objects/ab/abcd…           content, by SHA-256, shared by all backups at TO
+    TO/snapshots/TIME-SHA256.json one backup; its name has the digest of its bytes
+
+Private keys, the secret of the workers' seal and MLflow's accounts are outside the workspace and in no backup. Does not
+belong here: what a signature means (registry).
+"""

@@ -1,0 +1,210 @@
+"""Backups of an installation: its databases, and the drill that puts a backup back into a scratch place and proves it.
+
+A backup that was never restored is a hope. The drill restores one beside nothing that runs, with this machine's pinned
+root and the public halves of keys only, then proves every signed log from its first record, every reference and the
+manifest that it names, and compares rows and counts with the backup and with the workspace as it is now.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from plinth.compute.context import Context
+from plinth.compute.progress import Progress
+from plinth.errors import MissingError, PlinthError
+from plinth.operation.spending import parameters
+from plinth.storage.atomic import write_bytes
+from plinth.storage.locks import locked
+from plinth.storage.seal import SECRET_FILE
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.text.plural import counted
+from plinth.trust.root import ROOT_FILE
+from plinth.trust.signed_log import SignedLog
+from plinth_ops.backup import databases
+from plinth_ops.backup.restoring import restore
+from plinth_ops.backup.snapshot import GROUPS, BackupArchive, BackupSnapshot, files
+from plinth_ops.backup.taking import DatabaseSource
+from plinth_registry import mlflow_process
+from plinth_registry.signed_log import RELEASES, beside_releases
+
+#: In the trust folder: names of the backups that this machine has taken, one a line.
+KNOWN: Final = "backups"
+
+
+class DrillFinding(NamedTuple):
+    """One thing that the drill proved, or why it could not."""
+
+    what: str
+    passed: bool
+    found: str
+
+
+def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
+    """The databases of an installation: MLflow's, the ledger's, Dagster's, in SQLite or PostgreSQL."""
+    mlflow, _ = mlflow_process.stores(workspace.mlflow)
+    ledger = parameters.ledger_place(workspace, parameters.load(workspace))
+    for name, place in (("mlflow", mlflow), ("ledger", ledger)):
+        if place.startswith("postgresql"):
+            yield DatabaseSource(name, "postgresql" + place[place.index("://") :])
+        elif (path := Path(place.removeprefix("sqlite:///"))).is_relative_to(workspace.root) and path.exists():
+            yield DatabaseSource(name, path.relative_to(workspace.root).as_posix())
+    if url := _dagster():
+        yield DatabaseSource("dagster", url)
+    for path in sorted(workspace.dagster.rglob("*.db")):
+        relative = path.relative_to(workspace.root).as_posix()
+        yield DatabaseSource(relative, relative)
+
+
+def remember(workspace: Workspace, name: str) -> None:
+    """Keep the name of a backup that this machine has taken: it is the digest of the backup's record."""
+    path = workspace.trust_folder / KNOWN
+    with locked(path.with_suffix(".lock")):
+        write_bytes(path, "".join(f"{one}\n" for one in (*_known(workspace), name)).encode(), mode=0o600)
+
+
+def drill(workspace: Workspace, archive: BackupArchive, name: str, progress: Progress) -> list[DrillFinding]:
+    """Restore a backup into a scratch place and prove it.
+
+    Args:
+        name: of the backup, or its beginning; the newest by default.
+
+    Raises:
+        IntegrityError: the backup is torn or was changed; says which content.
+    """
+    full, snapshot = archive.named(name), archive.read(name)
+    findings = [_record(workspace, full)]  # before another trust folder is named
+    now = {group.name: sum(1 for _ in files(workspace, group)) for group in GROUPS}
+    with (
+        tempfile.TemporaryDirectory(prefix="plinth-drill-") as scratch,
+        _scratch_databases(snapshot, Path(scratch)) as urls,
+    ):
+        folder = Path(scratch)
+        _pin(workspace, folder / "trust")
+        with _trusting(folder / "trust"):
+            restored = Workspace(folder / "workspace")
+            restore(archive, snapshot, restored, urls, progress)
+            ctx = Context(restored, progress=progress)
+            content = f"{counted(len(snapshot.entries), 'file')}, {counted(len(snapshot.blobs), 'blob')}"
+            findings += [DrillFinding("content", True, content)]
+            findings += [_log(ctx, log) for log in (RELEASES, *beside_releases(ctx))]
+            findings += [_head(ctx), _references(ctx, snapshot)]
+    for copy in snapshot.databases:
+        findings.append(DrillFinding(f"database {copy.name}", True, counted(sum(copy.rows.values()), "row")))
+    findings.append(_counts(snapshot, now))
+    return findings
+
+
+def _known(workspace: Workspace) -> list[str]:
+    try:
+        return (workspace.trust_folder / KNOWN).read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def _record(workspace: Workspace, name: str) -> DrillFinding:
+    """Whoever can write where backups lie can write a whole one; its name is none that this machine has taken."""
+    known = name in _known(workspace)
+    return DrillFinding("record", known, name if known else f"{name}: not taken on this machine")
+
+
+def _log(ctx: Context, log: SignedLog) -> DrillFinding:
+    try:
+        return DrillFinding(f"log {log.name}", True, counted(len(log.records(ctx, whole=True)), "record"))
+    except PlinthError as error:
+        return DrillFinding(f"log {log.name}", False, str(error))
+
+
+def _head(ctx: Context) -> DrillFinding:
+    from plinth_registry import releases
+
+    try:
+        records = len(releases.history(ctx, expired=True))
+        return DrillFinding("head of the release history", True, counted(records, "record"))
+    except PlinthError as error:
+        return DrillFinding("head of the release history", False, str(error))
+
+
+def _references(ctx: Context, snapshot: BackupSnapshot) -> DrillFinding:
+    try:
+        loaded = [ctx.refs.load(ctx.refs.current(ref.asset).digest) for ref in list(ctx.refs.all())]
+    except PlinthError as error:
+        return DrillFinding("references", False, str(error))
+    wanted = sum(each.path.startswith("refs/") for each in snapshot.entries)
+    return DrillFinding("references", len(loaded) == wanted, f"{len(loaded)} of {wanted}, with their manifests")
+
+
+def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
+    """What grows only must not be less now than it was then: somebody removed it since."""
+    growing = ("logs", "records")
+    behind = {name: now[name] - snapshot.counts.get(name, 0) for name in now}
+    less = [f"{name}: {-behind[name]} fewer now" for name in growing if behind[name] < 0]
+    more = ", ".join(f"{count} more in {name}" for name, count in behind.items() if count > 0)
+    return DrillFinding("counts", not less, "; ".join(less) or more or "as they are now")
+
+
+def _pin(workspace: Workspace, target: Path) -> None:
+    """What proves, and nothing that signs: the pinned root, and the secret of the workers' seal."""
+    target.mkdir(mode=0o700)
+    for name in (ROOT_FILE, SECRET_FILE):
+        with suppress(FileNotFoundError):
+            shutil.copy(workspace.trust_folder / name, target / name)
+            (target / name).chmod(0o600)
+
+
+@contextmanager
+def _trusting(folder: Path) -> Iterator[None]:
+    before = os.environ.get(TRUST_VARIABLE)
+    os.environ[TRUST_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TRUST_VARIABLE]
+        else:
+            os.environ[TRUST_VARIABLE] = before
+
+
+@contextmanager
+def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[str, str]]:
+    """A PostgreSQL server of the drill's own, where the backup has a database of one."""
+    wanted = [copy.name for copy in snapshot.databases if copy.kind == databases.POSTGRES]
+    if not wanted:
+        yield {}
+        return
+    from plinth_jobs.installation import certificates, database
+
+    folder.chmod(0o711)
+    certificate = certificates.make(folder)
+    with database.postgres(folder, certificate) as settings:
+        query = f"sslmode=verify-full&sslrootcert={settings['PGSSLROOTCERT']}&passfile={settings['PGPASSFILE']}"
+        host = f"localhost:{settings['PGPORT']}"
+        yield {name: f"postgresql://{name}@{host}/{name}?{query}" for name in wanted}
+
+
+def _dagster() -> str:
+    """The URL of Dagster's database in PostgreSQL; empty where it is SQLite.
+
+    Raises:
+        MissingError: the settings name the server in another way than by `postgres_url`.
+    """
+    import yaml
+
+    from plinth_jobs.instance import settings_file
+
+    storage = (yaml.safe_load(settings_file().read_text()) or {}).get("storage") or {}
+    if "postgres" not in storage:
+        return ""
+    url = storage["postgres"].get("postgres_url")
+    if not isinstance(url, str):
+        raise MissingError(
+            "Dagster's database is not named by a URL",
+            found=storage["postgres"],
+            expected="postgres_url: postgresql+psycopg2://…",
+        )
+    return "postgresql" + url[url.index("://") :]

@@ -1,0 +1,279 @@
+"""What belongs to a backup of a workspace, the record of one backup, and the archive of all backups at one place.
+
+Writers write content first, then what points to it: blobs, then records and manifests, then references; a record of a
+signed log, then the head that names it. A backup copies the other way round: pointers first, then what they point to.
+Content is only ever added, so whatever a copied pointer names was there before the pointer was, and is copied after it.
+What was added meanwhile is copied without a pointer to it, which is what an interrupted writer leaves, too; but the log
+of releases may be one record longer than its head and no more, so what is longer is left out. Each database is copied
+in one transaction of its own; none refers to another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.errors import IntegrityError, MissingError, StorageError, WorkspaceError
+from plinth.records import Blob, Frozen
+from plinth.storage.destination import DigestWriter, WrittenFile, read_file, remove_file, sizes, write_file
+from plinth.storage.safe_path import refused
+from plinth.storage.workspace import Workspace
+
+#: Folders that lie in the bucket of a shared workspace.
+SHARED: Final = ("store", "records", "manifests", "refs", "pins", "exclusions")
+#: The head of the release history; it names the newest record of every log.
+HEAD: Final = "releases/head"
+LOGS: Final = (
+    *("releases", "taint", "feed", "consumers", "logins", "audit", "providers", "exclusions", "policies"),
+    *("approvals", "attestations", "trust", "papers", "trials", "reviews", "takedown"),
+    *("incidents", "check-waivers", "gamedays"),
+)
+#: Blobs of these assets cannot be made again: what was fetched from outside, and what training cost.
+KEPT_ASSETS: Final = re.compile(r".*/sources|.*/documents|lists/.*|run|checkpoint|models/.*|initial.*")
+_LEFT_OUT: Final = re.compile(
+    r".*\.lock|.*/lock|.*\.tmp|runs/[^/]+/(staging|writers|profiles|handle\.json)(/.*)?|.*/server\.(json|log)"
+)
+#: References of an experiment's arms lie where those of the workspace lie.
+_BRANCH: Final = re.compile(r"experiments/.+/refs/")
+_COMMIT: Final = re.compile(r"(runs/[^/]+/checkpoints/step-\d+)\.json")
+
+
+#: Folders that may be links, to another disk.
+_ELSEWHERE: Final = ("runs", "models", "mlflow", "mlflow/artifacts", "dagster")
+
+
+class InventoryGroup(NamedTuple):
+    """Folders, or single files, that are copied together."""
+
+    name: str
+    places: tuple[str, ...]
+
+
+GROUPS: Final = (
+    InventoryGroup("pointers", (HEAD, "refs", "experiments", "pins")),
+    InventoryGroup("logs", LOGS),
+    InventoryGroup("runs", ("runs", "models", "budget", "costs", "recipe.json", "assets.jsonl")),
+    InventoryGroup("records", ("manifests", "records")),
+    InventoryGroup("artifacts", ("mlflow/artifacts",)),
+)
+
+
+def location(workspace: Workspace, path: str) -> str:
+    """Where a file of a workspace lies: in its folder on this machine, or in its bucket."""
+    shared = workspace.uri and (path.partition("/")[0] in SHARED or _BRANCH.match(path))
+    return f"{workspace.uri}/{path}" if shared else str(workspace.root / path)
+
+
+def own(workspace: Workspace, path: str) -> Path:
+    """Where a file of the workspace's folder really lies.
+
+    Raises:
+        WorkspaceError: a link leads out of the workspace.
+    """
+    real = Path(os.path.realpath(workspace.root / path))
+    if any(real.is_relative_to(os.path.realpath(workspace.root / one)) for one in ("", *_ELSEWHERE)):
+        return real
+    raise not_carried(path, f"a link to {real}")
+
+
+def not_carried(path: str, found: str) -> WorkspaceError:
+    """The error for what lies in the workspace's folder and is no file of the workspace."""
+    return refused(f"{path} is not taken into a backup", found)
+
+
+def files(workspace: Workspace, group: InventoryGroup) -> Iterator[str]:
+    """The files of a group, by path in the workspace; what belongs to none of them is left out.
+
+    A link to a folder of the workspace is left out: the files there have paths of their own. A commit record whose
+    checkpoint is not in the list was written after its folder was looked at: left out.
+
+    Raises:
+        WorkspaceError: a link leads out of the workspace to a folder.
+        StorageError: a place cannot be listed.
+    """
+    found: list[str] = []
+    for place in group.places:
+        where = location(workspace, place)
+        if "://" not in where and Path(where).is_file():
+            found.append(place)
+        else:
+            found += [f"{place}/{name}" for name in sizes(where)]
+    if workspace.uri and "experiments" in group.places:
+        found += [f"experiments/{name}" for name in sizes(f"{workspace.uri}/experiments")]
+    known = {path.rpartition("/")[0] for path in found}
+    for path in found:
+        commit = _COMMIT.fullmatch(path)
+        if (path == HEAD and group.name != "pointers") or _LEFT_OUT.fullmatch(path):
+            continue
+        if os.path.isdir(location(workspace, path)) and own(workspace, path):
+            continue
+        if commit is None or any(folder.startswith(commit[1]) for folder in known):
+            yield path
+
+
+_NAME: Final = re.compile(r"\d{8}T\d{6}(?:\.\d{6})?Z-([0-9a-f]{64})\.json")
+
+
+class BackupEntry(Frozen):
+    """A file of a backup: its path in the workspace, its group, its content."""
+
+    path: str
+    group: str
+    sha256: str
+    bytes: int
+
+
+class DatabaseCopy(Frozen):
+    """A database at one moment: its dump, and how many rows each table had."""
+
+    name: str
+    kind: str
+    path: str
+    sha256: str
+    bytes: int
+    rows: Mapping[str, int]
+
+
+class BackupSnapshot(Frozen):
+    """One backup. `missing` counts blobs that are listed and not kept: `plinth run` makes them again."""
+
+    at: str
+    workspace: str
+    root: str
+    root_version: int
+    entries: tuple[BackupEntry, ...]
+    databases: tuple[DatabaseCopy, ...]
+    blobs: tuple[Blob, ...]
+    missing: tuple[Blob, ...]
+    counts: Mapping[str, int]
+
+
+class BackupArchive:
+    """Backups at a folder or URI."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place.rstrip("/")
+        self._known: dict[str, int] | None = None
+
+    def has(self, sha256: str, size: int) -> bool:
+        """Whether content is there with its length; listed once."""
+        if self._known is None:
+            self._known = sizes(f"{self.place}/objects")
+        return self._known.get(_object(sha256)) == size
+
+    def keep(self, content: Iterator[bytes], sha256: str, size: int, what: str) -> bool:
+        """Keep content of a known digest, unless it is there. Returns whether it was written.
+
+        Raises:
+            IntegrityError: it is other content; nothing of it is kept.
+            StorageError: the place cannot be written.
+        """
+        if self.has(sha256, size):
+            return False
+
+        def write(stream: DigestWriter) -> None:
+            for piece in content:
+                stream.write(piece)
+
+        where = self._where(sha256)
+        written = write_file(where, write)
+        if written != WrittenFile(bytes=size, sha256=sha256):
+            with suppress(StorageError):  # the role that backs up may not delete
+                remove_file(where)
+            raise IntegrityError(
+                f"{what} is not what its digest says",
+                found=f"SHA-256 {written.sha256}, {written.bytes} bytes",
+                expected=f"{sha256}, {size} bytes",
+                remedy="`plinth run` makes what can be made again; then back up again",
+            )
+        assert self._known is not None
+        self._known[_object(sha256)] = size
+        return True
+
+    def content(self, sha256: str, size: int, what: str) -> Iterator[bytes]:
+        """Kept content in pieces, compared as it passes.
+
+        Raises:
+            IntegrityError: it is missing, short, or other content.
+        """
+        if not self.has(sha256, size):
+            raise IntegrityError(
+                f"the backup is torn: content of {what} is missing or of another length",
+                found=f"no {self._where(sha256)} of {size} bytes",
+                remedy="restore an earlier backup (`plinth ops backup list PLACE`), and find out who can write there",
+            )
+        digest = hashlib.sha256()
+        for piece in read_file(self._where(sha256)):
+            digest.update(piece)
+            yield piece
+        if digest.hexdigest() != sha256:
+            raise IntegrityError(
+                f"the backup was changed: content of {what}",
+                found=f"SHA-256 {digest.hexdigest()} in {self._where(sha256)}",
+                expected=sha256,
+                remedy="restore an earlier backup (`plinth ops backup list PLACE`), and find out who can write there",
+            )
+
+    def commit(self, snapshot: BackupSnapshot) -> str:
+        """Write the record of a backup, whose content is all there; returns its name."""
+        data = fingerprint.canonical(snapshot)
+        stamp = re.sub(r"[-:]|\+00:00", "", snapshot.at) + "Z"
+        name = f"{stamp}-{hashlib.sha256(data).hexdigest()}.json"
+        write_file(f"{self.place}/snapshots/{name}", lambda stream: stream.write(data))
+        return name
+
+    def names(self) -> list[str]:
+        """Records of backups, oldest first.
+
+        Raises:
+            MissingError: there is none.
+        """
+        found = sorted(name for name in sizes(f"{self.place}/snapshots") if _NAME.fullmatch(name))
+        if not found:
+            raise MissingError(f"no backup at {self.place}", remedy=f"plinth ops backup to {self.place}")
+        return found
+
+    def named(self, name: str = "") -> str:
+        """The full name of a backup, by its beginning; the newest by default.
+
+        Raises:
+            MissingError: none or several begin so.
+        """
+        matching = [each for each in self.names() if each.startswith(name)]
+        if not matching or (name and len(matching) > 1):
+            raise MissingError(f"{len(matching)} backups at {self.place} begin with {name!r}", expected="one")
+        return matching[-1]
+
+    def read(self, name: str = "") -> BackupSnapshot:
+        """A backup by its name, or the beginning of it; the newest by default.
+
+        Raises:
+            MissingError, IntegrityError: there is none of that name, or its record was changed.
+        """
+        full = self.named(name)
+        where = f"{self.place}/snapshots/{full}"
+        data = b"".join(read_file(where))
+        found, wanted = hashlib.sha256(data).hexdigest(), full.partition("-")[2].removesuffix(".json")
+        if found != wanted:
+            raise IntegrityError(
+                f"the record of a backup was changed: {where}", found=f"SHA-256 {found}", expected=wanted
+            )
+        try:
+            return BackupSnapshot.model_validate_json(data)
+        except ValidationError as error:
+            raise IntegrityError(f"{where} is no record of a backup", found=error) from error
+
+    def _where(self, sha256: str) -> str:
+        return f"{self.place}/objects/{_object(sha256)}"
+
+
+def _object(sha256: str) -> str:
+    return f"{sha256[:2]}/{sha256}"

@@ -1,0 +1,108 @@
+"""Checklists in Dagster: one asset each, with a check per line, evaluated by schedule.
+
+A line that fails is a failed check; one that warns, or could not be determined, is a failed check of severity WARN, for
+neither is a pass. A waived one passes, with the waiver in its description. Does not belong here: the lines
+(`plinth_ops.checklists.review`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from plinth.compute.context import Context
+from plinth.errors import MissingError, RequestError
+from plinth.recipe.recipe import Recipe
+from plinth.storage.workspace import Workspace
+from plinth_assets.framework.present import page_link, table
+from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
+from plinth_jobs.last_recipe import recall
+from plinth_ops.checklists import review
+from plinth_ops.checklists.check import CHECKLISTS, PURPOSES, CheckedLine, ChecklistName, CheckScope, settings_of
+
+#: First part of the assets' keys, and their group.
+GROUP = "checklists"
+#: Every six hours; `incident` is for whoever has one.
+CRON = "17 */6 * * *"
+#: Name of the job.
+JOB = "evaluate_checklists"
+
+
+def definitions(recipe: Recipe, workspace: Path, pages: str = "") -> dg.Definitions:
+    """The checklists of a workspace as assets, which link its pages where these are served, and the job of all."""
+    job = with_schedule(
+        AssetJob(
+            JOB, dg.AssetSelection.groups(GROUP), "Evaluates the checklists.",
+            "checklists", CRON, "Evaluates the checklists of this workspace, four times a day.",
+        )
+    )  # fmt: skip
+    own = dg.Definitions(assets=[_asset(name, recipe, workspace, pages) for name in CHECKLISTS])
+    return dg.Definitions.merge(own, job)
+
+
+def key_of(name: ChecklistName) -> dg.AssetKey:
+    """The asset of a checklist."""
+    return dg.AssetKey([GROUP, name])
+
+
+def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, pages: str) -> dg.AssetsDefinition:
+    lines = review.checks(name)
+    specs = [dg.AssetCheckSpec(_named(one.name), asset=key_of(name), description=one.claim) for one in lines]
+
+    @dg.asset(
+        key=key_of(name),
+        group_name=GROUP,
+        description=f"{PURPOSES[name]} `plinth ops check {name}`.",
+        owners=["team:operation"],
+        kinds={"plinth"},
+        code_version="1",
+        check_specs=specs,
+        metadata=page_link(pages),
+    )
+    def _checklist() -> Iterator[Any]:
+        found = review.evaluate(_scope(recipe, workspace), lines)
+        rows = [[one.name, one.outcome, one.owner, one.evidence, one.remedy] for one in found]
+        words = table(["check", "outcome", "owner", "seen", "remedy"], rows)
+        yield dg.MaterializeResult(
+            metadata={
+                "lines": dg.MetadataValue.md(words),
+                **{outcome: sum(one.outcome == outcome for one in found) for outcome in ("pass", "warn", "fail")},
+                "undetermined": sum(one.outcome == "undetermined" for one in found),
+            }
+        )
+        for one in found:
+            yield _result(name, one)
+
+    return _checklist
+
+
+def _result(name: ChecklistName, line: CheckedLine) -> dg.AssetCheckResult:
+    severity = dg.AssetCheckSeverity.ERROR if line.outcome == "fail" else dg.AssetCheckSeverity.WARN
+    return dg.AssetCheckResult(
+        asset_key=key_of(name),
+        check_name=_named(line.name),
+        passed=line.outcome in ("pass", "not applicable", "waived"),
+        severity=severity,
+        description="; ".join(part for part in (line.outcome, line.evidence, line.waiver) if part),
+        metadata={"remedy": line.remedy, "owner": line.owner},
+    )
+
+
+def _scope(recipe: Recipe, workspace: Path) -> CheckScope:
+    ctx = Context(Workspace(workspace))
+    try:
+        path = recall(workspace)
+    except (MissingError, RequestError):
+        path = None
+    return CheckScope(ctx, recipe, path, settings_of(ctx.workspace))
+
+
+def _named(name: str) -> str:
+    """A line's name as Dagster takes it."""
+    return name.replace("-", "_")
+
+
+DEFINITIONS = AddedDefinitions("checklists", definitions)

@@ -1,0 +1,335 @@
+"""Lines about signed logs, releases, the MLflow server, and the orchestrator. Imports no Dagster."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import psutil
+import yaml
+
+from plinth.errors import GateError, LineageError, MissingError, TrustError
+from plinth.trust.authority import time_of
+from plinth_jobs.instance import settings_file
+from plinth_jobs.running import started
+from plinth_ops.checklists.check import (
+    Check,
+    CheckAnswer,
+    CheckScope,
+    failed,
+    not_applicable,
+    passed,
+    undetermined,
+    warned,
+)
+from plinth_ops.checklists.place_checks import ANSWER_S
+from plinth_registry import consumers, incidents, policy, released, releases, taint
+from plinth_registry.login import settings
+from plinth_registry.mlflow_process import HOST
+from plinth_registry.server import find_server
+from plinth_registry.signed_log import AUDIT, beside_releases
+
+#: A head that was signed so much later than now has met a wrong clock: it would hold for that much longer.
+AHEAD_DAYS: Final = 1 / 24
+
+
+def audit_proved(scope: CheckScope) -> CheckAnswer:
+    """Every decision is signed and chained, and none that a release names is missing."""
+    proof = releases.prove_log(scope.ctx)
+    return passed(f"{proof.entries} entries, {len(proof.anchors)} release records name one of them")
+
+
+def logs_hold(scope: CheckScope) -> CheckAnswer:
+    """Every other signed log verifies, and continues from what the head of the releases names."""
+    own = (AUDIT.name, "policies")  # lines of their own: `audit-log`, `gate-policy`
+    others = [log for log in beside_releases(scope.ctx) if not log.name.startswith(own)]
+    counts = {log.name: len(releases.log_records(scope.ctx, log)) for log in others}
+    return passed(", ".join(f"{name} {count}" for name, count in counts.items() if count) or "all are empty")
+
+
+def head_fresh(scope: CheckScope) -> CheckAnswer:
+    """The head of the release history verifies and is signed again in time."""
+    found = releases.history(scope.ctx)
+    if not found:
+        return not_applicable("nothing was released")
+    until = releases.head_expires(scope.ctx)
+    left = (time_of(until) - datetime.fromtimestamp(scope.now, UTC)).total_seconds() / 86400
+    words = f"{len(found)} records, head valid until {until}"
+    if left > releases.HEAD_DAYS + AHEAD_DAYS:
+        ahead = f"signed {left - releases.HEAD_DAYS:.1f} days from now"
+        return warned(f"{words}: {ahead}, so that a clock was wrong then or is now")
+    late = left < releases.HEAD_DAYS - 2 * releases.REFRESH_DAYS
+    return warned(f"{words}: nobody signs it daily") if late else passed(words)
+
+
+def sealed(scope: CheckScope) -> CheckAnswer:
+    """Every published reference is sealed by a worker of this workspace."""
+    published = list(scope.ctx.refs.all())
+    if not published:
+        return not_applicable("nothing is published")
+    bare = [one.asset for one in published if one.seal is None]
+    foreign = [one.asset for one in published if one.seal is not None and not _own(scope, one.asset)]
+    if bare or foreign:
+        return failed("; ".join(f"{word}: {', '.join(names[:5])}" for word, names in
+                                (("no seal", bare), ("a seal of somebody else", foreign)) if names))  # fmt: skip
+    return passed(f"{len(published)} references")
+
+
+def _own(scope: CheckScope, asset: str) -> bool:
+    from plinth.errors import SealError
+
+    try:
+        scope.ctx.refs.ref(asset)
+    except SealError:
+        return False
+    return True
+
+
+#: The assets of a run, the last first: from which the walk to the sources begins.
+_LAST = ("candidate", "evaluation", "run", "mixture", "funnel")
+
+
+def policy_signed(scope: CheckScope) -> CheckAnswer:
+    """A signed policy says what a release must pass."""
+    if scope.recipe is None or scope.recipe.release is None:
+        return not_applicable("the recipe releases nothing")
+    try:
+        found = policy.current(scope.ctx, scope.recipe.release.name)
+    except GateError as error:
+        return failed(error.what)
+    return passed(f"{found.title}, signed {found.at} by {', '.join(found.signers)}")
+
+
+def policy_measured(scope: CheckScope) -> CheckAnswer:
+    """The recipe has evidence for every gate that the policy asks."""
+    if scope.recipe is None or scope.recipe.release is None:
+        return not_applicable("the recipe releases nothing")
+    try:
+        found = policy.current(scope.ctx, scope.recipe.release.name)
+    except TrustError as error:  # the line `gate-policy` fails of it
+        return undetermined(error.what)
+    absent = policy.unmeasured(found.policy, scope.recipe)
+    return failed("; ".join(absent)) if absent else passed(f"{len(found.policy.asked)} gates")
+
+
+def lineage_complete(scope: CheckScope) -> CheckAnswer:
+    """From the last published asset every manifest down to the raw sources is there and unchanged."""
+    from plinth.provenance import statements
+
+    last = next((asset for asset in _LAST if scope.ctx.refs.ref(asset) is not None), None)
+    if last is None:
+        return undetermined(f"none of {', '.join(_LAST)} is published")
+    try:
+        found = statements.chain(scope.ctx.refs, scope.ctx.refs.current(last))
+        found.require_sources()
+    except (LineageError, MissingError) as error:
+        return failed(f"{last}: {error.what}")
+    return passed(f"{last}: {len(found.links)} manifests down to {len(found.sources)} sources")
+
+
+def champion_holds(scope: CheckScope) -> CheckAnswer:
+    """The champion verifies, is not marked and was not taken back."""
+    name, champion = _champion(scope)
+    if champion is None:
+        return not_applicable("no champion")
+    released.verify_release(scope.ctx, name, champion)
+    return passed(f"{name} version {champion}, its records and model; `plinth verify champion` reads all behind it")
+
+
+def way_back(scope: CheckScope) -> CheckAnswer:
+    """There is a version to return to."""
+    name, champion = _champion(scope)
+    if champion is None:
+        return not_applicable("no champion")
+    good = released.last_good(scope.ctx, name, releases.history(scope.ctx, name).standing)
+    return passed(f"{name} version {good}") if good else warned(f"none before {name} version {champion}")
+
+
+def consumers_known(scope: CheckScope) -> CheckAnswer:
+    """Whoever uses the champion is enrolled, with an owner."""
+    name, champion = _champion(scope)
+    if champion is None:
+        return not_applicable("no champion")
+    found = consumers.concerned(scope.ctx, (), {name})
+    words = ", ".join(f"{one.name} ({one.owner})" for one in found)
+    return passed(words) if found else warned(f"no consumer of {name} is enrolled, so no one is notified of a rollback")
+
+
+def nothing_marked(scope: CheckScope) -> CheckAnswer:
+    """No mark of unfit data or models stands."""
+    found = taint.records(scope.ctx)
+    words = "; ".join(f"{one.kind} {one.target[:16]} by {one.by}: {one.reason}" for one in found)
+    return warned(words) if found else passed("none")
+
+
+def no_incident(scope: CheckScope) -> CheckAnswer:
+    """No incident is open."""
+    found = incidents.open_ones(scope.ctx)
+    words = "; ".join(f"incident {one.number} since {one.opened}: {one.title}" for one in found)
+    return failed(f"promotions are frozen by {words}") if found else passed("none is open")
+
+
+def _champion(scope: CheckScope) -> tuple[str, str | None]:
+    if scope.recipe is None or scope.recipe.release is None:
+        return "", None
+    name = scope.recipe.release.name
+    return name, releases.history(scope.ctx, name).standing.champion
+
+
+#: A request that an MLflow without a login answers.
+_ASKED = "/api/2.0/mlflow/experiments/search?max_results=1"
+_MODULE = "plinth_registry.mlflow_process"
+
+
+def behind_login(scope: CheckScope) -> CheckAnswer:
+    """An MLflow that other machines reach refuses a request without a login; our own answers on loopback only."""
+    named = os.environ.get("MLFLOW_TRACKING_URI", "")
+    parts = urllib.parse.urlsplit(named)
+    if not parts.scheme.startswith("http"):
+        asks = settings.load(scope.ctx.workspace)
+        words = f"login by {asks.kind}" if asks else "no login: whoever is on this machine may write"
+        return passed(f"own server, on {HOST} only; {words}")
+    try:
+        with urllib.request.urlopen(named.rstrip("/") + _ASKED, timeout=ANSWER_S) as answer:
+            said = f"{parts.hostname} answers {answer.status} without a login"
+    except urllib.error.HTTPError as error:
+        refused = error.code in (401, 403)
+        return passed(f"{parts.hostname} refuses: {error.code}") if refused else undetermined(f"{named}: {error.code}")
+    except (OSError, ValueError) as error:
+        return undetermined(f"{named}: {error}")
+    return warned(f"{said}, on loopback") if parts.hostname in ("localhost", "127.0.0.1", "::1") else failed(said)
+
+
+def servers_used(scope: CheckScope) -> CheckAnswer:
+    """No server runs for a workspace that is gone, or that nobody has used for hours."""
+    orphans = [f"process {pid} serves {home}, which is gone" for pid, home in _serving() if not home.is_dir()]
+    if orphans:
+        return failed("; ".join(orphans))
+    own = find_server(scope.ctx.workspace)
+    if own is None:
+        return not_applicable("no MLflow server of this workspace runs")
+    log = scope.ctx.workspace.mlflow / "server.log"
+    seconds = scope.now - max(log.stat().st_mtime, own.started_at_s) if log.exists() else 0.0
+    hours = max(seconds, 0.0) / 3600  # the server may have written while the list was evaluated
+    found = f"process {own.pid} at {own.uri}, idle for {hours:.1f} hours"
+    return warned(found) if hours > scope.settings.idle_hours else passed(found)
+
+
+def _serving() -> Iterator[tuple[int, Path]]:
+    """This user's MLflow servers that Plinth has started, with the folder that each serves."""
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        words, uids = process.info["cmdline"] or [], process.info["uids"]
+        if _MODULE in words[:-1] and uids is not None and uids.effective == os.geteuid():
+            yield process.pid, Path(words[words.index(_MODULE) + 1])
+
+
+def telemetry_off(scope: CheckScope) -> CheckAnswer:
+    """Dagster, Great Expectations and MLflow send nothing about what is done here."""
+    workspace = scope.ctx.workspace
+    files = [settings_file(), workspace.dagster / "dagster.yaml"]
+    found = [f"{path}: telemetry.enabled" for path in files if path.exists() and _sends(path)]
+    found += list(_environment())
+    return failed("; ".join(found)) if found else passed("off in dagster.yaml, in the servers' and this environment")
+
+
+def automation_runs(scope: CheckScope) -> CheckAnswer:
+    """The Dagster daemon of this workspace runs: schedules and sensors are evaluated."""
+    names = [each.name for each in started(scope.ctx.workspace)]
+    if "Dagster" in names:
+        return passed(", ".join(names))
+    return warned("no `plinth up` runs here: no schedule and no sensor is evaluated")
+
+
+def _sends(path: Path) -> bool:
+    settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    return bool((settings.get("telemetry") or {}).get("enabled", True))  # Dagster's own default is to send
+
+
+def _environment() -> Iterator[str]:
+    """Variables that turn on again what Plinth turns off by default."""
+    for name, sending in (
+        ("GX_ANALYTICS_ENABLED", ("true", "1", "yes", "on")),
+        ("MLFLOW_DISABLE_TELEMETRY", ("false", "0", "no", "off")),
+        ("DO_NOT_TRACK", ("false", "0", "no", "off")),
+    ):
+        if os.environ.get(name, "").lower() in sending:
+            yield f"{name}={os.environ[name]}"
+
+
+CHECKS = (
+    Check(
+        "audit-log", "every decision is signed and chained, none is missing", "security",
+        ("readiness", "incident", "security"), "restore audit/ from a backup; ask who had access", audit_proved,
+        waivable=False,
+    ),
+    Check(
+        "signed-logs", "marks, feeds, policies, waivers and incidents verify", "security",
+        ("readiness", "incident", "security"), "restore the log that is named from a backup", logs_hold,
+        waivable=False,
+    ),
+    Check(
+        "release-head", "the head of the releases verifies and is signed every day", "release",
+        ("readiness", "incident", "security"), "`plinth up` signs it daily, `plinth release mirror` once", head_fresh,
+    ),
+    Check(
+        "seals", "every published asset was published by a worker of this workspace", "security", ("security",),
+        "run the pipeline again; assets of before there was a root: `plinth keys adopt`", sealed,
+    ),
+    Check(
+        "gate-policy", "a signed policy says what a release must pass", "release",
+        ("preproduction", "readiness", "security"), "`plinth gates sign FILE` (docs/gates.md)", policy_signed,
+    ),
+    Check(
+        "gates-measured", "the recipe measures what the policy asks", "evaluation", ("preproduction",),
+        "add what is named to the recipe, or agree another policy with its owner", policy_measured,
+    ),
+    Check(
+        "lineage", "everything published is traced to raw sources", "data", ("preproduction", "readiness"),
+        "`plinth verify ASSET` names the first broken link; run the pipeline again", lineage_complete,
+    ),
+    Check(
+        "champion", "the champion verifies and is not marked", "release", ("readiness", "incident"),
+        "`plinth release rollback --by PERSON --reason TEXT`", champion_holds,
+    ),
+    Check(
+        "way-back", "there is a good version to return to", "release", ("readiness", "incident"),
+        "release a second version; until then only `plinth release rollback --withdraw --by PERSON --reason TEXT` "
+        "takes back a bad one",
+        way_back,
+    ),
+    Check(
+        "consumers", "every user of the champion is enrolled with an owner", "release", ("readiness", "incident"),
+        "`plinth release consumer add NAME --owner PERSON --model RELEASE`", consumers_known,
+    ),
+    Check(
+        "marks", "no mark of unfit data or models stands", "compliance", ("incident",),
+        "`plinth release impact TARGET` lists what came of it", nothing_marked,
+    ),
+    Check(
+        "no-incident", "no incident is open", "on-call", ("preproduction", "readiness"),
+        "`plinth ops incident show`; `plinth ops incident close --reason TEXT`", no_incident,
+    ),
+    Check(
+        "mlflow-login", "an MLflow that other machines reach asks for a login", "security",
+        ("readiness", "security"), "`plinth ops people login`, or the reverse proxy of infra/oidc/mlflow.conf",
+        behind_login,
+    ),
+    Check(
+        "servers-used", "no MLflow server runs for nobody", "platform", ("readiness", "security"),
+        "`plinth down`; end processes of workspaces that are gone", servers_used,
+    ),
+    Check(
+        "telemetry", "Dagster, Great Expectations and MLflow send nothing", "security", ("preproduction", "security"),
+        "telemetry.enabled: false in dagster.yaml; unset the variable", telemetry_off,
+    ),
+    Check(
+        "automation", "schedules and sensors of this workspace are evaluated", "platform", ("readiness", "incident"),
+        "`plinth up`, as a service", automation_runs,
+    ),
+)  # fmt: skip

@@ -1,0 +1,391 @@
+"""Lines about the text, training, and promises: objectives, error budgets, money, alerts, runbooks, backups."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import plinth
+from plinth.errors import CheckFailedError, MissingError, RequestError
+from plinth.training.run_state import RunState, run_state
+from plinth_ops.checklists.check import (
+    Check,
+    CheckAnswer,
+    CheckScope,
+    failed,
+    not_applicable,
+    passed,
+    undetermined,
+    warned,
+)
+
+#: Words in place of a licence.
+_NO_LICENCE = ("noassertion", "none", "unknown", "other", "todo", "tbd")
+#: Domains that nobody can be reached in (RFC 2606, RFC 6761).
+_NOBODY = (".invalid", ".test")
+
+
+def sources_owned(scope: CheckScope) -> CheckAnswer:
+    """Every bucket has an owner who can be reached, every source a licence."""
+    if scope.recipe is None:
+        return undetermined("no recipe was run in this workspace")
+    buckets = scope.recipe.corpus.buckets
+    found = [f"{name}: owner {one.owner}" for name, one in buckets.items() if one.owner.lower().endswith(_NOBODY)]
+    found += [
+        f"{name}/{index}: licence {source.licence}"
+        for name, bucket in buckets.items()
+        for index, source in enumerate(bucket.sources)
+        if source.licence.lower() in _NO_LICENCE
+    ]
+    owners = sorted({one.owner for one in buckets.values()})
+    sources = sum(len(one.sources) for one in buckets.values())
+    return failed("; ".join(found)) if found else passed(f"{sources} sources of {', '.join(owners)}")
+
+
+def terms_allow(scope: CheckScope) -> CheckAnswer:
+    """The owner's terms of every source allow training, and the uses that the recipe asks for."""
+    if scope.recipe is None:
+        return undetermined("no recipe was run in this workspace")
+    corpus = scope.recipe.corpus
+    found = [
+        f"{name}/{index}: no {use}"
+        for name, bucket in corpus.buckets.items()
+        for index, source in enumerate(bucket.sources)
+        for use in ("train", *corpus.uses)
+        if not getattr(source.terms, use)
+    ]
+    return failed("; ".join(found)) if found else passed(f"train{''.join(f', {use}' for use in corpus.uses)}")
+
+
+def set_aside(scope: CheckScope) -> CheckAnswer:
+    """A held-out set is published, and training text was compared with it."""
+    if scope.recipe is not None and scope.recipe.mixture is None:
+        return not_applicable("the recipe trains nothing")
+    absent = [asset for asset in ("holdout", "contamination") if scope.ctx.refs.ref(asset) is None]
+    if absent:
+        return failed(f"not made: {', '.join(absent)}")
+    held = scope.ctx.refs.current("holdout").stats["held_out"]  # its rows are all documents, held out or not
+    return passed(f"{held:,} documents; overlap counted") if held else failed("no document is held out")
+
+
+def benchmarks_protected(scope: CheckScope) -> CheckAnswer:
+    """Benchmarks are kept out of training text."""
+    if scope.recipe is None or scope.recipe.mixture is None:
+        return not_applicable("no recipe that trains")
+    sets = scope.recipe.corpus.protected.sets
+    if not sets:
+        return warned("corpus.protected.sets names no benchmark: scores on any may be of memory")
+    return passed(", ".join(sets))
+
+
+WORDS = {RunState.FAILED: "failed", RunState.LOST: "was lost: its job is gone and left no result"}
+
+
+def resume_proved(scope: CheckScope) -> CheckAnswer:
+    """The newest run that ended has evidence that a resumed run equals the uninterrupted one."""
+    ended = [config for config in scope.runs if config.directory.result.exists()]
+    if not ended:
+        return undetermined("no run has ended in this workspace")
+    config = ended[-1]
+    path = config.directory.evidence
+    if not path.exists():
+        return failed(f"run {config.run_id} has no {path.name}")
+    evidence = json.loads(path.read_bytes())
+    found = f"run {config.run_id}, steps {evidence['from_step']} to {evidence['to_step']}"
+    if evidence["bit_exact"]:
+        return passed(f"{found}: bit for bit")
+    return warned(f"{found}: within a tolerance") if not config.deterministic else failed(f"{found}: not equal")
+
+
+def saves_often_enough(scope: CheckScope) -> CheckAnswer:
+    """The interval of saves is near Daly's, from recorded steps, stalls and failures."""
+    from plinth.operation.planning import forecast, interval, recorded
+
+    config = scope.newest_run
+    if config is None:
+        return undetermined("no run is recorded: the time of a step is not known")
+    runs, _ = recorded.known(scope.ctx.workspace)
+    own = next((run for run in runs if run.run == config.run_id), None)
+    if own is None or own.step_s is None:
+        return undetermined(f"run {config.run_id} has taken too few steps to be timed")
+    pauses = recorded.pauses(runs, own.device, forecast.work_of(config))
+    between = interval.between_failures_s(config.ranks, pauses.failures_per_device_hour)
+    best = interval.daly(pauses.stall_s, between)
+    every = config.checkpoints.every_steps * own.step_s
+    wasted = interval.waste(every, pauses.stall_s, pauses.restore_s, between)
+    found = f"{config.checkpoints.every_steps} steps are {every:,.0f} s, best {best:,.0f} s; {wasted:.2%} is lost"
+    factor = scope.settings.interval_factor
+    if best / factor <= every <= best * factor:
+        return passed(found)
+    least = interval.waste(best, pauses.stall_s, pauses.restore_s, between)
+    return warned(found) if wasted < least + 0.02 else failed(f"{found}, {least:.2%} at best")
+
+
+def second_copy(scope: CheckScope) -> CheckAnswer:
+    """Checkpoints are uploaded to another place than the run's folder."""
+    if scope.recipe is None or scope.recipe.mixture is None:
+        return not_applicable("no recipe that trains")
+    upload = scope.recipe.training.checkpoints.upload
+    return passed(upload) if upload else warned("training.checkpoints.upload names none: one disk holds all")
+
+
+def retention_bounded(scope: CheckScope) -> CheckAnswer:
+    """Old checkpoints are removed, and one that turns out bad has one before it."""
+    if scope.recipe is None or scope.recipe.mixture is None:
+        return not_applicable("no recipe that trains")
+    asked = scope.recipe.training.checkpoints
+    found = f"keep_last {asked.keep_last}, keep_every {asked.keep_every}, keep_best {asked.keep_best}"
+    return passed(found) if asked.keep_last >= 2 else failed(f"{found}: a bad newest checkpoint has none before it")
+
+
+def watched(scope: CheckScope) -> CheckAnswer:
+    """The guard is on, held-out text is evaluated while training."""
+    if scope.recipe is None or scope.recipe.mixture is None:
+        return not_applicable("no recipe that trains")
+    training = scope.recipe.training
+    if not training.guard.enabled:
+        return failed("training.guard.enabled is false")
+    if training.validation is None:
+        return warned("the guard is on; training.validation is left out, so no held-out loss is seen before the end")
+    return passed("guard and validation are on")
+
+
+def restarts_bounded(scope: CheckScope) -> CheckAnswer:
+    """Fail if the last job of a run failed, was lost, or is silent."""
+    if not scope.runs:
+        return not_applicable("no run")
+    bad = []
+    for config in scope.runs:
+        state, silent_s = run_state(config), scope.now - config.directory.events.stat().st_mtime
+        if state.needs_attention:
+            bad.append(f"{config.run_id} {WORDS[state]}")
+        elif state in (RunState.RUNNING, RunState.UNKNOWN) and silent_s > config.supervision.hang_s:
+            bad.append(f"{config.run_id} has written no event for {silent_s:,.0f} s ({state})")
+    return failed("; ".join(bad)) if bad else passed(f"{len(scope.runs)} runs")
+
+
+def newest_checkpoint(scope: CheckScope) -> CheckAnswer:
+    """The newest checkpoint of the newest run is what was committed."""
+    from plinth.training.checkpoint import checkpoint
+
+    config = scope.newest_run
+    steps = checkpoint.committed(config.directory) if config else []
+    if config is None or not steps:
+        return not_applicable("no committed checkpoint")
+    found = f"run {config.run_id}, step {steps[-1]} of {', '.join(map(str, steps))}"
+    if checkpoint.stated_bytes(config.directory, steps[-1]) > READ_BYTES:
+        return undetermined(f"{found}: too large to read here; `plinth run checkpoint verify {config.run_id}`")
+    return passed(found) if checkpoint.is_valid(config.directory, steps[-1]) else failed(f"{found}: not as committed")
+
+
+#: A checkpoint up to this is read whole; larger ones take longer than a checklist may.
+READ_BYTES = 2 << 30
+
+
+DAY_S: Final = 86400.0
+#: Lines of `alerts.jsonl` that are read.
+NEWEST_ALERTS: Final = 1000
+#: Of a backup's name: its time and the beginning of its digest.
+NAMED_CHARACTERS: Final = 36
+
+
+def objectives_set(scope: CheckScope) -> CheckAnswer:
+    """Somebody has chosen the objectives of this workspace."""
+    from plinth.operation import objectives
+
+    path = scope.ctx.workspace.root / "objectives.yaml"
+    try:
+        wanted = objectives.load(scope.ctx.workspace)
+    except RequestError as error:
+        return failed(error.brief)
+    if not path.exists():
+        return failed(f"no {path.name}: the defaults are nobody's promise")
+    return passed(f"goodput {wanted.goodput:.0%}, job success {wanted.job_success:.0%}, {wanted.window_days:g} days")
+
+
+def error_budget_left(scope: CheckScope) -> CheckAnswer:
+    """No error budget is spent."""
+    from plinth.operation import indicators, objectives
+
+    wanted = objectives.load(scope.ctx.workspace)
+    found = objectives.measure(scope.ctx, wanted, scope.now)
+    window = f"in {wanted.window_days:g} days, {objectives.source(scope.ctx.workspace)}"
+    try:
+        indicators.refuse_spent(found)
+    except CheckFailedError:
+        return failed(f"{'; '.join(one.words for one in found if one.is_spent)}; {window}")
+    return passed(f"{'; '.join(one.words for one in found if one.total_s)}; {window}")
+
+
+def money_limited(scope: CheckScope) -> CheckAnswer:
+    """A limit holds for what runs may cost, and some of it is left."""
+    from plinth.operation.spending import parameters
+    from plinth.operation.spending.ledger import Ledger
+
+    settings = parameters.load(scope.ctx.workspace)
+    place = parameters.ledger_place(scope.ctx.workspace, settings)
+    if "://" not in place and not Path(place).exists():
+        return failed("no ledger of budgets: nothing limits what a run may cost")
+    limits = Ledger(place).limits(scope.now)
+    if not limits:
+        return failed("no limit is set")
+    spent = [one.text for one, counted in limits if one.amount is not None and counted >= one.amount]
+    return failed(f"used up: {'; '.join(spent)}") if spent else passed("; ".join(one.text for one, _ in limits))
+
+
+def alerts_sound(scope: CheckScope) -> CheckAnswer:
+    """Every alert can fire under the objectives of this workspace, in its promised time, and has a runbook."""
+    from plinth.operation import objectives
+    from plinth_ops.alerts import table
+
+    folder = Path(plinth.__file__).resolve().parents[2] / "docs" / "runbooks"
+    known = table.alerts(objectives.load(scope.ctx.workspace))
+    if not folder.is_dir():
+        return undetermined(f"no {folder}: installed without its documents")
+    found = table.problems(known, table.pages(folder))
+    return failed("; ".join(found)) if found else passed(f"{len(known)} alerts, runbooks in {folder}")
+
+
+def alerts_routed(scope: CheckScope) -> CheckAnswer:
+    """Somebody is paged, and somebody else where nobody answers."""
+    from plinth_ops.alerts import prometheus
+
+    try:
+        routes = prometheus.routing(scope.ctx.workspace)
+    except (MissingError, RequestError) as error:
+        return failed(error.what)
+    pages = sorted(owner for owner, ways in routes.owners.items() if ways.get("page"))
+    if not (routes.default or pages):
+        return failed(f"{prometheus.FILE} names no address of a page")
+    found = f"pages of {', '.join(pages) or 'all'}{' and a default' if routes.default and pages else ''}"
+    return passed(found) if routes.escalation else warned(f"{found}; no escalation where nobody answers")
+
+
+def backed_up(scope: CheckScope) -> CheckAnswer:
+    """The newest backup is whole and fresh."""
+    place, folder = scope.settings.backups, Path(scope.settings.backups)
+    if not place:
+        return undetermined("`backups` of checklists.yaml names no place: nobody has said where they lie")
+    newest = _newest_backup(place)
+    if newest is None:
+        return failed(f"no whole one in {place}")
+    name, at = newest
+    hours = (scope.now - at) / 3600
+    found = f"{name}: {hours:.1f} hours old"
+    if hours > scope.settings.backup_hours:
+        return failed(found)
+    here = "://" not in place and folder.stat().st_dev == scope.ctx.workspace.root.stat().st_dev
+    if here and not scope.ctx.workspace.uri:
+        return warned(f"{found}, on the disk of the workspace itself")
+    return passed(found)
+
+
+def _newest_backup(place: str) -> tuple[str, float] | None:
+    """Name and Unix time of the newest backup, None without one: a record of `plinth ops backup`, which is written
+    last, so that content of one that was killed counts for nothing; in a folder of another program, its newest file."""
+    from plinth_ops.backup.snapshot import BackupArchive
+
+    folder = Path(place)
+    if "://" in place or (folder / "objects").is_dir():
+        archive = BackupArchive(place)
+        try:
+            name = archive.named()
+        except MissingError:
+            return None
+        return name[:NAMED_CHARACTERS], datetime.fromisoformat(archive.read(name).at).timestamp()
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    return max(((str(path), path.stat().st_mtime) for path in files), key=lambda file: file[1], default=None)
+
+
+def alerts_seen(scope: CheckScope) -> CheckAnswer:
+    """Nothing has alarmed within a day."""
+    path = scope.ctx.workspace.root / "alerts.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()[-NEWEST_ALERTS:] if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    recent = [one for one in found if float(one["time"]) >= scope.now - DAY_S]
+    if recent:
+        return warned(
+            f"{len(recent)} within a day, the last of {recent[-1]['job']}: {str(recent[-1]['message'])[:200]}"
+        )
+    return passed(f"none within a day; {len(lines)} before")
+
+
+CHECKS = (
+    Check(
+        "sources-owned", "every source has a licence, and an owner who can be reached", "data",
+        ("preproduction", "readiness"), "name licence and owner in corpus.buckets", sources_owned,
+    ),
+    Check(
+        "terms", "the terms of every source allow what the recipe does with it", "data", ("preproduction",),
+        "take the source out, or agree other terms with its owner", terms_allow,
+    ),
+    Check(
+        "held-out", "a held-out set exists, and training text was compared with it", "data",
+        ("preproduction", "readiness"), "`plinth run --select contamination`", set_aside,
+    ),
+    Check(
+        "benchmarks-protected", "benchmarks are named, so that their text is dropped", "evaluation",
+        ("preproduction",), "name them in corpus.protected.sets (docs/contamination.md)", benchmarks_protected,
+    ),
+    Check(
+        "resume-proof", "a resumed run equals the uninterrupted one", "training", ("preproduction", "readiness"),
+        "`plinth run audit resume latest`", resume_proved,
+    ),
+    Check(
+        "checkpoint-interval", "saves are about as frequent as failures and their stall ask for", "training",
+        ("preproduction",), "set training.checkpoints.every_steps; `plinth run plan` prints the best",
+        saves_often_enough,
+    ),
+    Check(
+        "checkpoint-copy", "checkpoints have a second copy elsewhere", "training", ("preproduction", "readiness"),
+        "set training.checkpoints.upload", second_copy,
+    ),
+    Check(
+        "retention", "old checkpoints go, and the newest has one before it", "training",
+        ("preproduction", "readiness"), "set training.checkpoints.keep_last to 2 or more", retention_bounded,
+    ),
+    Check(
+        "watched", "a run that goes wrong is noticed while it trains", "training", ("preproduction",),
+        "set training.guard and training.validation", watched,
+    ),
+    Check(
+        "jobs-ended", "no run is left failed, lost or silent", "on-call", ("readiness", "incident"),
+        "`plinth run timeline RUN` shows why; `plinth run job submit RUN` resumes it, `plinth run job cancel RUN` "
+        "gives it up",
+        restarts_bounded,
+    ),
+    Check(
+        "newest-checkpoint", "the newest checkpoint is what was committed", "on-call", ("readiness", "incident"),
+        "the one before it is used; look for failing storage", newest_checkpoint,
+    ),
+    Check(
+        "objectives", "service objectives are chosen", "on-call", ("readiness",),
+        "write objectives.yaml (docs/slis.md)", objectives_set,
+    ),
+    Check(
+        "error-budget", "no error budget is spent", "on-call", ("readiness", "incident"),
+        "`plinth run goodput RUN` names the causes; mend them before anything is promoted", error_budget_left,
+    ),
+    Check(
+        "money-limit", "a limit holds for what runs may cost", "finance", ("preproduction", "readiness"),
+        "`plinth ops cost limit all 5000 --per month`", money_limited,
+    ),
+    Check(
+        "alerts-sound", "every alert can fire in its time, and has a runbook", "on-call", ("readiness",),
+        "change the objective or the alert (docs/alerts.md)", alerts_sound,
+    ),
+    Check(
+        "alerts-routed", "somebody is paged, and somebody else where nobody answers", "on-call", ("readiness",),
+        "write alerting.yaml (docs/alerts.md)", alerts_routed,
+    ),
+    Check(
+        "backup", "what cannot be made again has a fresh backup elsewhere", "platform",
+        ("preproduction", "readiness", "incident"),
+        "name the place in checklists.yaml (`backups`), and run `plinth ops backup to PLACE` every day", backed_up,
+    ),
+    Check(
+        "alerts", "nothing has alarmed within a day", "on-call", ("incident",), "read alerts.jsonl", alerts_seen,
+    ),
+)  # fmt: skip

@@ -1,0 +1,371 @@
+"""Lines about the root of trust, secrets, and the code that runs here."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+import plinth
+from plinth.errors import RecipeError, SignatureError
+from plinth.trust.authority import APPROVER, POLICY, PROMOTER, ROOT, TRAINER, time_of
+from plinth.trust.root import Trust
+from plinth_ops.checklists.check import (
+    Check,
+    CheckAnswer,
+    CheckScope,
+    failed,
+    not_applicable,
+    passed,
+    undetermined,
+    warned,
+)
+
+#: Roles whose keys should not lie on one machine: who trains neither approves nor says what is asked.
+APART = (TRAINER, APPROVER, POLICY, PROMOTER)
+
+
+def root_pinned(scope: CheckScope) -> CheckAnswer:
+    """A root is pinned, outside the workspace, and neither expired nor about to."""
+    workspace = scope.ctx.workspace
+    trust = Trust.newest(workspace)
+    if trust.folder.resolve().is_relative_to(workspace.root.resolve()):
+        return failed(f"{trust.folder} lies in the workspace, whose writers could exchange it")
+    left = (time_of(trust.root.expires) - datetime.fromtimestamp(scope.now, UTC)).total_seconds() / 86400
+    found = f"{trust.root.title}, expires {trust.root.expires}, pinned in {trust.folder}"
+    if left <= 0:
+        return failed(found)
+    return warned(f"{found}: {left:.0f} days") if left < scope.settings.expiry_days else passed(found)
+
+
+def roles_held(scope: CheckScope) -> CheckAnswer:
+    """Every role has as many keys that count as its threshold asks for."""
+    root = Trust.newest(scope.ctx.workspace).root
+    short = []
+    for name in root.roles:
+        authority = root.authority(name)
+        valid = sum(key.revoked_from is None for key in authority.keys.values())
+        if valid < authority.threshold:
+            short.append(f"{name}: {valid} of {authority.threshold}")
+    if short:
+        return failed("; ".join(short))
+    return passed(f"{len(root.roles)} roles, {len(root.keys)} keys")
+
+
+def root_shared(scope: CheckScope) -> CheckAnswer:
+    """No demo root, and no single holder who can change it."""
+    root = Trust.newest(scope.ctx.workspace).root
+    if root.demo:
+        return warned(f"{root.title}: whatever it signs is shown as made by a demo root")
+    threshold = root.authority(ROOT).threshold
+    found = f"{threshold} of {len(root.authority(ROOT).keys)} root keys change it"
+    return warned(f"{found}: one holder alone") if threshold < 2 else passed(found)
+
+
+def roles_apart(scope: CheckScope) -> CheckAnswer:
+    """This machine does not hold the keys of all roles that check each other."""
+    trust = Trust.newest(scope.ctx.workspace)
+    here = [role for role in APART if _has_key(trust.folder, role)]
+    found = f"private keys on this machine: {', '.join(here) or 'none'}"
+    return warned(f"{found}; whoever holds it decides alone") if len(here) == len(APART) else passed(found)
+
+
+def key_modes(scope: CheckScope) -> CheckAnswer:
+    """The trust folder is its user's alone."""
+    folder = scope.ctx.workspace.trust_folder
+    if not folder.is_dir():
+        return undetermined(f"no folder {folder}")
+    open_ = list(_open_to_others(folder))
+    if open_:
+        return failed(", ".join(open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else ""))
+    return passed(f"{folder} {_mode_of(folder)}, all of user {os.geteuid()}, keys and seal for no other")
+
+
+def keys_outside(scope: CheckScope) -> CheckAnswer:
+    """No private key lies in the workspace."""
+    root = scope.ctx.workspace.root
+    if not root.is_dir():
+        return not_applicable(f"no folder {root}")
+    found = [str(path.relative_to(root)) for path in _small_files(root) if b"PRIVATE KEY-----" in path.read_bytes()]
+    return failed(", ".join(found)) if found else passed(f"none in the small files of {root}")
+
+
+def _mode_of(path: Path) -> str:
+    return f"{stat.S_IMODE(path.stat().st_mode):04o}"
+
+
+def _has_key(folder: Path, role: str) -> bool:
+    return f"PLINTH_KEY_{role.upper()}" in os.environ or any((folder / "keys" / role).glob("*"))
+
+
+#: What of a trust folder nobody else may read; the rest nobody else may write.
+_SECRET = ("keys", "seal", "login")
+
+
+def _open_to_others(folder: Path) -> Iterator[str]:
+    for path in (folder, *sorted(folder.rglob("*"))):
+        found = path.lstat()
+        mode, secret = stat.S_IMODE(found.st_mode), path == folder or path.relative_to(folder).parts[0] in _SECRET
+        if stat.S_ISLNK(found.st_mode):
+            yield f"{path} is a link"
+        elif found.st_uid != os.geteuid():
+            yield f"{path} belongs to user {found.st_uid}"
+        elif mode & (0o077 if secret else 0o022):
+            yield f"{path} has mode {mode:04o}"
+
+
+#: Folders of a workspace with content of others, which is data and too much to read here.
+_DATA = {"store", "records", "manifests", "input", "runs", "mlflow", "dagster", "tmp", "reports", "costs"}
+_SMALL = 1 << 16
+
+
+def _small_files(root: Path) -> Iterator[Path]:
+    for top in sorted(root.iterdir()):
+        under = [top] if top.is_file() else top.rglob("*") if top.is_dir() and top.name not in _DATA else []
+        yield from (path for path in under if path.is_file() and path.lstat().st_size <= _SMALL)
+
+
+def _pinned(scope: CheckScope) -> CheckAnswer:
+    try:
+        return root_pinned(scope)
+    except SignatureError as error:
+        return failed(error.brief)
+
+
+#: Password in the authority of a URL.
+_URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]+:([^/\s@]+)@")
+#: A value that names where a secret is, instead of being one.
+_REFERENCE = re.compile(r"\$\{?\w+\}?|<[^>]*>|\*+")
+_SETTINGS = ("objectives.yaml", "checklists.yaml", "budget/settings.yaml")
+
+
+def no_literals(scope: CheckScope) -> CheckAnswer:
+    """Recipe with all that it extends, settings of the workspace, environments of its runs."""
+    places = dict(_places(scope))
+    if not places:
+        return not_applicable("no recipe and no settings")
+    found = [f"{where}: {key}" for where, data in places.items() for key in _secrets(data)]
+    return failed("; ".join(found)) if found else passed(f"none in {', '.join(sorted(places))}")
+
+
+def _places(scope: CheckScope) -> Iterator[tuple[str, Any]]:
+    from plinth.recipe.extends import follow
+
+    root = scope.ctx.workspace.root
+    if scope.recipe_path is not None:
+        try:
+            yield scope.recipe_path.name, follow(scope.recipe_path, _packaged(scope.recipe_path)).data
+        except RecipeError:  # extends one that is packaged elsewhere: what was resolved is what counts
+            assert scope.recipe is not None
+            yield scope.recipe_path.name, scope.recipe.model_dump(mode="json")
+    for name in _SETTINGS:
+        if (root / name).is_file():
+            yield name, yaml.safe_load((root / name).read_text(encoding="utf-8"))
+    for config in scope.runs:
+        yield f"runs/{config.run_id}", {"environment": dict(config.launch.environment)}
+
+
+def _packaged(path: Path) -> Path:
+    """Where `extends:` finds packaged recipes: beside the file, too, when it is one."""
+    return path.parent
+
+
+def _secrets(data: Any, key: str = "") -> Iterator[str]:
+    """Keys of a nested value that hold a secret: never the secret itself."""
+    if isinstance(data, dict):
+        for name, value in data.items():
+            yield from _secrets(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(data, list | tuple):
+        for index, value in enumerate(data):
+            yield from _secrets(value, f"{key}.{index}")
+    elif isinstance(data, str) and _secret(key.rpartition(".")[2], data):
+        yield key
+
+
+def _secret(name: str, value: str) -> bool:
+    from plinth.corpus.annotate.pii import keys
+
+    raw = value.encode(errors="replace")
+    url = _URL_PASSWORD.search(value)
+    if url and not _REFERENCE.fullmatch(url[1]):
+        return True
+    if keys.PEM.search(raw) or keys.JWT.search(raw) or any(form.search(raw) for _, _, form in keys.FORMS):
+        return True
+    named = keys.SECRET_NAME.search(name.encode()) and not keys.OPEN_NAME.search(name.encode())
+    return bool(named and len(value) >= 8 and not _REFERENCE.fullmatch(value) and not value.startswith(("/", "file:")))
+
+
+#: Modules that may unpickle, and what: a process's own pipes to children that it started.
+MAY_UNPICKLE: Final = {"plinth/compute/engine.py": "messages of its own worker processes"}
+
+_PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
+#: Modules whose `load` and `loads` run what they read.
+_UNPICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
+_READING = {"load", "loads", "Unpickler", "open"}
+#: A module without any of these has no such call under any alias; the others are parsed.
+_MAY_BE = re.compile(
+    rb"\b(?:c?[pP]ickle|_pickle|dill|cloudpickle|joblib|shelve|marshal|jsonpickle)(?:[.,]|\s+(?:as|import)\b|\s*\n)|"
+    rb"read_pickle|\b(?:np|numpy|torch|yaml)\.[\w.]*load|"
+    rb"from\s+(?:numpy|torch|yaml)[\w.]*\s+import\s+(?:\(|[^\n]*load)|"
+    rb"import\s+(?:numpy|torch|torch\.serialization|yaml)\s+as\s+(?!np\b)"
+)
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
+
+
+def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
+    """No module of the four packages unpickles, but those of `MAY_UNPICKLE`. Read from the source, nothing is run."""
+    files = [(name, path) for name in _PACKAGES for path in sorted(_folder(name).rglob("*.py"))]
+    found = [
+        f"{shown}:{line} {call}"
+        for name, path in files
+        if (shown := f"{name}/{path.relative_to(_folder(name))}") not in MAY_UNPICKLE
+        for line, call in unpickling(path.read_bytes())
+    ]
+    return failed("; ".join(found)) if found else passed(f"{len(files)} files; {', '.join(MAY_UNPICKLE)} may")
+
+
+def unpickling(source: bytes) -> Iterator[tuple[int, str]]:
+    """Line and name of the calls of a module that may run what they read.
+
+    Found by name: `pickle.load` and its like under any alias, `torch.load` without `weights_only=True`,
+    `numpy.load(allow_pickle=True)`, `pandas.read_pickle`, `yaml.load` without a safe loader.
+    """
+    if not _MAY_BE.search(source):
+        return
+    tree = ast.parse(source)
+    aliases = dict(_imported(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call | ast.Attribute):
+            called = node.func if isinstance(node, ast.Call) else node
+            name = _dotted(called, aliases)
+            given = {k.arg: ast.unparse(k.value) for k in node.keywords} if isinstance(node, ast.Call) else {}
+            if _runs_what_it_reads(name, given, isinstance(node, ast.Call)):
+                yield node.lineno, name
+
+
+def _runs_what_it_reads(name: str, given: dict[str | None, str], called: bool) -> bool:
+    module, _, last = name.rpartition(".")
+    if module.partition(".")[0] in _UNPICKLING and last in _READING:
+        return called or last != "open"
+    if not called:
+        return False
+    if name in ("torch.load", "torch.serialization.load"):
+        return given.get("weights_only") != "True"
+    if name in ("numpy.load", "numpy.lib.npyio.load"):
+        return given.get("allow_pickle", "False") != "False"
+    if name in ("yaml.load", "yaml.load_all"):
+        return "Safe" not in given.get("Loader", "")
+    return last == "read_pickle" or name in ("yaml.unsafe_load", "yaml.full_load")
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                yield one.asname or one.name.partition(".")[0], one.name if one.asname else one.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for one in node.names:
+                yield one.asname or one.name, f"{node.module}.{one.name}"
+
+
+def _dotted(node: ast.expr, aliases: dict[str, str]) -> str:
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([aliases.get(node.id, node.id), *reversed(parts)])
+
+
+def commit_known(scope: CheckScope) -> CheckAnswer:
+    """The code is a commit without changes."""
+    from plinth.training.attempts.host import commit_of
+
+    found = commit_of(Path(plinth.__file__).resolve().parent)
+    if not found.get("commit"):
+        return undetermined(str(found.get("no_commit")))
+    shown = f"commit {str(found['commit'])[:12]}"
+    return warned(f"{shown}, and files differ from it") if found["dirty"] else passed(shown)
+
+
+def pins_installed(scope: CheckScope) -> CheckAnswer:
+    """Installed distributions have the versions of `constraints.txt`."""
+    path = Path(plinth.__file__).resolve().parents[2] / "constraints.txt"
+    if not path.is_file():
+        return undetermined(f"no {path.name} beside the code")
+    pins = {match[1].lower(): match[2] for line in path.read_text().splitlines() if (match := _PIN.match(line.strip()))}
+    other = [
+        f"{name} {found}, pinned {pins[name]}"
+        for name, found in _installed(pins)
+        if found.partition("+")[0] != pins[name].partition("+")[0]  # a build for one device is that version, too
+    ]
+    return warned("; ".join(other)) if other else passed(f"{len(pins)} pins")
+
+
+def _installed(pins: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for name in pins:
+        try:
+            yield name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+
+
+def _folder(package: str) -> Path:
+    (location,) = util.find_spec(package).submodule_search_locations  # type: ignore[union-attr, misc]
+    return Path(location).resolve()
+
+
+CHECKS = (
+    Check(
+        "root-pinned", "a root of trust is pinned outside the workspace and valid for weeks to come", "security",
+        ("preproduction", "readiness", "security"), "`plinth keys pin FILE`, or `plinth keys renew`", _pinned,
+        waivable=False,
+    ),
+    Check(
+        "roles-held", "every role has as many valid keys as its threshold", "security", ("readiness", "security"),
+        "`plinth keys enrol ROLE KEY.pub --owner NAME`", roles_held, waivable=False,
+    ),
+    Check(
+        "root-shared", "the root is no demo root, and no single holder changes it", "security", ("security",),
+        "`plinth keys init`; `plinth keys threshold root 2`", root_shared,
+    ),
+    Check(
+        "roles-apart", "keys of trainer, approver, policy and promoter do not all lie on one machine", "security",
+        ("security",), "keep each role's key where that role works (docs/keys.md)", roles_apart,
+    ),
+    Check(
+        "key-modes", "the trust folder is its user's alone", "security", ("readiness", "security"),
+        "chmod -R go= on the folder; exchange keys that others could read", key_modes,
+    ),
+    Check(
+        "keys-outside", "no private key lies in the workspace", "security", ("security",),
+        "move the key to the trust folder, revoke it and enrol another: others could read it", keys_outside,
+    ),
+    Check(
+        "secret-literals", "recipes, settings and environments of runs hold no secrets", "security",
+        ("preproduction", "security"), "take it out, give it by the environment or a secret store, and exchange it",
+        no_literals,
+    ),
+    Check(
+        "unpickling", "nothing is unpickled but messages of a process's own children", "security", ("security",),
+        "read safetensors, Parquet, JSON or NumPy without objects instead; a name in MAY_UNPICKLE needs a reason",
+        nothing_unpickled, waivable=False,
+    ),
+    Check(
+        "code-commit", "the code that runs here is a commit without changes", "platform",
+        ("preproduction", "security"), "commit, or check the commit out that was reviewed", commit_known,
+    ),
+    Check(
+        "pins", "what is installed has the pinned versions", "platform", ("preproduction", "security"),
+        "`make setup` in a checkout; an image is built again", pins_installed,
+    ),
+)  # fmt: skip

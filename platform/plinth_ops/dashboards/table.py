@@ -1,0 +1,207 @@
+"""The panels of all dashboards, and their JSON for Grafana (schema 38, Grafana 10 and later), two panels side by side.
+
+Queries read metrics of `plinth_ops.metrics.table` only. `$run` is the run that a reader chooses; `$__rate_interval` is
+not used, since windows are part of the question.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from plinth.records import Frozen
+
+#: Grafana's names of units.
+Unit = Literal["short", "s", "bytes", "percentunit", "dateTimeFromNow", "watt", "celsius", "percent", "flops", "none"]
+
+
+class DashboardPanel(Frozen):
+    """One panel.
+
+    Attributes:
+        queries: PromQL, each with its legend.
+        kind: `stat` has the last value, `table` all last values, `timeseries` a curve.
+        description: for a reader who sees it for the first time.
+    """
+
+    title: str
+    queries: tuple[tuple[str, str], ...]
+    unit: Unit = "short"
+    kind: Literal["timeseries", "stat", "table"] = "timeseries"
+    description: str = ""
+
+
+class Dashboard(Frozen):
+    """One dashboard; with `by_run`, of a run that the reader chooses."""
+
+    name: str
+    title: str
+    panels: tuple[DashboardPanel, ...]
+    by_run: bool = False
+
+
+def _panel(title: str, query: str, legend: str = "", unit: Unit = "short", description: str = "") -> DashboardPanel:
+    return DashboardPanel(title=title, queries=((query, legend),), unit=unit, description=description)
+
+
+def _stat(title: str, query: str, unit: Unit = "short", description: str = "") -> DashboardPanel:
+    return DashboardPanel(title=title, queries=((query, ""),), unit=unit, kind="stat", description=description)
+
+
+def _table(title: str, query: str, unit: Unit = "short", description: str = "") -> DashboardPanel:
+    return DashboardPanel(title=title, queries=((query, ""),), unit=unit, kind="table", description=description)
+
+
+_GOOD = 'plinth_goodput_rank_seconds{cause="goodput"}'
+
+EXECUTIVE: Final = Dashboard(
+    name="executive",
+    title="Plinth: what it does and costs",
+    panels=(
+        _stat("Runs under way", "sum(plinth_run_active)"),
+        _stat("Runs that have failed", "sum(plinth_run_failed)", description="And were not submitted again."),
+        _stat("Ranks that train", "sum(plinth_run_ranks and on (run) plinth_run_active == 1) or vector(0)"),
+        _stat(
+            "Goodput",
+            f"sum({_GOOD}) / sum(plinth_held_rank_seconds)",
+            "percentunit",
+            "Of all rank-seconds held by runs of the last day: those that advanced a run.",
+        ),
+        _panel("Progress", "plinth_step / plinth_steps_planned", "{{run}}", "percentunit"),
+        _panel("Error budgets spent", "plinth_error_budget_spent_ratio", "{{indicator}}", "percentunit",
+               "At 100% an objective is missed over its window."),
+        _panel("Rank-seconds by cause", "sum by (cause) (plinth_goodput_rank_seconds) > 0", "{{cause}}", "s"),
+        _table("Budgets used", "plinth_budget_used / plinth_budget_limit", "percentunit"),
+        _table("Spent, by team and experiment", "plinth_spent"),
+        _table("Reserved, by team and experiment", "plinth_reserved"),
+        _table("Versions of releases", "plinth_release_version"),
+        _table("Movements of releases", "plinth_release_movements_total"),
+    ),
+)  # fmt: skip
+
+ON_CALL: Final = Dashboard(
+    name="on-call",
+    title="Plinth: on call",
+    panels=(
+        _table("What fires", 'ALERTS{alertstate="firing"}', description="Runbooks: docs/runbooks, by name."),
+        _table("Failed runs", "plinth_run_failed == 1 or plinth_run_failed", description="1: failed."),
+        _panel("Since the last event", "time() - plinth_last_event_timestamp_seconds", "{{run}}", "s"),
+        _panel("Age of the last checkpoint", "(time() - plinth_checkpoint_timestamp_seconds) and on (run) "
+               "plinth_run_active == 1", "{{run}}", "s"),
+        _panel("Bad share of an hour", f"1 - sum(delta({_GOOD}[1h])) / sum(delta(plinth_held_rank_seconds[1h]))",
+               "", "percentunit", "What the burn-rate alert reads."),
+        _panel("Restarts", 'plinth_events_total{kind="restart"}', "{{run}}"),
+        _table("Last time of each event", "topk(50, plinth_event_timestamp_seconds) * 1000", "dateTimeFromNow"),
+        _panel("Free disk", "plinth_workspace_free_ratio", "workspace", "percentunit"),
+        _panel("Parts of the exporter", "plinth_collector_up", "{{part}}", description="0: it fails."),
+        _panel("Time to collect", "plinth_collector_seconds", "{{part}}", "s"),
+        _panel("Age of the exporter's text", "time() - plinth_exporter_timestamp_seconds", "exporter", "s"),
+        _panel("Lines of alerts.jsonl", "plinth_alarms_total", "{{source}}"),
+        _stat("Release history broken", "plinth_trust_broken"),
+        _stat("Marks that stand", "plinth_taints"),
+    ),
+)  # fmt: skip
+
+DEBUG: Final = Dashboard(
+    name="debug",
+    title="Plinth: one run",
+    by_run=True,
+    panels=(
+        _panel("Loss", 'plinth_train_loss{run="$run"}', "loss"),
+        _panel("Moving mean of the loss", 'plinth_train_loss_ema{run="$run"}', "mean"),
+        _panel("Norm of the gradient", 'plinth_grad_norm{run="$run"}', "norm"),
+        _panel("Learning rate", 'plinth_learning_rate{run="$run"}', "rate"),
+        _panel("Tokens a second", 'plinth_tokens_per_second{run="$run"}', "all ranks"),
+        _panel("FLOP/s of a rank", 'plinth_rank_flops_per_second{run="$run"}', "model", "flops"),
+        _panel("Duration of a step", 'plinth_step_duration_seconds{run="$run"}', "step", "s"),
+        _panel("Parts of a step", 'plinth_step_seconds{run="$run"}', "{{part}}", "s"),
+        _panel("Between two steps", 'plinth_between_steps_seconds{run="$run"}', "{{what}}", "s"),
+        _panel("Share that waits for data", 'plinth_data_wait_ratio{run="$run"}', "wait", "percentunit"),
+        _panel("Bits per byte, held out", 'plinth_heldout_bits_per_byte{run="$run"}', "{{slice}}"),
+        _panel("Probes", 'plinth_probe{run="$run"}', "{{name}}"),
+        _panel("Last commit", 'plinth_checkpoint{run="$run"}', "{{what}}"),
+        _panel("Rank-seconds by cause", 'plinth_goodput_rank_seconds{run="$run"} > 0', "{{cause}}", "s"),
+        _panel("Events", 'plinth_events_total{run="$run"}', "{{kind}}"),
+        _panel("Speed of the slowest rank", 'plinth_slowest_rank_score{run="$run"}', "score"),
+        _panel("Memory of the host", 'plinth_host_memory_bytes{run="$run"}', "leading rank", "bytes"),
+        _panel("Memory of the device", 'plinth_device_memory_bytes{run="$run"}', "{{what}}", "bytes"),
+        _panel("Utilisation of GPUs", 'plinth_gpu_utilisation{run="$run"}', "{{host}} {{gpu}}", "percent"),
+        _panel("Power of GPUs", 'plinth_gpu_power_w{run="$run"}', "{{host}} {{gpu}}", "watt"),
+        _panel("Temperature of GPUs", 'plinth_gpu_temperature_c{run="$run"}', "{{host}} {{gpu}}", "celsius"),
+    ),
+)
+
+DATA: Final = Dashboard(
+    name="data",
+    title="Plinth: corpus",
+    panels=(
+        _table("Rows of assets", "plinth_asset_rows"),
+        _table("Bytes of assets", "plinth_asset_bytes", "bytes"),
+        _stat("Bytes published", "sum(plinth_asset_bytes)", "bytes"),
+        _panel("Documents by stage", "plinth_documents_in", "{{stage}}"),
+        _panel("Documents removed", "plinth_documents_removed > 0", "{{stage}}: {{reason}}"),
+        _table("Share removed, by stage", "sum by (stage) (plinth_documents_removed) / on (stage) plinth_documents_in",
+               "percentunit"),
+        _table("Canary: pairs", "plinth_canary_pairs"),
+        _table("Canary: upper end beyond the margin", "plinth_canary_worse_bound",
+               description="Below 0: the canary is within the margin."),
+    ),
+)  # fmt: skip
+
+DASHBOARDS: Final = (EXECUTIVE, ON_CALL, DEBUG, DATA)
+
+
+SCHEMA: Final = 38
+#: Grafana's grid has 24 columns.
+_WIDTH, _HEIGHT = 12, 8
+_SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
+
+
+def dashboard(of: Dashboard) -> dict[str, Any]:
+    """A dashboard as Grafana imports it; its source of data is chosen in it."""
+    variables: list[dict[str, Any]] = [{"name": "source", "type": "datasource", "query": "prometheus"}]
+    if of.by_run:
+        variables.append(
+            {
+                "name": "run",
+                "type": "query",
+                "datasource": _SOURCE,
+                "query": {"query": "label_values(plinth_run_active, run)", "refId": "run"},
+                "refresh": 2,  # at every change of the time range
+                "sort": 1,
+            }
+        )
+    return {
+        "uid": f"plinth-{of.name}",
+        "title": of.title,
+        "tags": ["plinth"],
+        "schemaVersion": SCHEMA,
+        "editable": False,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": variables},
+        "panels": [_grafana_panel(number, one) for number, one in enumerate(of.panels)],
+    }
+
+
+def _grafana_panel(number: int, of: DashboardPanel) -> dict[str, Any]:
+    return {
+        "id": number + 1,
+        "type": of.kind,
+        "title": of.title,
+        "description": of.description,
+        "datasource": _SOURCE,
+        "gridPos": {"h": _HEIGHT, "w": _WIDTH, "x": number % 2 * _WIDTH, "y": number // 2 * _HEIGHT},
+        "fieldConfig": {"defaults": {"unit": of.unit}, "overrides": []},
+        "targets": [
+            {
+                "refId": chr(ord("A") + place),
+                "datasource": _SOURCE,
+                "expr": query,
+                "legendFormat": legend or "__auto",
+                "instant": of.kind == "table",
+                "range": of.kind != "table",
+                "format": "table" if of.kind == "table" else "time_series",
+            }
+            for place, (query, legend) in enumerate(of.queries)
+        ],
+    }

@@ -1,0 +1,258 @@
+"""Game days of checkpoints: a corrupted one, one half-written, and a disk that fills while one is written.
+
+Each begins from the same rehearsal: a run of 12 steps that commits after steps 3, 6, 8, 9 and 12.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from plinth import processes
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.telemetry.timeline import timeline
+from plinth_ops.gamedays import alerting, faults, rehearsal, warm_job
+from plinth_ops.gamedays.faults import RehearsalFault
+from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.rehearsal import Rehearsal, without_audit
+
+#: Steps after which the rehearsal commits, but for the last.
+COMMITS = (3, 6, 8, 9)
+
+#: Bytes of the disk that fills.
+DISK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The undisturbed run, and the same run stopped after step 10."""
+
+    whole: Rehearsal
+    half: RunConfig
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The undisturbed run, and the boundaries that a rank crosses in a step with a save, by that step."""
+
+    whole: Rehearsal
+    boundaries: dict[int, int]
+
+
+# A corrupted checkpoint
+
+
+def begin(folder: Path) -> Begun:
+    """An undisturbed run, and one that was stopped after step 10."""
+    whole = rehearsal.rehearse(folder / "whole")
+    half = whole.copy(folder / "half", batches=faults.SOURCE)
+    _, environment = faults.plan(folder / "plan", RehearsalFault(kind="stop", step=10))
+    warm_job.run(half, **environment)
+    return Begun(whole, half)
+
+
+def corrupted_checkpoint(made: Begun, folder: Path, chooser: Random) -> Struck:
+    """Damage files of the newest checkpoints, then go on."""
+    config = made.half.model_copy(update={"workspace": str(folder / "workspace")})
+    shutil.copytree(made.half.workspace, config.workspace)
+    run, known = config.directory, checkpoint.committed(made.half.directory)
+    hit = sorted(known[-1 - place] for place in range(chooser.choice([1, 1, 2])))
+    where = [_damage(checkpoint.path(run, step), chooser) for step in hit]
+    status = warm_job.run(config)
+    story, (alert, after) = timeline(run.events), alerting.fired(config, CORRUPTED.alerts, "refused")
+    refused = sorted(event["step"] for event in story.of("refused"))
+    resumed = [event["step"] for event in story.of("resumed")][-1:]
+    found = [
+        rehearsal.finished(status),
+        finding("exactly the damaged checkpoints are refused", refused, hit),
+        finding("training goes on from the newest whole one", resumed, [known[-1 - len(hit)]]),
+        *made.whole.end_state(config),
+        *alert,
+    ]
+    return Struck("; ".join(f"step {step}: {what}" for step, what in zip(hit, where, strict=True)), tuple(found), after)
+
+
+def _damage(folder: Path, chooser: Random) -> str:
+    """Change one file of a checkpoint in one way; what was done, in words."""
+    path = chooser.choice(sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size))
+    data, name = bytearray(path.read_bytes()), path.relative_to(folder).as_posix()
+    at = chooser.randrange(len(data))
+    kind = chooser.choice(["bit", "zeros", "torn", "gone"])
+    if kind == "gone":
+        path.unlink()
+        return f"{name} is gone"
+    if kind == "torn":
+        path.write_bytes(bytes(data[:at]))
+        return f"{name} ends after {at} bytes"
+    if kind == "zeros" and any(data[at : at + 512]):
+        data[at : at + 512] = bytes(len(data[at : at + 512]))
+    else:
+        data[at] ^= 1 << chooser.randrange(8)
+        kind = "bit"
+    path.write_bytes(bytes(data))
+    return f"{name} has another bit at byte {at}" if kind == "bit" else f"{name} has zeros from byte {at}"
+
+
+# A partial write
+
+
+def counted(folder: Path) -> Counted:
+    """An undisturbed run in which the boundaries of each save are counted."""
+    counts = [RehearsalFault(kind="count writes", step=step, until=step + 1) for step in COMMITS]
+    plan, environment = faults.plan(folder / "plan", *counts)
+    whole = rehearsal.rehearse(folder / "whole", environment, batches=faults.SOURCE)
+    return Counted(whole, {one.step: int(plan.mark(one).read_text()) for one in counts})
+
+
+def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
+    """Kill the rank at a boundary of what it writes in a step with a save."""
+    config = made.whole.copy(folder / "workspace", batches=faults.SOURCE)
+    step = chooser.choice(COMMITS)
+    boundary = chooser.randint(1, made.boundaries[step])
+    kill = RehearsalFault(kind="kill at write", step=step, value=boundary)
+    _, environment = faults.plan(folder / "plan", kill)
+    status = warm_job.run(config, **environment)
+    story, interval = timeline(config.directory.events), 3
+    alert, after = alerting.fired(config, PARTIAL.alerts, "restart")
+    restarts = story.of("restart")
+    lost = [event["lost_steps"] for event in restarts]
+    found = [
+        rehearsal.finished(status),
+        finding("the killed rank is started again, once", len(restarts), 1),
+        Outcome(what=f"at most {interval} steps are redone", passed=all(n <= interval for n in lost), seen=f"{lost}"),
+        finding("no committed checkpoint is refused", [event["step"] for event in story.of("refused")], []),
+        finding("nothing half-written is left", _remains(config), []),
+        *made.whole.end_state(config),
+        *alert,
+    ]
+    return Struck(f"SIGKILL at boundary {boundary} of {made.boundaries[step]} in step {step}", tuple(found), after)
+
+
+def _remains(config: RunConfig) -> list[str]:
+    """Folders and temporary files that no commit record stands for."""
+    run = config.directory
+    known = {checkpoint.name(step) for step in checkpoint.committed(run)}
+    folders = [path.name for path in run.checkpoints.iterdir() if path.is_dir() and path.name not in known]
+    return sorted([*folders, *(path.name for path in run.checkpoints.glob(".*"))])
+
+
+# A full disk
+
+
+def fill_mechanism(made: Counted) -> str:
+    """How the disk is made to fill here."""
+    if can_mount():
+        return f"a tmpfs of {DISK_BYTES >> 20} MiB that is filled"
+    return "RLIMIT_FSIZE of the rank: this user may mount no tmpfs"
+
+
+def full_disk(made: Counted, folder: Path, chooser: Random) -> Struck:
+    """Fill the disk of the run before or while a checkpoint is written; free it; the same command again."""
+    config = made.whole.copy(folder / "workspace", batches=faults.SOURCE)
+    size = checkpoint.stated_bytes(made.whole.config.directory, made.whole.config.total_steps)
+    fault = _full(config, made, chooser, size)
+    _, environment = faults.plan(folder / "plan", fault)
+    run = config.directory
+    with small_disk(run.root) if can_mount() else nullcontext():
+        without_audit(config)
+        failed, log = warm_job.run(config, **environment), run.log.read_text(errors="replace")
+        disk = shutil.disk_usage(run.root)
+        free: tuple[str, dict[str, str], float] = ("plinth_workspace_free_ratio", {}, disk.free / disk.total)
+        alert, after = alerting.fired(config, FULL_DISK.alerts, "failed", [free])
+        checkpoint.clean(run)
+        newest, refused = checkpoint.newest_valid(run)
+        faults.filler(run.root).unlink(missing_ok=True)
+        status = warm_job.run(config)
+        named = "DiskFullError" in log or "no space left" in log  # the system begins with a capital
+        allowed = {max((known for known in COMMITS if known < fault.step), default=None), fault.step}
+        seen = f"status {failed}, {'named' if named else 'not named'}"
+        found = [
+            Outcome(what="the job fails by name, as storage or training", passed=failed in (5, 7) and named, seen=seen),
+            Outcome(what="what was committed still loads", passed=newest in allowed and not refused, seen=f"{newest}"),
+            rehearsal.finished(status),
+            *made.whole.end_state(config),
+            *alert,
+        ]
+    when = f"at boundary {fault.value:.0f} of step {fault.step}" if fault.value else f"before step {fault.step}"
+    return Struck(f"{fault.left} bytes left {when}, of {size} that a checkpoint takes", tuple(found), after)
+
+
+def _full(config: RunConfig, made: Counted, chooser: Random, size: int) -> RehearsalFault:
+    step, left = chooser.choice(COMMITS), chooser.randrange(size)
+    boundary = chooser.choice([0, chooser.randint(1, made.boundaries[step])])
+    if not can_mount():
+        return RehearsalFault(kind="limit files", step=step, value=left // 4)
+    root = str(config.directory.root)
+    return RehearsalFault(kind="fill disk", step=step, value=boundary, left=left // 8 if boundary else left, place=root)
+
+
+@contextmanager
+def small_disk(folder: Path, size: int = DISK_BYTES) -> Iterator[None]:
+    """A file system of a size at a folder, really full when it is full."""
+    folder.mkdir(parents=True, exist_ok=True)
+    processes.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        processes.run(["umount", "-l", str(folder)], check=True)
+
+
+def can_mount() -> bool:
+    """Whether this user may mount a file system."""
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder]
+        if processes.run(command, capture_output=True).returncode:
+            return False
+        processes.run(["umount", folder], check=True)
+    return True
+
+
+CORRUPTED: Final = GameDay(
+    name="corrupted-checkpoint",
+    hypothesis="A damaged checkpoint is refused by name, the newest whole one is taken, and the run ends as if "
+    "nothing had happened.",
+    fault="One file of the newest checkpoint, or of the newest two, has another bit, zeros, an early end, or is gone.",
+    blast_radius=OWN,
+    protection="every file is compared with its signed digest before a checkpoint is loaded",
+    abort_s=900.0,
+    prepare=begin,
+    play=corrupted_checkpoint,
+    alerts=("CheckpointRefused",),
+)
+
+PARTIAL: Final = GameDay(
+    name="partial-write",
+    hypothesis="A rank that is killed anywhere while a checkpoint is written leaves the one before or the new one, "
+    "never half of one, and no more than an interval is trained again.",
+    fault="SIGKILL at one boundary of the rank's writes: a creation, half of a write, a flush, a rename, a deletion.",
+    blast_radius=OWN,
+    protection="a checkpoint is staged, renamed, and counts only with its commit record",
+    abort_s=900.0,
+    prepare=counted,
+    play=partial_write,
+    alerts=("RunRestarted",),
+)
+
+FULL_DISK: Final = GameDay(
+    name="full-disk",
+    hypothesis="A disk that fills while a checkpoint is written ends the job by name; what was committed stays; with "
+    "room the same command goes on to the same end.",
+    fault="Before a save, or at a boundary of its writes, the run's disk has fewer bytes left than it takes.",
+    blast_radius=f"{OWN} As root, a tmpfs of {DISK_BYTES >> 20} MiB at the rehearsal's folder.",
+    protection="nothing becomes visible before all of it is written, and a full disk is a named error",
+    abort_s=900.0,
+    prepare=counted,
+    play=full_disk,
+    alerts=("JobFailed", "DiskNearlyFull"),
+    mechanism=fill_mechanism,
+)

@@ -1,0 +1,241 @@
+"""Game day of the orchestrator: Dagster is killed; the job goes on, and another Dagster finds it.
+
+Does not belong here: the Dagster that is killed (`orchestrated`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import dagster as dg
+
+from plinth import processes
+from plinth.compute.context import Context
+from plinth.errors import TrainingError
+from plinth.launch.base import HANDLE
+from plinth.operation.spending import parameters
+from plinth.operation.spending.ledger import Ledger
+from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from plinth.training import job
+from plinth.training.config import RunConfig
+from plinth.training.run_state import launcher_of
+from plinth.training.telemetry.timeline import timeline
+from plinth_ops.gamedays import alerting, faults, rehearsal
+from plinth_ops.gamedays.days.orchestrated import ASSET, FOLLOWING
+from plinth_ops.gamedays.faults import ORCHESTRATOR, FaultPlan, RehearsalFault
+from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.rehearsal import Rehearsal
+
+#: Arguments of the interpreter that is Dagster, before the configuration of the run.
+ORCHESTRATED = ("-P", "-m", "plinth_ops.gamedays.days.orchestrated")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The undisturbed run, and the changes to a file system that Dagster makes while it submits a job."""
+
+    whole: Rehearsal
+    boundaries: int
+
+
+@dataclass(frozen=True)
+class _Death:
+    """When Dagster dies, and what its job does meanwhile.
+
+    Args:
+        boundary: of the submission; 0 if it does not die at a numbered one.
+        name: of the file before whose creation it dies; empty if it does not. Without both, it dies before step `step`.
+        step: before it the job waits, so that Dagster dies while it runs.
+        until: before this step the job waits for the next Dagster; 0: it ends without one.
+    """
+
+    boundary: int
+    name: str
+    step: int
+    until: int
+
+    @classmethod
+    def drawn(cls, chooser: Random, boundaries: int, steps: int) -> _Death:
+        """Draw a death: a third each anywhere in the submission, once the job runs without a handle, and later.
+
+        A third of the jobs end before Dagster is back.
+        """
+        where = chooser.choice(["submission", "handle", "later"])
+        step = chooser.randint(2, steps - 2)
+        until = chooser.choice([0, *[chooser.randint(step + 1, steps - 1)] * 2])
+        boundary = chooser.randint(1, boundaries) if where == "submission" else 0
+        return cls(boundary, HANDLE if where == "handle" else "", step, until)
+
+    def faults(self) -> tuple[RehearsalFault, ...]:
+        """The plan for the processes of this instant."""
+        kill = RehearsalFault(kind="kill at write", step=0, rank=ORCHESTRATOR, value=self.boundary, place=self.name)
+        waits = [RehearsalFault(kind="wait", step=step) for step in (self.step, self.until) if step]
+        return tuple([kill, *waits] if self.boundary or self.name else waits)
+
+    def words(self, boundaries: int) -> str:
+        """Where and how it strikes."""
+        back = f"back before step {self.until}" if self.until else "back once the job has ended"
+        if self.boundary:
+            return f"SIGKILL to Dagster at boundary {self.boundary} of {boundaries} of its submission, {back}"
+        if self.name:
+            return f"SIGKILL to Dagster once its job runs, before its {self.name} is written, {back}"
+        return f"SIGKILL to Dagster before step {self.step}, {back}"
+
+
+def submitted(folder: Path) -> Submitted:
+    """An undisturbed run, and another that Dagster submits, to count the boundaries of that."""
+    whole = rehearsal.rehearse(folder / "whole")
+    count = RehearsalFault(kind="count writes", step=0, rank=ORCHESTRATOR)
+    plan, environment = faults.plan(folder / "plan", count)
+    status = _dagster(_written(whole, folder), folder, "counted", environment).wait()
+    if status:
+        log = _log(folder, "counted").read_text(errors="replace")[-2000:]
+        raise TrainingError(f"the undisturbed Dagster ended with status {status}", found=log)
+    return Submitted(whole, int(plan.mark(count).read_text()))
+
+
+def orchestrator_death(made: Submitted, folder: Path, chooser: Random) -> Struck:
+    """Kill Dagster while it submits a job or follows it; start another while the job trains, or once it has ended."""
+    config = _written(made.whole, folder)
+    death = _Death.drawn(chooser, made.boundaries, config.total_steps)
+    plan, environment = faults.plan(folder / "plan", *death.faults())
+    try:
+        found, after = _killed(made.whole, config, folder, plan, environment)
+    finally:
+        with suppress(Exception):  # a job that outlives its game day would hold the scratch folder
+            job.cancel(_context(config), config)
+    return Struck(death.words(made.boundaries), tuple(found), after)
+
+
+def _killed(
+    whole: Rehearsal, config: RunConfig, folder: Path, plan: FaultPlan, environment: dict[str, str]
+) -> alerting.Alerted:
+    waits = [fault for fault in plan.faults if fault.kind == "wait"]
+    first = _dagster(config, folder, "first", environment)
+    _until(lambda: plan.struck(waits[0]) or first.poll() is not None)
+    with suppress(ProcessLookupError):
+        os.killpg(first.pid, signal.SIGKILL)
+    died, killed, begun = first.wait(), time.time(), _alive(config)
+    found = [finding("Dagster is killed", died, -signal.SIGKILL)]
+    if begun:
+        found.append(_goes_on(config, plan, waits))
+    second = _dagster(config, folder, "second", environment)
+    _until(lambda: FOLLOWING in _log(folder, "second").read_text() or second.poll() is not None)
+    while second.poll() is None:
+        _let_go(plan, waits)
+        time.sleep(0.1)
+    found.append(finding("another Dagster follows the job to its end", second.wait(), 0))
+    found += [*_one_execution(config, folder, begun), *whole.end_state(config)]
+    beat: alerting.Sample = ("plinth_orchestrator_timestamp_seconds", {}, killed)
+    alert, after = alerting.fires(DEATH.alerts, killed, [beat])
+    return [*found, *alert], after
+
+
+def _goes_on(config: RunConfig, plan: FaultPlan, waits: list[RehearsalFault]) -> Outcome:
+    """Let the job train on without Dagster: to the step at which it waits for the next one, or to its end."""
+    _until(lambda: plan.struck(waits[0]) or not _alive(config))
+    _let_go(plan, waits[:1])
+    _until(lambda: any(plan.struck(wait) for wait in waits[1:]) or not _alive(config))
+    reached = max(timeline(config.directory.events).steps, default=0)
+    expected = waits[1].step - 1 if waits[1:] else config.total_steps
+    return Outcome(what="the job trains on without Dagster", passed=reached >= expected, seen=f"to step {reached}")
+
+
+def _let_go(plan: FaultPlan, waits: list[RehearsalFault]) -> None:
+    """End the waits that have begun."""
+    for wait in waits:
+        plan.mark(wait).unlink(missing_ok=True)
+
+
+def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome]:
+    """One job, one materialisation, one reservation, whatever was submitted how often.
+
+    Args:
+        begun: whether a job ran when Dagster died; before, a submission may have been noted that started none.
+    """
+    story, ctx = timeline(config.directory.events), _context(config)
+    with dg.DagsterInstance.from_config(str(_home(folder))) as instance:
+        materialised = instance.fetch_materializations(dg.AssetKey(ASSET), limit=9).records
+    found = [
+        finding("one job was started", len(story.of("job_started")), 1),
+        finding("no step is trained twice", story.redone, 0),
+        finding("Dagster has one materialisation", len(materialised), 1),
+        finding("no job is left", _alive(config), False),
+    ]
+    if begun:
+        place = parameters.ledger_place(ctx.workspace, parameters.load(ctx.workspace))
+        reserved = Ledger(place).find(parameters.workspace_name(ctx.workspace))
+        found.append(finding("it was submitted once", len(story.of("submitted")), 1))
+        found.append(finding("its cost was reserved once", len(reserved), 1))
+    return found
+
+
+def _written(whole: Rehearsal, folder: Path) -> RunConfig:
+    """The run, not begun, in a workspace of this instant, with the configuration that Dagster reads."""
+    config = whole.copy(folder / "workspace", batches=faults.SOURCE)
+    configuration.write(config)
+    return config
+
+
+def _context(config: RunConfig) -> Context:
+    return Context(Workspace(config.workspace))
+
+
+def _log(folder: Path, which: str) -> Path:
+    return folder / f"dagster-{which}.log"
+
+
+def _home(folder: Path) -> Path:
+    return folder / "dagster"
+
+
+def _dagster(config: RunConfig, folder: Path, which: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Dagster in a process group of its own, with an instance of the game day."""
+    home = _home(folder)
+    home.mkdir(exist_ok=True)
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    own = {**environment, "DAGSTER_HOME": str(home), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *ORCHESTRATED, str(config.directory.config)]
+    with _log(folder, which).open("ab") as log:
+        process: subprocess.Popen[bytes] = processes.start(
+            command, *processes.JOB, own=own, stdout=log, stderr=log, start_new_session=True
+        )
+    return process
+
+
+def _alive(config: RunConfig) -> bool:
+    """Whether the run has a job that lives, with its handle or without."""
+    launcher = launcher_of(config)
+    handle = launcher.find(config.directory.root)
+    return handle is not None and launcher.poll(handle).alive
+
+
+def _until(holds: Callable[[], object]) -> None:
+    while not holds():
+        time.sleep(0.1)
+
+
+DEATH: Final = GameDay(
+    name="orchestrator-death",
+    hypothesis="A job outlives the Dagster that submitted it; another Dagster finds it, starts no second one, and "
+    "follows it to its end. One that dies while it submits leaves one job or none.",
+    fault="SIGKILL to Dagster at a boundary of its submission of a job, once the job runs but its handle is not "
+    "written, or while it follows the job.",
+    blast_radius=f"{OWN} A Dagster instance of its own.",
+    protection="jobs are detached, and found again by the handle in the run's folder, or by their environment",
+    abort_s=900.0,
+    prepare=submitted,
+    play=orchestrator_death,
+    alerts=("OrchestratorSilent",),
+)

@@ -1,0 +1,392 @@
+"""Game day of releases: a bad model is champion; detect, taint, roll back, find the cause, close the gate.
+
+    maker = ModelMaker(folder, name)      text, a recipe, a signed policy that asks little, in a scratch workspace
+    model = maker.train(weights, seed)    a run with its proof of resume, as manifests
+    maker.measure(model)                  bits per byte on held-out text, signed by the evaluator
+    maker.release(model)                  candidate, approval, champion
+
+Models are small, and trained, measured, registered, approved and released as any model is. The slices of an evaluation
+come from a corpus's ledger, which generated text does not have: documents are labeled here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from plinth.compute import stage
+from plinth.errors import GateError
+from plinth.evaluation import job as evaluations
+from plinth.evaluation.comparison import job as comparisons
+from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.engine.child import SPARE
+from plinth.evaluation.slices import tables, totals
+from plinth.model.parameters import Model
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest, Step
+from plinth.storage.parts import read_table, write_table
+from plinth.storage.workspace import Workspace
+from plinth.tokens.mixture.parameters import Phase
+from plinth.training import manifests
+from plinth.training.config import RunConfig
+from plinth.training.parameters.checkpoints import Checkpoints
+from plinth.training.parameters.engine import Optimizer
+from plinth.training.step_documents import StepDocuments
+from plinth_ops.gamedays import alerting, rehearsal
+from plinth_ops.gamedays.days import data_days
+from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.play import PERSON, variables
+from plinth_ops.gamedays.warm_job import WarmJob
+from plinth_ops.metrics import signed as metrics
+from plinth_registry import api, attestations, canary, gates, policy, released, releases
+from plinth_registry.canary.measured_pairs import measured_pairs
+from plinth_registry.candidate import CandidateRun, Facts
+from plinth_registry.gates.settings import GatePolicy, TrialPolicy, always, gate_policy, release_gates
+from plinth_registry.history import ReleaseRecord
+from plinth_registry.impact import impact
+from plinth_registry.server import ensure_server, stop_server
+
+#: Buckets of text that a model should learn, and of letters without order.
+GOOD, BAD = ("web", "code"), "dump"
+
+#: Gates that the first policy asks beside those that no policy leaves out.
+ASKED: Final = ("resume",)
+
+STEPS, TEXTS, HELD_OUT = 40, 200, 60
+
+
+@dataclass(frozen=True)
+class SmallModel:
+    """A trained model, and its evaluation once it was measured."""
+
+    config: RunConfig
+    run: Manifest
+    checkpoint: Manifest
+    evaluation: Manifest | None = None
+
+    @property
+    def measured(self) -> MeasuredModel:
+        """As a comparison reads it."""
+        assert self.evaluation is not None
+        return MeasuredModel(self.checkpoint, {self.evaluation.asset: self.evaluation})
+
+
+class ModelMaker:
+    """Makes models of one release in one workspace.
+
+    Args:
+        folder: of the workspace.
+        name: of the release.
+        chooser: draws the text.
+    """
+
+    def __init__(self, folder: Path, name: str, chooser: Random) -> None:
+        texts = {bucket: data_days.sentences(chooser, TEXTS) for bucket in GOOD}
+        good = rehearsal.make_data(folder, texts, heldout=HELD_OUT)
+        self.data = rehearsal.with_bucket(good, BAD, data_days.noise(chooser, HELD_OUT))
+        self.ctx, self.heldout = good.ctx, good.curated
+        self.recipe = _recipe(name)
+        self.policy = policy.sign(self.ctx, _policy(name)).policy
+
+    def train(self, weights: Mapping[str, float]) -> SmallModel:
+        """Train on buckets by weight; its run names the data of these alone."""
+        read = replace(self.data, shards={bucket: self.data.shards[bucket] for bucket in weights})
+        config = rehearsal.configured(
+            read,
+            (Phase(name="all", fraction=1.0, weights=dict(weights)),),
+            STEPS,
+            model=Model(layers=2, dim=48, heads=4, kv_heads=2, ffn_dim=96),
+            optimizer=Optimizer(lr=1e-2, warmup_fraction=0.05, decay_fraction=0.5),
+            checkpoints=Checkpoints(every_steps=STEPS // 2, keep_last=2, audit_steps=4, mode="sync"),
+        )
+        WarmJob(config).require_finished()
+        run = manifests.run_manifest(self.ctx, config)
+        self.ctx.refs.save(run)
+        checkpoint = manifests.checkpoint_manifest(self.ctx, config, run)
+        self.ctx.refs.save(checkpoint)
+        return SmallModel(config, run, checkpoint)
+
+    def measure(self, model: SmallModel) -> SmallModel:
+        """Bits per byte on held-out text of the good buckets, signed by the evaluator."""
+        scored = evaluations.of_parent(self.ctx, self.recipe.evaluation, model.checkpoint, self.heldout)
+        SPARE.end()  # the next model is another one, and no process may be left over
+        rows = read_table(self.ctx.store, scored.parts[0])
+        labelled = tables.with_labels(rows, _labels(rows["bucket"].to_pylist()))
+        parts = [write_table(self.ctx.store, tables.DOCUMENTS, labelled), *scored.parts[1:]]
+        stats = {"overall": totals.row(labelled), "slices": totals.by_axis(labelled)["bucket"]}
+        inputs = {"checkpoint": model.checkpoint} | {f"{name}/curated": one for name, one in self.heldout.items()}
+        step = Step(name=evaluations.ASSET, version=evaluations.VERSION)
+        made = stage.manifest(evaluations.ASSET, step, inputs, parts, stats)
+        return replace(model, evaluation=self._attested(model, made))
+
+    def compare(self, model: SmallModel, other: SmallModel) -> Manifest:
+        """The comparison of two measured models, signed by the evaluator as one about the first."""
+        return self._attested(model, comparisons.run(self.ctx, model.measured, other.measured))
+
+    def release(self, model: SmallModel) -> ReleaseRecord:
+        """Register, approve and promote; the checkpoint is champion then."""
+        assert model.evaluation is not None
+        run = CandidateRun(id=model.config.run_id, key=model.config.key)
+        made, _ = api.register_candidate(self.ctx, self.recipe, model.checkpoint, model.evaluation, run, Facts())
+        api.approve(self.ctx, self.recipe, made.version, PERSON, "a game day")
+        return api.promote(self.ctx, self.recipe, made.version, PERSON, "a game day")
+
+    def ask(self, *names: str) -> GatePolicy:
+        """Sign the next policy, which asks these gates too."""
+        without = {name: reason for name, reason in self.policy.without.items() if name not in names}
+        given = self.policy.model_dump(mode="json") | {"version": self.policy.version + 1, "without": without}
+        self.policy = policy.sign(self.ctx, gate_policy(given)).policy
+        return self.policy
+
+    def judged(self, record: ReleaseRecord) -> dict[str, gates.GateResult]:
+        """The gates of a released candidate as they are now, by name."""
+        return {one.name: one for one in api.status(self.ctx, self.recipe, record.candidate_version).gates}
+
+    def _attested(self, model: SmallModel, made: Manifest) -> Manifest:
+        self.ctx.refs.save(made)
+        attestations.attest_measurement(self.ctx, self.recipe, model.checkpoint.digest, made)
+        return made
+
+
+def _labels(buckets: list[str]) -> dict[str, list[str]]:
+    return {
+        "uri": [f"https://{bucket}.example/{number}" for number, bucket in enumerate(buckets)],
+        "bucket": buckets,
+        "language": ["en"] * len(buckets),
+        "domain": [f"{bucket}.example" for bucket in buckets],
+        "length": ["short"] * len(buckets),
+    }
+
+
+def _policy(release: str) -> GatePolicy:
+    left_out = [name for name in release_gates() if name not in (*always(), *ASKED)]
+    reasons = dict.fromkeys(left_out, "a game day begins with a policy that asks too little")
+    return gate_policy({"release": release, "version": 1, "without": reasons})
+
+
+def _recipe(name: str) -> Recipe:
+    terms = {"train": True, "redistribute": True, "commercial": True}
+    buckets: dict[str, Any] = {}
+    for bucket in (*GOOD, BAD):
+        source = {"kind": "jsonl", "path": f"{bucket}.jsonl", "licence": "CC0-1.0", "terms": terms}
+        source |= {"domain": f"{bucket}.example", "snapshot": "game day"}
+        buckets[bucket] = {"description": "Generated.", "owner": PERSON, "sources": [source]}
+    return Recipe.model_validate(
+        {
+            "name": name,
+            "corpus": {
+                "buckets": buckets,
+                "annotate": {},
+                "policies": {"default": {}},
+                "permitted_licences": ["CC0-1.0"],
+            },
+            "mixture": {
+                "total_tokens": 2**20,
+                "phases": [{"name": "all", "fraction": 1, "weights": dict.fromkeys(GOOD, 1)}],
+            },
+            "release": {"name": name},
+        }
+    )
+
+
+#: The gate that the first policy leaves out, and that the bad release does not pass.
+GATE: Final = "slices"
+
+#: Of the bad release: the share of its text that is noise, at least and at most. With half, one model of three
+#: came out better than the one before it.
+SHARES = (0.8, 0.95)
+
+#: Pairs of documents that detection needs at least.
+LEAST = 40
+
+
+@dataclass
+class _Rehearsed:
+    """What one instant has done so far."""
+
+    maker: ModelMaker
+    good: SmallModel
+    bad: SmallModel
+    first: ReleaseRecord
+    second: ReleaseRecord
+    found: list[Outcome] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+    alert_s: float | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Take the time of a phase."""
+        begun = time.monotonic()
+        yield
+        self.phases[name] = round(time.monotonic() - begun, 3)
+
+    def see(self, what: str, seen: object, expected: object) -> None:
+        """Compare."""
+        self.found.append(finding(what, seen, expected))
+
+
+@dataclass(frozen=True)
+class ReleaseServer:
+    """A server of MLflow for all instants."""
+
+    workspace: Workspace
+    uri: str
+
+
+def serve(folder: Path) -> ReleaseServer:
+    """A server of MLflow."""
+    workspace = Workspace(folder / "mlflow").ensure()
+    return ReleaseServer(workspace, ensure_server(workspace))
+
+
+def bad_release(made: ReleaseServer, folder: Path, chooser: Random) -> Struck:
+    """Release a good model, then one that noise has spoilt, under a policy that compares neither; then react."""
+    share = round(chooser.uniform(*SHARES), 2)
+    with variables({"MLFLOW_TRACKING_URI": made.uri}):
+        rehearsed = _released(ModelMaker(folder / "workspace", f"gameday-{folder.name}", chooser), share)
+        _detect(rehearsed)
+        _taint(rehearsed)
+        _roll_back(rehearsed)
+        _find_cause(rehearsed)
+        _close_gate(rehearsed)
+    where = f"champion with {share:.0%} of letters without order in its text"
+    return Struck(where, tuple(rehearsed.found), rehearsed.alert_s, rehearsed.phases)
+
+
+def _released(maker: ModelMaker, share: float) -> _Rehearsed:
+    begun = time.monotonic()
+    good = maker.measure(maker.train(dict.fromkeys(GOOD, 1.0)))
+    first = maker.release(good)
+    bad = maker.measure(maker.train({**dict.fromkeys(GOOD, 1 - share), BAD: len(GOOD) * share}))
+    made = _Rehearsed(maker, good, bad, first, maker.release(bad))
+    made.phases["release"] = round(time.monotonic() - begun, 3)
+    name = made.second.model
+    made.see("the bad model is champion: its policy asked too little", _champion(made), made.second.version)
+    made.see("it verifies", released.verify_release(maker.ctx, name, str(made.second.version))[0].key,
+             made.second.candidate["candidate"])  # fmt: skip
+    return made
+
+
+def _detect(made: _Rehearsed) -> None:
+    """The sequential test of a trial, over what the evaluator has signed of the champion and the one before."""
+    with made.phase("detect"):
+        ours, theirs = made.bad.checkpoint.digest, made.good.checkpoint.digest
+        policy = TrialPolicy(least=LEAST)
+        worse = canary.judge(policy, measured_pairs(made.maker.ctx, ours, theirs, LEAST).streams)
+        back = canary.judge(policy, measured_pairs(made.maker.ctx, theirs, ours, LEAST).streams)
+    made.found.append(
+        Outcome(what="signed measurements say it is worse", passed=worse.decision == "return", seen=worse.reason)
+    )
+    made.see("and do not say so of the one before", back.decision == "return", False)
+
+
+def _taint(made: _Rehearsed) -> None:
+    """Mark the checkpoint: the release is frozen, and the page fires."""
+    begun, maker = time.time(), made.maker
+    with made.phase("taint"):
+        done = api.mark_tainted(maker.ctx, made.bad.checkpoint.digest, PERSON, "worse than the champion before it")
+    made.see("the mark names the release and its alias", (any(made.second.model in one for one in done.versions),
+             any("champion" in one for one in done.aliases)), (True, True))  # fmt: skip
+    sampled = [
+        (one.name, dict(zip(("model",), one.labels, strict=True)), one.value)
+        for one in metrics.release_samples(maker.ctx)
+        if one.name == "plinth_champion_tainted"
+    ]
+    alert, made.alert_s = alerting.fires(RELEASE.alerts, begun, sampled)
+    made.found += alert
+    made.see("it verifies no longer", _refused(made, made.second), "tainted")
+
+
+def _roll_back(made: _Rehearsed) -> None:
+    with made.phase("roll back"):
+        back = api.rollback(made.maker.ctx, made.maker.recipe, PERSON, "the champion is tainted")
+    made.see("the one before is champion again", (back.version, _champion(made)), (made.first.version,) * 2)
+    key = released.verify_release(made.maker.ctx, made.first.model, str(made.first.version))[0].key
+    made.see("and verifies", key, made.first.candidate["candidate"])
+    made.see("the bad one was taken back", _refused(made, made.second), "rolled back")
+
+
+def _find_cause(made: _Rehearsed) -> None:
+    """What the bad run read and the good one did not, and everything that came of it."""
+    ctx = made.maker.ctx
+    with made.phase("forensics"):
+        compared = made.maker.compare(made.bad, made.good)
+        named = {one["where"] for one in compared.stats["changes"] if one["sort"] == "data"}
+        sources = _sources(made.bad.config) - _sources(made.good.config)
+        found = impact(ctx, BAD)
+        api.mark_tainted(ctx, f"{BAD}/curated", PERSON, "letters without order")
+    made.see("the comparison names the data that differ", f"{BAD}/curated" in named, True)
+    made.see("what only the bad run read is of the bad source", sources, {f"{BAD}.example"})
+    runs = {run.run_id for run in found.runs}
+    versions = {row.version for row in found.versions if row.model == made.first.model}
+    made.see("exactly the bad run came of it", runs, {made.bad.config.run_id})
+    made.see("and exactly the bad release", versions, {made.second.version})
+
+
+def _close_gate(made: _Rehearsed) -> None:
+    """The next policy asks the gate: the same candidate is refused by it, the good one is not."""
+    maker = made.maker
+    with made.phase("gate"):
+        asked = maker.ask(GATE)
+        bad, good = maker.judged(made.second), maker.judged(made.first)
+        refused = _promoted(made)
+    closed = {name for name, one in bad.items() if one.blocks} - {"approvals"}
+    made.see("the gate would have caught it: it and the mark are closed", closed, {GATE, "taint"})
+    made.see("it is asked by the policy that governs", (GATE in asked.asked, asked.version), (True, 2))
+    reason = bad[GATE].reason
+    made.found.append(Outcome(what="its reason names the slices", passed=all(f"{one} +" in reason for one in GOOD),
+                              seen=reason))  # fmt: skip
+    made.see("it keeps back no good one", {name for name, one in good.items() if one.blocks} - {"approvals"}, set())
+    made.found.append(Outcome(what="it cannot be promoted again", passed=GATE in refused, seen=refused))
+
+
+def _promoted(made: _Rehearsed) -> str:
+    """Why the bad candidate is not promoted again; empty where it is."""
+    try:
+        api.promote(made.maker.ctx, made.maker.recipe, made.second.candidate_version, PERSON, "once more")
+    except GateError as error:
+        return str(error.found)
+    return ""
+
+
+def _champion(made: _Rehearsed) -> str | None:
+    return releases.history(made.maker.ctx, made.first.model).standing.champion
+
+
+def _refused(made: _Rehearsed, record: ReleaseRecord) -> str:
+    """`tainted` or `rolled back`, as the refusal of a release says; else what it says."""
+    try:
+        released.verify_release(made.maker.ctx, record.model, str(record.version))
+    except GateError as error:
+        return next((word for word in ("rolled back", "tainted") if word in error.what), error.what)
+    return "verifies"
+
+
+def _sources(config: RunConfig) -> set[str]:
+    """The sources of all documents that the steps of a run read."""
+    listed = StepDocuments(config)
+    return {one.source for step in range(1, config.total_steps + 1) for one in listed.of_step(step)}
+
+
+def _end(made: ReleaseServer) -> None:
+    stop_server(made.workspace)
+
+
+RELEASE: Final = GameDay(
+    name="bad-release",
+    hypothesis="A bad champion is told from the one before by signed measurements, is frozen, gives way, and is traced "
+    "to its source; the gate that the policy left out refuses it, and no good one.",
+    fault="A release under a policy without comparison: its run read letters without order beside its text.",
+    blast_radius=f"{OWN} A server of MLflow of its own, on loopback.",
+    protection="signed measurements, marks that freeze, the signed history, lineage, and gates of a signed policy",
+    abort_s=1800.0,
+    prepare=serve,
+    play=bad_release,
+    alerts=("ChampionTainted",),
+    end=_end,
+)

@@ -1,0 +1,224 @@
+"""Faults inside the processes of a rehearsal: what, at which step, on which rank.
+
+    plan(folder, RehearsalFault(...), …)     environment of a job whose processes meet the faults
+    open_batches                    the run's own batches; before the batch of a step, what is due there strikes
+    submission()                    a block in which an orchestrator submits a job; what is planned for it strikes
+
+Each fault strikes once, ever: a mark in the folder of the plan says that it has. Kinds:
+
+    kill at write    SIGKILL at boundary `value` of what the rank writes from the step on (`boundaries`), or before a
+                     file is renamed to `place`
+    count writes     only count them; the number is written when step `until` is asked for, or the submission ends
+    stop             SIGTERM for the supervisor, as a scheduler sends it; the rank goes on once it has arrived
+    fill disk        a file in `place` that leaves `left` bytes of its disk: at once, or at boundary `value` of writes
+    limit files      no file of the rank grows beyond `value` bytes (RLIMIT_FSIZE)
+    jump             the clock of every process of the job jumps by `value` seconds
+    read timeout     requests to an object store time out after `value` seconds
+    wait             the rank waits until the mark is removed: whoever made the plan strikes from outside
+
+Does not belong here: faults outside the processes of a job (`days/`).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, tzinfo
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from plinth.records import Frozen
+from plinth.storage import blob_cache, boundaries
+from plinth.training.config import RunConfig
+from plinth.training.data import Batches, StepBatch
+from plinth.training.data import open_batches as real
+
+VARIABLE = "PLINTH_GAMEDAY"
+SOURCE = f"{__name__}:open_batches"
+
+#: The "rank" of the process that submits the job.
+ORCHESTRATOR = -1
+
+#: A rank that nobody lets go ends by itself.
+WAIT_S = 300.0
+
+Kind = Literal["kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "wait"]
+
+
+class RehearsalFault(Frozen):
+    """One fault: it strikes before the batch of `step` on `rank`; some end before that of `until`."""
+
+    kind: Kind
+    step: int
+    rank: int = 0
+    value: float = 0
+    left: int = 0
+    until: int = 0
+    place: str = ""
+
+
+class FaultPlan(Frozen):
+    """The faults of a job, and the folder with their marks."""
+
+    folder: str
+    faults: tuple[RehearsalFault, ...]
+
+    def mark(self, fault: RehearsalFault) -> Path:
+        """The file that says that a fault has struck."""
+        return Path(self.folder) / f"{fault.kind.replace(' ', '-')}-{fault.step}-{fault.rank}"
+
+    def struck(self, fault: RehearsalFault) -> bool:
+        """Whether it has."""
+        return self.mark(fault).exists()
+
+
+def plan(folder: Path, *faults: RehearsalFault) -> tuple[FaultPlan, dict[str, str]]:
+    """A plan, and the environment of jobs that follow it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = FaultPlan(folder=str(folder), faults=faults)
+    return made, {VARIABLE: made.model_dump_json()}
+
+
+def planned() -> FaultPlan | None:
+    """The plan of this process."""
+    text = os.environ.get(VARIABLE)
+    return FaultPlan.model_validate_json(text) if text else None
+
+
+def arm(rank: int | None) -> None:
+    """What has to be in place before a supervisor (None) or a rank begins."""
+    followed = planned()
+    for fault in followed.faults if followed else ():
+        if fault.kind == "jump" and followed is not None:
+            _jumping_clock(followed.mark(fault), fault.value)
+        if fault.kind == "read timeout":
+            blob_cache.S3_DRIVER["config_kwargs"]["read_timeout"] = fault.value
+
+
+def open_batches(config: RunConfig, rank: int) -> Batches:
+    """What a rehearsal's configuration names as its source of batches."""
+    source, followed = real(config, rank), planned()
+    due = [one for one in followed.faults if one.rank == rank] if followed else []
+
+    def stream(first_step: int) -> Iterator[StepBatch]:
+        batches = source(first_step)
+        for step in range(first_step, config.total_steps + 1):
+            for fault in due:
+                if followed is not None:
+                    _meet(followed, fault, step)
+            yield next(batches)
+
+    return stream
+
+
+@contextmanager
+def submission() -> Iterator[None]:
+    """What is planned for the process that submits a job begins here; counts end with the block."""
+    followed = planned()
+    due = [one for one in followed.faults if one.rank == ORCHESTRATOR] if followed else []
+    for fault in due:
+        if followed is not None:
+            _meet(followed, fault, fault.step)
+    yield
+    for fault in due:
+        if followed is not None:
+            _end(fault, followed.mark(fault))
+
+
+def _meet(followed: FaultPlan, fault: RehearsalFault, step: int) -> None:
+    """Strike, where a fault is due before the batch of a step for the first time; end it, where its end is due."""
+    mark = followed.mark(fault)
+    if fault.until and step >= fault.until and mark.exists():
+        _end(fault, mark)
+    if step != fault.step:
+        return
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return
+    _strike(fault, mark)
+
+
+def _strike(fault: RehearsalFault, mark: Path) -> None:
+    if fault.kind == "kill at write":
+        boundaries.install(int(fault.value), name=fault.place)
+    elif fault.kind == "count writes":
+        _COUNTERS[fault] = boundaries.install(0)
+    elif fault.kind == "stop":
+        os.kill(os.getppid(), signal.SIGTERM)
+        _wait_until(_asked_to_stop)
+    elif fault.kind == "fill disk":
+        fill = partial(_fill, Path(fault.place), fault.left)
+        if fault.value:
+            boundaries.install(int(fault.value), fill)
+        else:
+            fill()
+    elif fault.kind == "limit files":
+        limit = int(fault.value)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    elif fault.kind == "wait":
+        _wait_until(lambda: not mark.exists() or _asked_to_stop())
+
+
+_COUNTERS: dict[RehearsalFault, boundaries.Counter] = {}
+
+
+def _end(fault: RehearsalFault, mark: Path) -> None:
+    if fault.kind == "count writes" and fault in _COUNTERS:
+        mark.write_text(str(_COUNTERS.pop(fault).passed))
+    elif fault.kind == "limit files":
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def filler(place: Path) -> Path:
+    """The file that fills a disk."""
+    return place / "filler"
+
+
+def _fill(place: Path, left_bytes: int) -> None:
+    with filler(place).open("wb", buffering=0) as stream:
+        while (free := shutil.disk_usage(place).free - left_bytes) > 0:
+            stream.write(bytes(min(free, 1 << 20)))
+
+
+def _wait_until(holds: Any) -> None:
+    until = time.monotonic() + WAIT_S
+    while not holds():
+        if time.monotonic() > until:
+            sys.exit("nobody let this rank go")
+        time.sleep(0.02)
+
+
+def _asked_to_stop() -> bool:
+    """What the training loop's own handler has noted."""
+    interrupt = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return bool(getattr(interrupt, "signal", 0))
+
+
+def _jumping_clock(mark: Path, by_s: float) -> None:
+    """From the moment when the mark exists, this process reads another time: of events, and of what it signs."""
+    real_time, real_datetime = time.time, datetime
+    after = {"s": 0.0}
+
+    def jumped() -> float:
+        if not after["s"] and mark.exists():
+            after["s"] = by_s
+        return after["s"]
+
+    class Jumped(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return real_datetime.now(tz) + timedelta(seconds=jumped())
+
+    time.time = lambda: real_time() + jumped()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("plinth.") and getattr(module, "datetime", None) is real_datetime and name != __name__:
+            setattr(module, "datetime", Jumped)  # noqa: B010

@@ -1,0 +1,185 @@
+"""Jobs whose supervisors and ranks are forked from a process in which torch is loaded: a second instead of eight.
+
+    job = WarmJob(config)          the job of node 0, or of another node
+    job.wait() -> exit status      as a launcher would see it
+    job.send_signal(SIGTERM)       as a scheduler would send it
+
+Supervisor, ranks and writers run the code of any job, from `main` on; only the interpreter is not started anew. What a
+process has to do beside its work (`faults`) is in its environment, and armed before that.
+
+Does not belong here: the faults, what the job should have done.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import PlinthError, TrainingError
+from plinth.processes import free_port
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth_ops.gamedays import faults
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["plinth_ops.gamedays.loaded"])
+
+
+class WarmJob:
+    """One job of a run, begun when the object is made.
+
+    Args:
+        environment: variables of this job beside those of this process.
+    """
+
+    def __init__(self, config: RunConfig, **environment: str) -> None:
+        self.config, path = config, configuration.write(config)
+        given = {**os.environ, **environment, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self.process: BaseProcess = _SERVER.Process(target=_supervise, args=(str(path), given), daemon=True)
+        self.process.start()
+
+    def wait(self) -> int:
+        """The exit status; negative where a signal ended it."""
+        self.process.join()
+        status = self.process.exitcode
+        assert status is not None
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Signal the supervisor, if it is alive."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor, which leads a process group of its own."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def require_finished(self) -> None:
+        """Wait, and refuse a run that did not reach its last step.
+
+        Raises:
+            TrainingError: with the end of its log.
+        """
+        status = self.wait()
+        if status != 0:
+            log = self.config.directory.log
+            said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+            raise TrainingError(f"the rehearsal of {self.config.run_id} failed with status {status}", found=said)
+
+
+def run(config: RunConfig, **environment: str) -> int:
+    """Run one job to its end; its exit status."""
+    return WarmJob(config, **environment).wait()
+
+
+def call(function: Callable[..., Any], config: RunConfig, *arguments: Any) -> Any:
+    """What a function returns as the only rank of a run, in a fork of its own, as JSON.
+
+    Raises:
+        TrainingError: it failed.
+    """
+    place = config.directory.root / "called"
+    process = _SERVER.Process(target=_called, args=(function, config, arguments, str(place)), daemon=True)
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        raise TrainingError(f"{function.__name__} failed in a rehearsal", found=f"status {process.exitcode}")
+    return json.loads(place.read_bytes())
+
+
+def _called(function: Callable[..., Any], config: RunConfig, arguments: Sequence[Any], place: str) -> None:
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update({**alone, "MASTER_PORT": f"{free_port()}"})
+    Path(place).write_text(json.dumps(function(config, *arguments)))
+
+
+class _ForkedRank:
+    """A rank, as its supervisor sees a process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._status = pid, None
+
+    _status: int | None
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it lives."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self) -> int:
+        """The exit status, once it has ended."""
+        status = self._reap(0)
+        assert status is not None
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, if it is alive."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _reap(self, options: int) -> int | None:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+
+def _fork_rank(command: list[str], environment: dict[str, str], lock_fd: int) -> _ForkedRank:
+    """What `python -m plinth.training` does, in a fork of this supervisor."""
+    child = os.fork()
+    if child:
+        return _ForkedRank(child)
+    status = 1
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = command[command.index("-m") + 1 :]
+        faults.arm(int(environment["RANK"]))
+        import torch
+
+        torch.set_num_threads(1)
+        from plinth.training.__main__ import main
+
+        status = main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+
+
+def _supervise(path: str, environment: dict[str, str]) -> None:
+    """What `python -m plinth.training.supervise.supervisor` does, in a fork of the server."""
+    from plinth.training.supervise import nodes, supervisor
+
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    log = os.open(Path(path).with_name("job.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    nodes.start_ranks_by(_fork_rank)
+    faults.arm(None)
+    sys.argv = ["supervisor", path]
+    try:
+        status = supervisor.main()
+    except PlinthError as error:
+        print(error, file=sys.stderr)
+        status = error.exit_code
+    sys.stdout.flush()
+    os._exit(status)

@@ -1,0 +1,169 @@
+"""`service_levels`: indicators of all runs and assets of the workspace, their error budgets; measured by schedule.
+
+It depends on the clock, so it is not a stage of the recipe: it publishes no manifest, and nothing reads it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import dagster as dg
+
+from plinth.operation import objectives
+from plinth.operation.indicators import ErrorBudget, Objectives, Tally, budgets, value
+from plinth.recipe.recipe import Recipe
+from plinth.report.style import ACCENT, FAINT, SOFT_INK, WARNING, WIDTH_INCHES
+from plinth_assets.framework.inputs import shared_owner
+from plinth_assets.framework.present import page_link, picture, table
+from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+ASSET, GROUP, JOB = "service_levels", "operation", "measure_service_levels"
+BUDGETS, MEASURED = "error_budgets", "everything_measured"
+
+
+def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
+    """The asset, and the job that makes it every hour."""
+    job = with_schedule(
+        AssetJob(
+            JOB, dg.AssetSelection.assets(ASSET), "Service levels and error budgets as they stand.",
+            "service_levels", "7 * * * *", "Measures service levels and error budgets every hour.",
+        )
+    )  # fmt: skip
+    return dg.Definitions.merge(dg.Definitions(assets=[asset(recipe, pages)]), job)
+
+
+def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
+    """The asset with two checks, which block nothing: a spent budget; an indicator of which nothing is known.
+
+    Args:
+        pages: where the pages of the workspace are served; linked.
+    """
+    checks = [
+        dg.AssetCheckSpec(BUDGETS, asset=ASSET, description="Every error budget has some left."),
+        dg.AssetCheckSpec(MEASURED, asset=ASSET, description="Every indicator has been measured within its window."),
+    ]
+
+    @dg.asset(
+        key=ASSET,
+        group_name=GROUP,
+        kinds={"python"},
+        owners=[owner if "@" in (owner := shared_owner(recipe)) else f"team:{owner}"],
+        description="Good seconds of all by indicator, and how much of each error budget is spent: `plinth ops sli`.",
+        code_version="1",
+        check_specs=checks,
+        metadata=page_link(pages),
+    )
+    def service_levels(plinth: PlinthResource, session: dg.ResourceParam[Session]) -> Iterator[Any]:
+        from plinth_registry import service_levels
+
+        ctx, until = plinth.context(session), time.time()
+        wanted = objectives.load(ctx.workspace)
+        tallies = service_levels.tallies(ctx, wanted, until)
+        found = budgets(tallies, wanted, until)
+        yield dg.MaterializeResult(metadata=_shown(tallies, found, wanted, until), check_results=_checked(found))
+
+    return service_levels
+
+
+def _shown(tallies: Sequence[Tally], found: Sequence[ErrorBudget], wanted: Objectives, until: float) -> dict[str, Any]:
+
+    rows = [
+        LevelRow(one.indicator, one.target, one.spent, _days(tallies, one.indicator, wanted, until))
+        for one in found
+    ]
+    header = ["indicator", "good", "objective", "budget spent", "seconds", "measure"]
+    cells = [
+        [one.indicator, *map(_percent, (one.value, one.target, one.spent)), f"{one.total_s:,.0f} {one.unit}",
+         "" if one.measure is None else f"{one.measure:,.4g} {one.measured_in}"]
+        for one in found
+    ]  # fmt: skip
+    return {
+        "budgets": picture(figure, rows),
+        "spent": len([one for one in found if one.is_spent]),
+        "levels": dg.MetadataValue.md(table(header, cells)),
+        "query": dg.MetadataValue.md("`plinth ops sli export DIR`, then `duckdb -init DIR/views.sql -c 'from levels'`"),
+    }
+
+
+def _days(tallies: Sequence[Tally], indicator: str, wanted: Objectives, until: float) -> list[float | None]:
+    own = [one for one in tallies if one.indicator == indicator]
+    days = max(1, round(wanted.window_days))
+    return [value(own, indicator, until - 86400 * (day + 1), until - 86400 * day) for day in reversed(range(days))]
+
+
+def _checked(found: Sequence[ErrorBudget]) -> list[dg.AssetCheckResult]:
+    spent = [one.indicator for one in found if one.is_spent]
+    unknown = [one.indicator for one in found if one.value is None]
+    return [
+        dg.AssetCheckResult(
+            check_name=name,
+            passed=not names,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"indicators": ", ".join(names) or "none"},
+        )
+        for name, names in ((BUDGETS, spent), (MEASURED, unknown))
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"
+
+
+#: Bars end here, so that a budget spent ten times over leaves the others readable; the number stands beside the bar.
+MOST = 2.0
+
+
+class LevelRow(NamedTuple):
+    """One indicator.
+
+    Args:
+        spent: share of its error budget; None: nothing was measured.
+        days: good share of each day, oldest first; None: nothing was measured.
+    """
+
+    indicator: str
+    target: float
+    spent: float | None
+    days: Sequence[float | None]
+
+
+def figure(rows: Sequence[LevelRow]) -> Figure:
+    """Left, budgets: the dashed line is a budget that is spent. Right, days: a square below the target is coloured."""
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(WIDTH_INCHES, 0.28 * len(rows) + 0.9), layout="constrained")
+    left, right = fig.subplots(1, 2, sharey=True, width_ratios=(1, 1.3))
+    for place, row in enumerate(rows):
+        if row.spent is None:
+            left.text(0.02, place, "nothing measured", va="center", fontsize=8, color=SOFT_INK)
+        else:
+            left.barh(place, min(row.spent, MOST), height=0.55, color=WARNING if row.spent >= 1 else ACCENT)
+            left.text(min(row.spent, MOST) + 0.04, place, f"{row.spent:.0%}", va="center", fontsize=8)
+        for day, share in enumerate(row.days):
+            if share is not None:
+                bad = share < row.target
+                right.plot(day, place, "s", markersize=5, color=WARNING if bad else ACCENT, alpha=1 if bad else 0.45)
+    left.axvline(1, color=FAINT, linewidth=1.2, linestyle=(0, (3, 2)), zorder=0)
+    left.set_xlim(0, MOST + 0.5)
+    left.set_xticks([0, 1, 2], ["0%", "spent", "200%"])
+    left.set_yticks(range(len(rows)), [row.indicator for row in rows])
+    left.invert_yaxis()
+    left.set_xlabel("error budget")
+    days = max((len(row.days) for row in rows), default=0)
+    right.set_xlim(-0.8, days - 0.2)
+    right.set_xticks([0, max(0, days - 1)], [f"{days - 1} days ago", "now"] if days > 1 else ["", "now"])
+    right.set_xlabel("days; orange: below the objective")
+    for axes in (left, right):
+        axes.tick_params(length=0)
+    return fig
+
+
+DEFINITIONS = AddedDefinitions("service_levels", definitions)

@@ -1,0 +1,111 @@
+"""`plinth ops sli`: service-level indicators of all runs and assets, their error budgets; as Parquet for DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plinth.text.plural import counted
+from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.operation.indicators import ErrorBudget
+
+at_option = click.option("--at", type=click.DateTime(), help="UTC; as things stood then.", show_default="now")
+
+
+@group(
+    short_help="Show service-level indicators and error budgets of all runs.",
+    invoke_without_command=True,
+    epilog=examples(
+        "plinth ops sli",
+        "plinth ops sli --gate --only goodput",
+        "plinth ops sli --at 2026-03-01 --json",
+        "plinth ops sli export levels",
+    ),
+)
+@click.option("--gate", is_flag=True, help="Fail (exit code 6) where an error budget is spent.")
+@click.option("--only", multiple=True, metavar="INDICATOR", help="These alone, for --gate too; can be repeated.")
+@at_option
+@shared
+@json_option
+@click.pass_context
+def sli(
+    ctx: click.Context, settings: Settings, gate: bool, only: tuple[str, ...], at: datetime | None, as_json: bool
+) -> None:
+    """Show service levels: the share of seconds that were good, and how much of each error budget is spent.
+
+    A budget is the seconds that the objective allows to be bad; from 100% on it is spent. From the timelines of all
+    runs of the workspace, the ledger of spending, and the log of its assets; objectives are in its `objectives.yaml`.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from plinth.errors import RequestError
+    from plinth.operation import indicators, objectives
+    from plinth_jobs.cli import output
+    from plinth_registry import service_levels
+
+    if unknown := sorted(set(only) - set(indicators.INDICATORS)):
+        raise RequestError(f"no indicator {unknown[0]}", expected=", ".join(indicators.INDICATORS))
+    state, until = settings.context(), _until(at)
+    wanted = objectives.load(state.workspace)
+    found = [one for one in service_levels.measure(state, wanted, until) if not only or one.indicator in only]
+    if as_json:
+        rows = [{**one.model_dump(), "value": one.value, "spent": one.spent} for one in found]
+        output.emit_json({"until": until, "objectives": wanted, "indicators": rows})
+    else:
+        _show(found, wanted.window_days, until)
+    if gate:
+        indicators.refuse_spent(found)
+
+
+def _show(found: Sequence[ErrorBudget], days: float, until: float) -> None:
+    """A row an indicator."""
+    from plinth_jobs.cli import output
+
+    at = datetime.fromtimestamp(until, UTC)
+    columns = ("indicator", "good", "of", "objective", "error budget", "measured")
+    title = f"Good seconds in the {days:g} days until {at:%Y-%m-%d %H:%M} UTC; docs/slis.md says what is good"
+    output.table(columns, map(_row, found), title=title, right=columns[1:2])
+
+
+def _row(one: ErrorBudget) -> tuple[object, ...]:
+    from plinth_jobs.cli import output
+
+    measure = None if one.measure is None else f"{one.measure:,.4g} {one.measured_in}"
+    if one.value is None or one.spent is None:
+        return one.indicator, None, None, None, None, measure or "nothing measured"
+    state = output.coloured(f"{one.state}: no second is left", "red") if one.is_spent else one.state
+    of = f"{output.duration(one.total_s)} of {one.unit.removesuffix('-s')}s"
+    return one.indicator, f"{one.value:.2%}", of, f"{one.target:.2%}", state, measure
+
+
+@sli.command(epilog=examples("plinth ops sli export levels", 'duckdb -init levels/views.sql -c "from levels"'))
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@at_option
+@shared
+@json_option
+def export(settings: Settings, directory: Path, at: datetime | None, as_json: bool) -> None:
+    """Write service levels below DIRECTORY: `tallies.parquet`, `objectives.parquet`, and `views.sql` for DuckDB."""
+    from plinth.operation import objectives
+    from plinth_jobs.cli import output
+    from plinth_ops.service_levels import export as level_export
+    from plinth_registry import service_levels
+
+    state, until = settings.context(), _until(at)
+    wanted = objectives.load(state.workspace)
+    found = service_levels.tallies(state, wanted, until)
+    files = level_export.export(found, wanted, until, directory)
+    if as_json:
+        output.emit_json({"until": until, "tallies": len(found), "files": [str(path) for path in files]})
+    else:
+        tallies = counted(len(found), "tally")
+        output.say(f"{tallies} in {directory}; try: duckdb -init {directory}/views.sql -c 'from levels'")
+
+
+def _until(at: datetime | None) -> float:
+    return (at.replace(tzinfo=UTC) if at else datetime.now(UTC)).timestamp()

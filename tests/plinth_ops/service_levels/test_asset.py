@@ -1,0 +1,53 @@
+"""`service_levels`: in Dagster what `plinth ops sli` shows; assets log their checks and publications."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+
+from plinth.operation import asset_log
+from plinth.operation.indicators import INDICATORS, Objectives
+from plinth.recipe.load import load
+from plinth.storage.workspace import Workspace
+from plinth_assets.framework.resources import PlinthResource, Session
+from plinth_jobs.instance import interruptible
+from plinth_ops.service_levels import asset as service_levels
+from plinth_registry import service_levels as levels
+from tests.assets.test_build import _run, _stage
+from tests.jobs.conftest import RECIPE
+from tests.plinth_ops.service_levels.test_command import trained
+
+
+def test_the_asset_shows_budgets_and_warns_of_those_that_are_spent(tmp_path: Path) -> None:
+    trained(tmp_path)
+    (tmp_path / "objectives.yaml").write_text("window_days: 36500\ngoodput_after_s: 10\n")
+    resources = {"plinth": PlinthResource(workspace=str(tmp_path), workers=1), "session": Session()}
+    with interruptible():
+        made = dg.materialize([service_levels.asset(load(RECIPE))], resources=resources)
+    (shown,) = made.asset_materializations_for_node(service_levels.ASSET)
+    assert str(shown.metadata["budgets"].value).startswith("![plot](data:image/png")
+    assert all(name in str(shown.metadata["levels"].value) for name in INDICATORS)
+    checks = {one.check_name: one for one in made.get_asset_check_evaluations()}
+    assert not checks[service_levels.BUDGETS].passed
+    assert "goodput" in str(checks[service_levels.BUDGETS].metadata["indicators"].value)
+    assert "ingestion lag" in str(checks[service_levels.MEASURED].metadata["indicators"].value)
+
+
+def test_checks_and_publications_are_logged_passed_or_blocked(tmp_path: Path) -> None:
+    space = Workspace(tmp_path).ensure()
+    _run([_stage("one"), _stage("two", least=5)], tmp_path)
+    logged = [(line["event"], line["asset"], line.get("passed")) for line in asset_log.read(space, float("inf"))]
+    assert sorted(logged, key=str) == [
+        ("checked", "one", True),
+        ("checked", "two", False),
+        ("published", "one", None),
+    ]
+
+
+def test_a_run_of_data_that_is_not_here_has_no_complete_lineage(tmp_path: Path) -> None:
+    trained(tmp_path)
+    from plinth.compute.context import Context
+
+    found = {one.indicator: one for one in levels.measure(Context(Workspace(tmp_path)), Objectives(), 86400.0)}
+    assert found["lineage completeness"].value == 0
