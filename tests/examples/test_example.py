@@ -174,6 +174,7 @@ def test_doctor_lists_what_is_installed(shared: Environment, tmp_path: Path) -> 
         ("measurement typos", "plinth_example.typos:MEASUREMENT"),
         ("probe riddles", "plinth_example.riddles:PROBE"),
         ("launcher sagemaker", "plinth_example.sagemaker:KIND"),
+        ("command corpus.quotes", "plinth_example.command:quotes"),
     ):
         assert found[name] == ("ok", f"plinth-example 0.1.0: {value}")
 
@@ -255,6 +256,7 @@ def test_a_recipe_uses_it_and_a_change_of_its_source_makes_again_what_it_made(
     assert quotes["version"].startswith("1 (plinth-example 0.1.0 sha256:")
     assert quotes["stats"]["columns"]["quoted_lines"]["max"] == 0.5  # the subject, two quoted lines, one of its own
     assert judged["stats"]["dropped"] == {"quoted": 1}
+    assert json.loads(own.plinth(workspace, "corpus", "quotes", "--json").stdout) == {"mail": 0.25}
     before = made(own, workspace)
 
     with (own.packages / "plinth_example" / "quotes.py").open("a") as stream:
