@@ -17,7 +17,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.off_limits import place
 from plinth.storage.state import resolve
-from plinth.training import config, manifests
+from plinth.training import config, hooks, manifests
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
@@ -31,20 +31,14 @@ from plinth_registry.released import verify_release
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """An asset for the weights that the recipe begins from, and one for its teacher, where it names them."""
-    return [stage(asset, params, shared_owner(recipe)) for asset, params in _named(recipe).items()]
+    """An asset for the weights that the recipe begins from, and one for each model that a training hook reads."""
+    named = {**begun(recipe), **hooks.models(recipe.training)}
+    return [stage(asset, params, shared_owner(recipe)) for asset, params in named.items()]
 
 
-def begun(recipe: Recipe) -> tuple[str, ...]:
-    """The assets of the models that the run begins from or learns from."""
-    return tuple(_named(recipe))
-
-
-def _named(recipe: Recipe) -> dict[str, InitialWeights]:
-    """What the recipe names, by asset."""
-    distillation = recipe.training.distillation
-    given = {source.ASSET: recipe.training.initial, source.TEACHER: distillation.weights if distillation else None}
-    return {asset: params for asset, params in given.items() if params is not None}
+def begun(recipe: Recipe) -> dict[str, InitialWeights]:
+    """The weights that the run begins from, by asset, where the recipe names any."""
+    return {} if recipe.training.initial is None else {source.ASSET: recipe.training.initial}
 
 
 def stage(asset: str, params: InitialWeights, owner: str) -> Stage:

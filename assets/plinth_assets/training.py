@@ -23,12 +23,11 @@ from plinth.model import flops
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text.markdown import plain
-from plinth.training import config, job, manifests, preparation
+from plinth.training import config, hooks, job, manifests, preparation
 from plinth.training.attempts import statement
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.distillation import stored_logits
 from plinth.training.initial import replay, source
 from plinth.training.notices import notices
 from plinth.training.telemetry import run_figures
@@ -40,7 +39,6 @@ from plinth_assets.framework.inputs import by_bucket, each, planted, read_by_run
 from plinth_assets.framework.present import markdown, page_value, picture, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
 from plinth_assets.initial import begun
-from plinth_assets.teacher_logits import stored
 from plinth_registry import api
 from plinth_registry.page_links import NOTE
 
@@ -63,7 +61,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset="run",
             deps=(
                 *("mixture", "tokenizer", *each(recipe, "shards")),
-                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *begun(recipe), *stored(recipe)),
+                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe), *begun(recipe)),
+                *hooks.assets(recipe.training),
             ),
             make=partial(_run, recipe),
             intact=_has_last_checkpoint,
@@ -110,8 +109,8 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
     curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
     data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
     scored = {name: inputs[name] for name in _probes(recipe)}
-    models = inputs.get(source.ASSET), inputs.get(source.TEACHER), inputs.get(stored_logits.ASSET)
-    return preparation.prepare(ctx, recipe.name, recipe.training, *data, scored, *models)
+    read = {asset: inputs[asset] for asset in hooks.assets(recipe.training)}
+    return preparation.prepare(ctx, recipe.name, recipe.training, *data, scored, inputs.get(source.ASSET), read)
 
 
 def _canaries(recipe: Recipe) -> tuple[str, ...]:

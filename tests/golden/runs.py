@@ -23,6 +23,7 @@ SEQUENCES, SEQUENCE_TOKENS = 4096, 64
 REFUSED = {
     "guard.activations=skip", "guard.layer_gradient=skip",
     "guard.throughput=lower_lr", "guard.throughput=rollback", "guard.throughput=skip",
+    "extensions",  # an installed package has each
 }  # fmt: skip
 #: Values of keys whose schema is free.
 KNOWN: dict[str, list[Any]] = {
@@ -49,6 +50,9 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "checkpoints": {"optimizer": {"ema_decay": 0.99}},
 }
 
+#: What a run states otherwise than its recipe.
+STATED = (*RESOLVED, "distillation", "privacy")
+
 Given = dict[str, Any]
 
 
@@ -72,7 +76,7 @@ def bound(training: Training) -> RunConfig:
     steps = schedule(SEQUENCES, SEQUENCE_TOKENS, training.global_batch_sequences, *changes)
     own, taught, private = training.initial, training.distillation, training.privacy
     return RunConfig(
-        **{name: getattr(training, name) for name in Training.model_fields if name not in RESOLVED},
+        **{name: getattr(training, name) for name in Training.model_fields if name not in STATED},
         **{"run_id": "golden", "key": "f" * 64, "recipe": "golden", "workspace": "/workspace"},
         **{"vocab_size": 512, "end_of_text": 0, "sequences": SEQUENCES, "sequence_tokens": SEQUENCE_TOKENS},
         **{"total_steps": steps.total, "mixture": MIXTURE, "tokenizer": TOKENIZER, "shards": {"web": "9" * 64}},

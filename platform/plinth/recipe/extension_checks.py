@@ -24,6 +24,7 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.registry import PROBES
     from plinth.launch.choose import LAUNCHERS
+    from plinth.training.hooks import HOOKS
     from plinth.training.parameters.optimizers import OPTIMIZERS
 
     for at, source in _sources(data):
@@ -34,13 +35,15 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
     optimizer = _inside(data, "training", "optimizer")
     if isinstance(optimizer, dict):
         yield from _chosen(("training", "optimizer"), optimizer, OPTIMIZERS)
-    asked = _inside(data, "evaluation", "extensions")
-    for name, given in asked.items() if isinstance(asked, dict) else ():
-        at = ("evaluation", "extensions", name)
-        if name in MEASUREMENTS.built_in:
-            yield at, "has a key of its own", f"set `{MEASUREMENTS[name].key}`" if MEASUREMENTS[name].key else ""
-        else:
-            yield from problems_of_member(at, name, given, MEASUREMENTS)
+    for section, catalogue in {"evaluation": MEASUREMENTS, "training": HOOKS}.items():
+        asked = _inside(data, section, "extensions")
+        for name, given in asked.items() if isinstance(asked, dict) else ():
+            at = (section, "extensions", name)
+            if name in catalogue.built_in:
+                key = f"training.{name}" if catalogue is HOOKS else MEASUREMENTS[name].key
+                yield at, "has a key of its own", f"set `{key}`" if key else ""
+            else:
+                yield from problems_of_member(at, name, given, catalogue)
     probes = _inside(data, "evaluation", "probes", "families")
     for index, name in enumerate(probes if isinstance(probes, list) else ()):
         if isinstance(name, str) and name not in PROBES.built_in:

@@ -23,6 +23,7 @@ from plinth.tokens.order import parameters
 from plinth.tokens.order.steps import MisplacedChange, schedule
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth.training import hooks
 from plinth.training.parameters.deepspeed_block import problems_with_settings
 from plinth.training.parameters.initial import REPLAYED, InitialWeights
 from plinth.training.parameters.optimizers import OPTIMIZERS, problems_with_division
@@ -91,8 +92,7 @@ class Recipe(Frozen):
     @property
     def kept_vocabulary(self) -> InitialWeights | None:
         """The model whose tokenizer the run keeps; None where it trains its own."""
-        begun, learns = self.training.initial, self.training.distillation
-        return {"initial": begun, "teacher": learns.weights if learns else None}.get(self.tokenizer.kind)
+        return {"initial": self.training.initial, **hooks.models(self.training)}.get(self.tokenizer.kind)
 
     def required_mixture(self) -> Mixture:
         """The mixture, for what cannot do without.

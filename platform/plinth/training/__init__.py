@@ -26,6 +26,7 @@ The steps of a rank (these modules import torch):
 
     data         batches of a rank from any step
     replica_batches  batches read by one of the ranks that divide a model, and sent to the others
+    hooks        features that take part in a run: records, their part on a rank, the order of calls
     loop         the training loop: steps with timeline, checkpoints and guard
     trainer      the steps of one rank: the same for a run, an audit and a replay
     run_errors   errors that end a run; rank_failure: a rank's error on its way to the user

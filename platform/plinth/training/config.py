@@ -19,10 +19,10 @@ from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, Step
 from plinth.storage.atomic import write_bytes
-from plinth.storage.workspace import Workspace
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.order.steps import Steps, schedule
 from plinth.tokens.reading.parameters import Reading
+from plinth.training import hooks
 from plinth.training.directory import RunDirectory
 from plinth.training.distillation.parameters import TeacherState
 from plinth.training.federated.parameters import Federated
@@ -38,7 +38,6 @@ from plinth.training.parameters.run import Training
 from plinth.training.parameters.stopping import Stopping
 from plinth.training.parameters.telemetry import Telemetry
 from plinth.training.parameters.validation import Validation
-from plinth.training.privacy import secret
 from plinth.training.privacy.parameters import PrivacyState
 from plinth.training.sinks.parameters import Sinks
 
@@ -96,6 +95,7 @@ class RunConfig(Frozen):
     distillation: TeacherState | None = Field(None, exclude_if=lambda given: given is None)
     federated: Federated | None = Field(None, exclude_if=lambda given: given is None)
     privacy: PrivacyState | None = Field(None, exclude_if=lambda given: given is None)
+    extensions: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude_if=lambda given: not given)
     stopping: Stopping = Stopping()
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
@@ -134,18 +134,13 @@ class RunConfig(Frozen):
 
     @property
     def draws(self) -> Steps:
-        """As `steps`, with the positions that each step really takes: of a private run they follow from its key.
+        """As `steps`, with the positions that each step really takes: those of a hook, where one draws them.
 
         Raises:
             SignatureError: the key of a private run is not on this machine.
         """
-        if self.privacy is None:
-            return self.steps
-        from plinth.tokens.order.poisson import PoissonSteps
-
-        own = self.steps
-        key = secret.read(Workspace(self.workspace), self.run_id, self.privacy.secret_sha256)
-        return PoissonSteps(own.sequences, own.sequence_tokens, own.stretches, key)
+        drawn = (hook.draws(self, state) for hook, state in hooks.asked(self) if hook.draws)
+        return next(drawn, self.steps)
 
     def model_at(self, step: int) -> Model:
         """The model as a step trains it: its rotary positions may change on the way; 0 is before the first step."""
@@ -207,8 +202,13 @@ def identified(training: Training, *more: str) -> dict[str, Any]:
         more: sections that are identified too.
     """
     out: dict[str, Any] = {name: True for name in UNIDENTIFIED if name not in more}
-    out |= {"initial": set(NAMES), "distillation": {"teacher"}, "federated": {"exchange"}}
+    out |= {"initial": set(NAMES), **_unidentified(training)}
     return _identified(training.model_dump(mode="json", exclude=out))
+
+
+def _unidentified(section: Training | RunConfig) -> dict[str, set[str]]:
+    """Parameters of hooks that bear no identity."""
+    return {hook.name: set(hook.unidentified) for hook, _ in hooks.asked(section) if hook.unidentified}
 
 
 def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> str:
@@ -216,6 +216,8 @@ def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> s
     params, origin = identified(training), origin_of(training.optimizer)
     if origin is not None:
         params["optimizer"]["origin"] = origin
+    if training.extensions:
+        params["origins"] = hooks.origins(training)
     inputs = [mixture, tokenizer, *filter(None, models)]
     return Step(name="run", version=VERSION, params=params).key(inputs)
 
@@ -264,6 +266,6 @@ def identity(config: RunConfig, step: int = 0) -> str:
     count. It covers the batches and lengths of the steps taken only, so that an amendment of later ones leaves earlier
     checkpoints valid and is part of the identity of every checkpoint after it."""
     names = ("workspace", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED)
-    unidentified: dict[str, Any] = dict.fromkeys(names, True) | {"federated": {"exchange"}}
+    unidentified: dict[str, Any] = dict.fromkeys(names, True) | _unidentified(config)
     fields = _identified(config.model_dump(mode="json", exclude=unidentified))
     return fingerprint.digest({**fields, "total_tokens": config.schedule_tokens, "steps": config.steps.through(step)})

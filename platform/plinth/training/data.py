@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -23,8 +23,8 @@ from plinth.tokens.reading.loader import Loader, RankBatch, prefetched
 from plinth.tokens.reading.parameters import Reading
 from plinth.tokens.reading.shard_sources import open_shards
 from plinth.tokens.reading.shards_ahead import proved_batches
+from plinth.training import hooks
 from plinth.training.config import RunConfig
-from plinth.training.distillation.stored_logits import LogitRows, StoredLogits
 from plinth.training.guard.screening import NONE_BROKEN, count_broken, require_streams
 from plinth.training.parallel.topology import RankPlace, place_of
 
@@ -58,7 +58,7 @@ class StepBatch:
         micro: [A] the sequences of each micro batch, as they are stored (`tokens.reading.compact_batch`).
         length: l, which divides S: batch expansion cuts a sequence into S / l rows.
         scored_tokens: targets that count in the whole step, over all ranks; None where all do.
-        taught: [A] what a teacher said of each micro batch, where a run reads that.
+        beside: [A] of each hook that reads something beside the text, by its name.
         examination: of its rows, where the thread that made it has examined them.
         numbered: rows have places in the global batch; False where a step is a set of rows.
     """
@@ -66,7 +66,7 @@ class StepBatch:
     micro: tuple[CompactBatch, ...]
     length: int
     scored_tokens: int | None = None
-    taught: tuple[LogitRows, ...] | None = None
+    beside: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     examination: Examination | None = None
     numbered: bool = True
 
@@ -136,27 +136,19 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     screening, names = config.guard.screening, loader.order.streams
     if screening is not None:
         require_streams(screening, names)
-    said = None
-    if config.distillation is not None and config.distillation.logits:
-        workspace = Workspace(config.workspace)
-        said = StoredLogits(open_store(workspace), Refs(workspace).load(config.distillation.logits))
-
-    def taught(step: int, rows: int) -> tuple[LogitRows, ...] | None:
-        """What the teacher said of this rank's rows of a step."""
-        if said is None:
-            return None
-        first = config.steps.take(step)[0] + place.data * rows
-        starts = range(first, first + rows, micro_sequences)
-        return tuple(said.rows(start, start + micro_sequences) for start in starts)
+    own = hooks.asked(config)
+    reads = {hook.name: reading for hook, state in own if hook.reads and (reading := hook.reads(config, place, state))}
+    one_by_one = hooks.one_by_one(config)
 
     def step_batch(share: RankBatch) -> StepBatch:
-        if config.privacy is not None:  # as many sequences as were drawn, each by itself
+        if one_by_one:  # as many sequences as were drawn, each by itself
             alone = tuple(share.micro_batch(each, 1) for each in range(len(share)))
             return StepBatch(alone, config.sequence_tokens, numbered=False)
         count = len(share) // micro_sequences
         micro = tuple(share.micro_batch(each, micro_sequences) for each in range(count))
         total = None if share.unscored is None else share.scored_tokens
-        batch = StepBatch(micro, config.steps.length(share.step), total, taught(share.step, len(share)))
+        beside = {name: reading(share.step, len(share)) for name, reading in reads.items()}
+        batch = StepBatch(micro, config.steps.length(share.step), total, beside)
         streams = [names[number] for number in share.streams.tolist()]
         return replace(batch, examination=examined(batch, config, place, streams))
 

@@ -64,13 +64,13 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
     run = TrainingRun(config, rank)
     done = run.resume(attempt)
     try:
-        while (done < config.total_steps or run.owes_round(done)) and not run.signal:
+        while (done < config.total_steps or run.owes(done)) and not run.signal:
             done = run.run(done)
         run.saver.drain()
         run.saver.close()
     finally:
         run.reporter.close()
-    return run.signal in (0, STOP_REQUESTED) or (done == config.total_steps and not run.owes_round(done))
+    return run.signal in (0, STOP_REQUESTED) or (done == config.total_steps and not run.owes(done))
 
 
 class TrainingRun:
@@ -95,7 +95,7 @@ class TrainingRun:
     def run(self, done: int) -> int:
         """Train on after step `done`; returns the last step that counts: of the run, before a signal, or of the
         checkpoint that was rolled back to."""
-        if self.owes_round(done) and not self._share(done):
+        if self.owes(done) and not self._settle_earlier(done):
             return done
         self.trainer.engine.clock.begin()
         stream = self.trainer.batches(done + 1)
@@ -105,8 +105,8 @@ class TrainingRun:
             self.stragglers.send(step)
             self.saver.poll()
             saves, validates = self.config.saves_at(step) or self._save_again, self.validator.due(step)
-            traced, shares = self.profiler.ends(step), self.owes_round(step)
-            at_once = saves or validates or traced or shares or self.signal or not launched
+            traced, owes = self.profiler.ends(step), self.owes(step)
+            at_once = saves or validates or traced or owes or self.signal or not launched
             rollback = self._drain(0 if at_once else self._lag)
             if rollback is None and self.signal:
                 rollback = self._drain(0)
@@ -115,8 +115,8 @@ class TrainingRun:
             if traced:
                 self._end_trace(step)
             saves = saves or (self._save_again and not self._in_flight)
-            if shares and self.signal in (0, STOP_REQUESTED):
-                self._exchange(step)
+            if owes and self.signal in (0, STOP_REQUESTED):
+                self._settle(step)
             if validates and self.signal in (0, STOP_REQUESTED):  # a rank that must leave has no time to validate
                 self._validate(step)
             if saves or self.signal:
@@ -126,28 +126,28 @@ class TrainingRun:
                 return step
         return self.config.total_steps
 
-    def owes_round(self, step: int) -> bool:
-        """Whether a site has not yet taken the common weights that follow this step."""
-        return self.trainer.site is not None and self.trainer.site.due(step)
+    def owes(self, step: int) -> bool:
+        """True if a hook must act after this step before the run goes on, or ends."""
+        return self.trainer.hooks.due(step) is not None
 
-    def _share(self, done: int) -> bool:
-        """Take part in the round that follows a step which was taken before; whether the run goes on."""
-        self._exchange(done)
+    def _settle_earlier(self, done: int) -> bool:
+        """Settle what is due after a step that was taken before; whether the run goes on."""
+        self._settle(done)
         if done:
-            self._save(done)  # in place of the state before the round
+            self._save(done)  # in place of the state before
         return not self.signal
 
-    def _exchange(self, step: int) -> None:
-        """Send this site's weights and go on from the common ones, unless a signal comes first."""
-        site = self.trainer.site
-        assert site is not None
+    def _settle(self, step: int) -> None:
+        """Let hooks do what is due after a step, unless a signal comes first."""
         self.saver.wait_until_copied()
-        with self.trainer.engine.clock.within("exchange"):
-            shared = site.share(self.trainer.engine, step, lambda: self.interrupt.signal)
-        if isinstance(shared, int):
-            self.signal = shared
-        else:
-            self._emit("averaged", step=step, **shared, durable=True)
+        while (hook := self.trainer.hooks.due(step)) is not None:
+            with self.trainer.engine.clock.within("exchange"):
+                settled = hook.settle(step, lambda: self.interrupt.signal)
+            if isinstance(settled, int):
+                self.signal = settled
+                return
+            event, fields = settled
+            self._emit(event, step=step, **fields, durable=True)
 
     def resume(self, attempt: int) -> int:
         """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""
@@ -247,8 +247,8 @@ class TrainingRun:
         with self.trainer.engine.clock.within("save"):
             state = self.trainer.state()
             self.saver.save(step, {**state, **self.validator.state(step)})
-        if "privacy" in state:
-            self._emit("privacy", step=step, **{key: state["privacy"][key] for key in ("unit", "epsilon", "delta")})
+        for event, fields in self.trainer.hooks.saved(state):
+            self._emit(event, step=step, **fields)
         self._save_again = False
 
     def _begin_trace(self, step: int) -> None:
@@ -314,6 +314,7 @@ class TrainingRun:
             **between,
             **slowest,
             **by_layer,
+            **self.trainer.hooks.after_step(measured),
             **({"vetoed": True} if measured.vetoed else {}),
             **({"redone": True} if step <= self._last_reported else {}),
         )

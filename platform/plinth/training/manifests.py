@@ -19,6 +19,7 @@ from plinth.errors import CheckpointError, MissingError, TrainingError
 from plinth.records import Manifest, Part, Step
 from plinth.storage import parts
 from plinth.training import config as configuration
+from plinth.training import hooks
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.stopping.stopping import last_step
@@ -64,8 +65,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         "loss_curve": [[step, history.steps[step]["loss"]] for step in kept],
         "parameters_sha256": state["parameters_sha256"],
         **({"canaries": dict(config.provenance["canaries"])} if "canaries" in config.provenance else {}),
-        **({"federated": _rounds(history)} if config.federated else {}),
-        **_privacy(state),
+        **_of_hooks(config, history, state),
     }
     inputs = _inputs(config)
     return stage.manifest(
@@ -100,7 +100,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         "parameters_sha256": run.stats["parameters_sha256"],
         "bit_exact_resume": proof["bit_exact"],
         "compared_steps": proof["compared_steps"],
-        **_privacy(checkpoint.read_state(config.directory, last)),
+        **_of_hooks(config, None, checkpoint.read_state(config.directory, last)),
     }
     step = Step(name="checkpoint", version=configuration.VERSION)
     return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*made, tokenizer], stats)
@@ -141,7 +141,7 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
     folder = checkpoint.verify(config.directory, chosen)
     stats = {"run_id": config.run_id, "step": chosen, "tokens": config.tokens_through(chosen)}
     state = checkpoint.read_state(config.directory, chosen)
-    stats |= _privacy(state)
+    stats |= _of_hooks(config, None, state)
     loss = state["monitor"]["loss_ema"]
     inputs = _inputs(config)
     skipped = sorted(step for step in timeline(config.directory.events).skipped if step <= chosen)
@@ -204,15 +204,10 @@ def _finished_history(config: RunConfig) -> History:
     return history
 
 
-def _rounds(history: History) -> list[dict[str, Any]]:
-    """The rounds of sites that the run took part in: after which step it adopted which weights, made by which sites."""
-    rounds = {event["step"]: event for event in history.of("averaged")}
-    return [{key: rounds[step][key] for key in ("step", "round", "sites", "common")} for step in sorted(rounds)]
-
-
-def _privacy(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a private run has spent, as its committed checkpoint states it."""
-    return {"privacy": state["monitor"]["privacy"]} if "privacy" in state["monitor"] else {}
+def _of_hooks(config: RunConfig, history: History | None, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Statistics of the run's hooks, from the timeline and from the state of a committed checkpoint."""
+    found = (hook.facts(history, state["monitor"].get(hook.name, {})) for hook, _ in hooks.asked(config))
+    return {name: value for facts in found for name, value in facts.items()}
 
 
 def _stop_reasons(config: RunConfig, history: History) -> list[str]:
@@ -224,8 +219,8 @@ def _stop_reasons(config: RunConfig, history: History) -> list[str]:
 def _inputs(config: RunConfig) -> dict[str, Manifest | str]:
     """What a run reads, by digest."""
     begun = {"initial": config.initial.manifest} if config.initial else {}
-    learnt = config.distillation.inputs if config.distillation else {}
-    return {"mixture": config.mixture, "tokenizer": config.tokenizer, **begun, **learnt}
+    read = {asset: digest for hook, state in hooks.asked(config) for asset, digest in hook.inputs(state).items()}
+    return {"mixture": config.mixture, "tokenizer": config.tokenizer, **begun, **read}
 
 
 def _step(config: RunConfig) -> Step:

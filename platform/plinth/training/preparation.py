@@ -7,23 +7,23 @@ privacy that does not hold. Does not belong here: what the run is once resolved,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from plinth.compute.context import Context
-from plinth.errors import RecipeError, TrainingError
+from plinth.errors import TrainingError
 from plinth.records import Manifest, bucket_of
-from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import schedule
+from plinth.training import hooks
 from plinth.training.config import RunConfig, load, run_key, write
-from plinth.training.distillation.parameters import VOCABULARY_REMEDY, TeacherState
-from plinth.training.initial.agreement import require_agreement, require_same_vocabulary
+from plinth.training.directory import RunDirectory
+from plinth.training.initial.agreement import require_agreement
 from plinth.training.parameters.initial import InitialState
 from plinth.training.parameters.optimizers import origin_of
 from plinth.training.parameters.run import Training
-from plinth.training.privacy import secret
-from plinth.training.privacy.parameters import PrivacyState
 
-#: What a run states otherwise than its recipe: by content, with noise and key, or by the schedules that it spells.
-RESOLVED = {"initial", "distillation", "privacy", "changes"}
+#: What a run states otherwise than its recipe, as it does its hooks: by content, or by the schedules that it spells.
+RESOLVED = ("initial", "changes", "extensions")
 
 
 def prepare(
@@ -37,8 +37,7 @@ def prepare(
     canaries: Manifest | None = None,
     probes: Mapping[str, Manifest] | None = None,
     initial: Manifest | None = None,
-    teacher: Manifest | None = None,
-    logits: Manifest | None = None,
+    read: Mapping[str, Manifest] = MappingProxyType({}),
 ) -> RunConfig:
     """Resolve a run and write `runs/<run_id>/config.json`.
 
@@ -49,8 +48,7 @@ def prepare(
         canaries: the text planted to measure memorisation, where there is any.
         probes: the items of probes and their comparison with training text (`probe_sets`, `protected`).
         initial: the weights that the recipe begins from.
-        teacher: those that it learns from.
-        logits: what the teacher said of the mixture's sequences, where the recipe stores that.
+        read: assets of its training hooks (`hooks.assets`), by name.
 
     Raises:
         TrainingError: when the mixture is too short for two steps, or would not draw all planted copies.
@@ -58,26 +56,27 @@ def prepare(
             that of the weights it begins from.
     """
     begun = _initial_state(ctx, training, initial, tokenizer)
-    learnt = _teacher_state(ctx, training, teacher, tokenizer, logits)
     inputs = {"mixture": mixture.digest, "tokenizer": tokenizer.digest}
     inputs |= {"initial": begun.manifest} if begun else {}
-    inputs |= learnt.inputs if learnt else {}
+    inputs |= {asset: made.digest for asset, made in read.items()}
     key, origin = run_key(training, *inputs.values()), origin_of(training.optimizer)
     cut = {name: manifest.digest for name, manifest in shards.items()}
+    run_id, total_steps = f"{recipe_name}-{key[:12]}", _total_steps(training, mixture)
+    written = RunDirectory(ctx.workspace.runs / run_id).config
+    earlier = load(written) if written.exists() else None
     config = RunConfig(
-        **{name: getattr(training, name) for name in Training.model_fields if name not in RESOLVED},
-        run_id=f"{recipe_name}-{key[:12]}",
+        **{name: getattr(training, name) for name in Training.model_fields if name not in (*RESOLVED, *hooks.HOOKS)},
+        run_id=run_id,
         key=key,
         recipe=recipe_name,
         workspace=str(ctx.workspace.root),
         **{name: int(tokenizer.stats[name]) for name in ("vocab_size", "end_of_text")},
         **{name: int(mixture.stats[name]) for name in ("sequences", "sequence_tokens")},
-        total_steps=_total_steps(training, mixture),
+        total_steps=total_steps,
         mixture=mixture.digest,
         shards=cut,
         tokenizer=tokenizer.digest,
         initial=begun,
-        distillation=learnt,
         heldout=_heldout(ctx, training, curated or {}, tokenizer),
         blocks=_blocks(ctx, training, shards),
         provenance={
@@ -85,16 +84,17 @@ def prepare(
             "run_key": key,
             "shards": cut,
             **({"optimizer": origin} if origin else {}),
+            **({"extensions": hooks.origins(training)} if training.extensions else {}),
             **({"canaries": {"manifest": canaries.digest, **canaries.stats}} if canaries else {}),
         },
     )
     if canaries is not None:
         _require_drawn(ctx, config, mixture, shards, canaries)
-    private = _privacy_state(ctx, training, config, mixture, canaries)
-    config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer), "privacy": private})
-    for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, teacher, logits))):
+    given = hooks.Preparation(ctx, training, mixture, tokenizer, canaries, read, run_id, total_steps, earlier)
+    config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer), **_states(given)})
+    for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, *read.values()))):
         ctx.refs.save(manifest)
-    if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
+    if earlier is None or earlier.amendments == config.amendments:
         write(config)  # an amendment is written once the job has stopped: `amend`
     return config
 
@@ -110,49 +110,17 @@ def _initial_state(
     return InitialState(manifest=initial.digest, **how)
 
 
-def _teacher_state(
-    ctx: Context, training: Training, teacher: Manifest | None, tokenizer: Manifest, logits: Manifest | None
-) -> TeacherState | None:
-    """The model that the run learns from, after a check that it speaks of the same tokens."""
-    params = training.distillation
-    if params is None or teacher is None:
-        return None
-    require_same_vocabulary(ctx.store, teacher, tokenizer, "training.distillation.teacher", VOCABULARY_REMEDY)
-    said = "" if logits is None else logits.digest
-    return TeacherState(manifest=teacher.digest, share=params.share, temperature=params.temperature, logits=said)
+def _states(given: hooks.Preparation) -> dict[str, Any]:
+    """What the run's configuration holds of its hooks: those of packages under `extensions`.
 
-
-def _privacy_state(
-    ctx: Context, training: Training, config: RunConfig, mixture: Manifest, canaries: Manifest | None
-) -> PrivacyState | None:
-    """The noise and the key of a private run; those of a run that was begun stay.
-
-    Raises:
-        RecipeError: the budget does not allow the steps, or a sequence would come by more than one way.
+    Raises: as the hooks do.
     """
-    params = training.privacy
-    if params is None:
-        return None
-    if config.directory.config.exists() and (known := load(config.directory.config).privacy) is not None:
-        return known
-    if canaries is not None or Order(mixture).repeats:
-        raise RecipeError(
-            "training.privacy needs every sequence once in the mixture",
-            found="canaries, whose copies are planted to be seen" if canaries else "a bucket of more than one epoch",
-            expected="no canaries, and mixture.total_tokens that no bucket has to repeat itself for",
-        )
-    from plinth.training.privacy.accounting import resolved_apart
-
-    rate = 1 / config.total_steps
-    found = resolved_apart(params, rate, config.total_steps)
-    return PrivacyState(
-        epsilon=params.epsilon,
-        delta=params.delta,
-        clip_norm=params.clip_norm,
-        noise_multiplier=found["noise_multiplier"],
-        sample_rate=rate,
-        secret_sha256=secret.make(ctx.workspace, config.run_id),
-    )
+    states = {
+        hook.name: hook.prepare(given, params) if hook.prepare else params
+        for hook, params in hooks.asked(given.training)
+    }
+    others = {name: states.pop(name).model_dump(mode="json") for name in given.training.extensions}
+    return {**states, "extensions": others}
 
 
 def _total_steps(training: Training, mixture: Manifest) -> int:

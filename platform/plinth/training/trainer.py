@@ -24,11 +24,10 @@ from plinth.training.engine.pipeline import open_engine
 from plinth.training.engine.schedule import learning_rate
 from plinth.training.engine.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.engine.weight_average import step_weight
-from plinth.training.federated.site import Site
 from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.screening import NONE_BROKEN, findings
 from plinth.training.guard.state_machine import Guard
-from plinth.training.privacy.accounting import PrivacyBudget
+from plinth.training.hooks import open_hooks
 from plinth.training.replica_batches import replica_batches
 from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
@@ -105,14 +104,11 @@ class Trainer:
         self.config, self.rank = config, rank
         self.monitor, self.guard = Monitor(), Guard(config.guard)
         self.batches = replica_batches(config, rank.index, partial(batches_of, config, rank.index))
-        #: The run's place among other sites, where it has one.
-        self.site = Site(config, config.federated, rank) if config.federated else None
-        #: What a private run has spent.
-        self.budget = PrivacyBudget(config.privacy) if config.privacy else None
+        self.hooks = open_hooks(config, rank)
         self._open()
 
     def _open(self) -> None:
-        self.engine = open_engine(self.config, self.rank)
+        self.engine = open_engine(self.config, self.rank, self.hooks)
         self.skipper = UpdateSkipper(self.engine)
         self._timed_step, self._timed_s = 0, 0.0
 
@@ -120,8 +116,7 @@ class Trainer:
         """Set the state before the first step, also when other steps came before."""
         seed(self.config.seed + self.rank.index)
         self.monitor, self.guard = Monitor(), Guard(self.config.guard)
-        if self.site is not None:
-            self.site.reset()
+        self.hooks.reset()
         self._open()
         self.keep_optimizer()
 
@@ -134,17 +129,11 @@ class Trainer:
         state = snapshot.load(self.engine, step)["monitor"]
         self.engine.rotate_at(step)
         self.monitor, self.guard = Monitor(state["loss_ema"]), Guard.restored(self.config.guard, state["guard"])
-        if self.site is not None:
-            self.site.restore(state["federated"])
-        if self.budget is not None:
-            self.budget.steps = state["privacy"]["steps"]
+        self.hooks.restore(state)
 
     def state(self) -> dict[str, Any]:
-        """The host's part of a checkpoint: monitor, guard, the round of other sites that it goes on from, and the
-        privacy spent."""
-        site = {} if self.site is None else {"federated": self.site.state()}
-        private = {} if self.budget is None else {"privacy": self.budget.state()}
-        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **site, **private}
+        """The host's part of a checkpoint: monitor, guard and hooks."""
+        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **self.hooks.state()}
 
     def launch(
         self, stream: Iterator[StepBatch], step: int, pending: int = 0, trace: int = 0, in_flight: int = 0
@@ -154,9 +143,8 @@ class Trainer:
         Args:
             in_flight: steps that were launched before and are not recorded yet.
         """
-        if self.budget is not None and self.engine.private is not None:
-            self.budget.spend(step)
-            self.engine.private.step = step
+        for hook in self.hooks.before_step:
+            hook(step)
         clock = self.engine.clock
         clock.begin()
         started = time.perf_counter()

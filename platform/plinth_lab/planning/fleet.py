@@ -82,6 +82,7 @@ def _indivisible(work: TrainingWork, devices: int) -> RequestError:
 def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
     """What the ranking is of: the recipe's training, in the plan's vocabulary and precision."""
     from plinth.operation.planning.ranking import TrainingWork
+    from plinth.training import hooks
 
     training = recipe.training
     return TrainingWork(
@@ -92,9 +93,9 @@ def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
         made.precision,
         training.parallel,
         training.optimizer,
-        private=training.privacy is not None,
+        private=hooks.one_by_one(training),
         float8=training.float8 != "none",
-        distilled=training.distillation is not None,
+        undivided=frozenset(hooks.undivided(training)),
     )
 
 

@@ -20,6 +20,7 @@ from plinth.operation.planning.recorded import RecordedRun
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
+from plinth.training import hooks
 from plinth.training.attempts.host import hardware
 from plinth.training.parallel.gradient_path import GradientPath, gradient_path
 from plinth.training.parameters.parallel import Parallel, not_with, problems
@@ -216,7 +217,7 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
         refused = problems(
             block, training.model, ranks=ranks, sequence_tokens=mixture.sequence_tokens, precision=precision
         )
-        if any(refused) or not_with(block, private=training.privacy is not None, float8=training.float8 != "none"):
+        if any(refused) or not_with(block, float8=training.float8 != "none", undivided=hooks.undivided(training)):
             continue
         found[stage] = memory.per_device(
             training.model,
@@ -228,7 +229,7 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
             ranks=ranks,
             precision=precision,
             optimizer=training.optimizer,
-            private=training.privacy is not None,
+            private=hooks.one_by_one(training),
         )
     return found
 
@@ -298,7 +299,7 @@ def _assumptions(
         lines.append("products of FP32 matrices are rounded to TF32; a device without it ends the run by name")
     if recipe.training.float8 != "none":
         lines.append("products of FP8 layers are counted as others are, and a peak or speed that is stated as BF16's")
-    if recipe.training.privacy is not None:
+    if hooks.one_by_one(recipe.training):
         lines.append(_private(recipe.training))
     if vocab_size is None:
         lines.append("the tokenizer reaches the recipe's vocabulary size")

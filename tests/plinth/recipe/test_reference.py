@@ -46,7 +46,7 @@ def test_links_lead_to_headings() -> None:
 
 def test_the_list_of_keys_does_not_grow_unseen() -> None:
     """0.3 had 476. Whoever adds a key raises the number on purpose."""
-    assert len(keys()) <= 387
+    assert len(keys()) <= 388
     assert len(set(keys())) == len(keys())
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
+
+if TYPE_CHECKING:
+    from plinth.training.privacy.gradients import PrivateGradients
+    from plinth.training.trainer import Trainer
 
 
 def rows_of(config: RunConfig, step: int, rank: int) -> StepBatch:
@@ -33,6 +37,15 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     return stream
 
 
+def gradients_of(trainer: Trainer) -> PrivateGradients:
+    """What makes the gradients of a private run."""
+    from plinth.training.privacy.gradients import PrivateRun
+
+    hook = trainer.hooks["privacy"]
+    assert isinstance(hook, PrivateRun)
+    return hook.gradients
+
+
 def steps_of(legs: list[tuple[RunConfig, bool]], count: int) -> list[list[tuple[float, float]]]:
     """On one rank: loss and gradient norm of the first steps of each run; with True without clip and noise."""
     from plinth.training.engine.engine import join, leave
@@ -43,11 +56,11 @@ def steps_of(legs: list[tuple[RunConfig, bool]], count: int) -> list[list[tuple[
     for config, bare in legs:
         trainer = Trainer(config, rank)
         if bare:
-            assert trainer.engine.private is not None
-            trainer.engine.private.noise_multiplier, trainer.engine.private.clip_norm = 0.0, float("inf")
+            gradients = gradients_of(trainer)
+            gradients.noise_multiplier, gradients.clip_norm = 0.0, float("inf")
         stream = trainer.batches(1)
         measured = [trainer.launch(stream, step).read() for step in range(1, count + 1)]
-        assert trainer.engine.private is None or trainer.engine.private.step == count
+        assert config.privacy is None or gradients_of(trainer).step == count
         found.append([(one.loss, one.grad_norm) for one in measured])
         trainer.engine.deepspeed.destroy()
     leave()
@@ -96,8 +109,7 @@ def known_canaries(runs: list[tuple[RunConfig, bool]]) -> list[list[float]]:
         trainer = Trainer(config, rank)
         engine = trainer.engine
         if bare:
-            assert engine.private is not None
-            engine.private.noise_multiplier = 0.0
+            gradients_of(trainer).noise_multiplier = 0.0
         rows = canary_rows(config, range(CANARIES))
         before = _losses(engine, rows)
         stream = trainer.batches(1)
@@ -111,7 +123,7 @@ def known_canaries(runs: list[tuple[RunConfig, bool]]) -> list[list[float]]:
 
 def _losses(engine: Any, rows: StepBatch) -> list[float]:
     with torch.no_grad():
-        return [float(engine._sequence_loss(rows, one)) for one in rows.micro]
+        return [float(engine.sequence_loss(rows, one)) for one in rows.micro]
 
 
 def audited(config: RunConfig, step: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from plinth.operation.planning.efficiency import STATED, Efficiency
 from plinth.operation.planning.machine import CPU, PlannedDevice
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
+from plinth.training import hooks
 from plinth.training.config import RunConfig
 
 
@@ -52,7 +53,7 @@ def work_of(config: RunConfig, batch: int | None = None, length: int | None = No
     precision: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
     return ranking.TrainingWork(
         config.model, config.vocab_size, length or config.sequence_tokens, batch or max(config.steps.batches),
-        precision, config.parallel, config.optimizer, private=config.privacy is not None,
+        precision, config.parallel, config.optimizer, private=hooks.one_by_one(config),
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class TrainingWork(NamedTuple):
     optimizer: Optimizer = memory.ADAMW
     private: bool = False
     float8: bool = False
-    distilled: bool = False
+    undivided: frozenset[str] = frozenset()
 
 
 class RankedDivision(NamedTuple):
@@ -181,7 +181,7 @@ def _refused(work: TrainingWork, block: Parallel, ranks: int) -> bool:
     return (
         any(True for _ in division)
         or any(True for _ in problems_with_division(work.optimizer, block, work.model, work.precision))
-        or bool(not_with(block, private=work.private, float8=work.float8, distilled=work.distilled))
+        or bool(not_with(block, float8=work.float8, undivided=work.undivided))
     )
 
 

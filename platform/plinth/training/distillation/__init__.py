@@ -1,6 +1,7 @@
 """Distillation: a run whose loss is mixed with the divergence from a teacher, a model that exists.
 
     parameters      what a recipe says of it
+    hook            checks, teacher and stored logits of a run, as a training hook
     teacher         the teacher on a rank: its states of a batch, or what it said before (imports torch)
     teacher_logits  the asset: what a teacher says of every sequence of a run, stored once (imports torch)
     sampled_text    the asset: text that a model writes for a bucket

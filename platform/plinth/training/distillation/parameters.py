@@ -54,8 +54,3 @@ class TeacherState(Frozen):
     share: float
     temperature: float
     logits: str = Field("", exclude_if=lambda digest: not digest)
-
-    @property
-    def inputs(self) -> dict[str, str]:
-        """Digests of what the run reads, by asset."""
-        return {"teacher": self.manifest, **({"teacher_logits": self.logits} if self.logits else {})}

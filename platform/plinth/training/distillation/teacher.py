@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,26 +18,41 @@ from plinth.training.config import RunConfig
 from plinth.training.distillation.parameters import TeacherState
 from plinth.training.distillation.stored_logits import LogitRows
 from plinth.training.engine.batch_expansion import ModelInput, signed, to_device
+from plinth.training.hooks import RankHook
+
+if TYPE_CHECKING:
+    from plinth.training.data import StepBatch
+    from plinth.training.engine.engine import TrainingEngine
+    from plinth.training.engine.ranks import Rank
 
 
-class LoadedTeacher:
-    """The teacher of a run.
+class LoadedTeacher(RankHook):
+    """The teacher of a run, next to the model that learns; not loaded where its logits are stored."""
 
-    Raises: as `load_teacher`.
-    """
+    def __init__(self, config: RunConfig, rank: Rank, state: TeacherState) -> None:
+        self.config, self.device, self.params = config, rank.device, state
+        self.model: Decoder | None = None
 
-    def __init__(self, config: RunConfig, device: torch.device, dtype: torch.dtype) -> None:
-        assert config.distillation is not None
-        self._share, self._temperature = config.distillation.share, config.distillation.temperature
-        self.model = load_teacher(Workspace(config.workspace), config.distillation.manifest, device, dtype)
-        self.model.attend_by(config.parallel.attention)
+    def attach(self, engine: TrainingEngine) -> None:
+        """Load the teacher.
 
-    def of(self, batch: ModelInput, whole: bool) -> Teacher:
-        """What the teacher says of a micro batch; nothing is read on the host."""
-        with torch.no_grad():
-            states = self.model.states(batch.inputs, batch.segments, whole=whole).flatten(0, 1)
-        scale = self.model.config.logit_scale
-        return Teacher(states, self.model.output_matrix, scale, self._share, self._temperature)
+        Raises: as `load_teacher`.
+        """
+        if self.model is None and not self.params.logits:
+            self.model = load_teacher(Workspace(self.config.workspace), self.params.manifest, self.device, engine.dtype)
+            self.model.attend_by(self.config.parallel.attention)
+
+    def inputs(self, batch: StepBatch, micro: int, inputs: ModelInput, whole: bool) -> dict[str, Any]:
+        if self.model is None:
+            return {"teacher": stored_teacher(batch.beside["distillation"][micro], self.params, self.device)}
+        return {"teacher": live_teacher(self.model, inputs, whole, self.params)}
+
+
+def live_teacher(model: Decoder, batch: ModelInput, whole: bool, state: TeacherState) -> Teacher:
+    """The output of a teacher for a micro batch; nothing is read on the host."""
+    with torch.no_grad():
+        states = model.states(batch.inputs, batch.segments, whole=whole).flatten(0, 1)
+    return Teacher(states, model.output_matrix, model.config.logit_scale, state.share, state.temperature)
 
 
 def load_teacher(workspace: Workspace, manifest: str, device: torch.device, dtype: torch.dtype) -> Decoder:

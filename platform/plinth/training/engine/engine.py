@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from plinth.model.layout import Layout
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
-from plinth.training.distillation.teacher import LoadedTeacher, stored_teacher
 from plinth.training.engine.batch_expansion import ModelInput, expand_batch
 from plinth.training.engine.deepspeed_engine import initialize as initialize_deepspeed
 from plinth.training.engine.deepspeed_settings import deepspeed_config, sums_gradients
@@ -35,13 +33,13 @@ from plinth.training.engine.parameter_groups import parameter_groups, set_rates
 from plinth.training.engine.precision import DTYPES, precision_of, require_device, require_gradient
 from plinth.training.engine.ranks import Rank, join, leave, seed
 from plinth.training.engine.weight_average import WeightAverage
+from plinth.training.hooks import NO_HOOKS, RankHooks
 from plinth.training.initial.weights import weight_source
 from plinth.training.parallel.block_wrapping import wrap_blocks
 from plinth.training.parallel.divided_decoder import divided_decoder, gathered
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.parallel.zero3_initialisation import partition_initialised
 from plinth.training.parameters.optimizers import Groups, make_optimizer
-from plinth.training.privacy.gradients import PrivateGradients
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock
 
@@ -54,10 +52,10 @@ OVERFLOWS = 64
 class TrainingEngine:
     """The model, its optimizer and the ZeRO stage of the run, on this rank."""
 
-    def __init__(self, config: RunConfig, rank: Rank) -> None:
+    def __init__(self, config: RunConfig, rank: Rank, hooks: RankHooks = NO_HOOKS) -> None:
         import deepspeed
 
-        self.config, self.rank = config, rank
+        self.config, self.rank, self.hooks = config, rank, hooks
         self.precision = precision_of(config, rank.device)
         require_device(self.precision, rank.device)
         require_gradient(config.parallel.attention, rank.device)
@@ -67,18 +65,14 @@ class TrainingEngine:
         self.clock = StepClock.of(rank.device)
         communication.measure(self.clock)
         model = self._model()
-        # of a private run the statistics would be of single sequences, without noise
-        every, divided_by = config.telemetry.layers_every * (config.privacy is None), config.parallel.tensor
+        # of a gradient that a hook makes the statistics would be of single sequences
+        every, divided_by = config.telemetry.layers_every * (hooks.gradient is None), config.parallel.tensor
         self.stats = LayerMonitor(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
         mpu = self._unit()
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
         self._open(model, groups, mpu)
-        #: The model that the run learns from, beside its own; none where the run reads what it said.
-        learns = config.distillation is not None and not config.distillation.logits
-        self.teacher = LoadedTeacher(config, rank.device, self.dtype) if learns else None
-        #: The gradients of a private run.
-        self.private = None if config.privacy is None else PrivateGradients.of_run(config, config.privacy)
+        hooks.attach(self)
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor
@@ -162,7 +156,7 @@ class TrainingEngine:
         every step trains its batch.
         """
         self._set_rate(lr)
-        total = self._attempt(batch) if self.private is None else self._private_attempt(batch, self.private)
+        total = self._attempt(batch) if self.hooks.gradient is None else self._hooked_attempt(batch)
         for _ in range(OVERFLOWS if self.precision == "fp16" else 0):
             if not self.deepspeed.optimizer.overflow or self.deepspeed.optimizer.loss_scale <= self._least_scale:
                 break
@@ -181,7 +175,12 @@ class TrainingEngine:
             self.clock.enter("forward")
             unbroken = rows.unbroken(batch.length)  # checked here, where it costs no wait
             inputs = self._on_device(rows, batch.length)
-            loss = self.deepspeed(*inputs, whole=unbroken, **self._taught(batch, micro, inputs, unbroken))
+            more: dict[str, Any] = {}
+            for hook in self.hooks.inputs:
+                more |= hook(batch, micro - 1, inputs, unbroken)
+            loss = self.deepspeed(*inputs, whole=unbroken, **more)
+            for hook in self.hooks.loss:
+                loss = hook(loss, inputs)
             if weights is not None:  # so that every scored target of the global batch counts the same
                 loss = loss * weights[micro - 1]
             total += loss.detach().double() / len(batch)
@@ -190,21 +189,12 @@ class TrainingEngine:
             self._step(total if micro == len(batch) else None)
         return total
 
-    def _taught(self, batch: StepBatch, micro: int, inputs: ModelInput, unbroken: bool) -> dict[str, Any]:
-        """What the run learns from in a micro batch, counted from 1, beside its text."""
-        state = self.config.distillation
-        if state is None:
-            return {}
-        if self.teacher is not None:
-            return {"teacher": self.teacher.of(inputs, unbroken)}
-        assert batch.taught is not None
-        return {"teacher": stored_teacher(batch.taught[micro - 1], state, self.rank.device)}
-
-    def _private_attempt(self, batch: StepBatch, private: PrivateGradients) -> Tensor:
-        """The same with the gradient of each sequence clipped, and noise; the mean loss over sequences of all ranks."""
+    def _hooked_attempt(self, batch: StepBatch) -> Tensor:
+        """The same with the gradient that a hook makes."""
+        assert self.hooks.gradient is not None
         accumulate(self.deepspeed, 1)
         self.clock.enter("forward")  # and backward, of one sequence after the other
-        total, surrogate = private.of(self.module, map(partial(self._sequence_loss, batch), batch.micro))
+        total, surrogate = self.hooks.gradient(batch)
         self.clock.enter("backward")
         self.deepspeed.backward(surrogate)
         self._step(total)
@@ -212,14 +202,22 @@ class TrainingEngine:
 
     def _step(self, total: Tensor | None) -> None:
         """DeepSpeed's step after a backward pass; with the loss of the step where its gradient is complete."""
-        if total is not None and self.gradients is not None:
-            self.gradients.measure()
-        if total is not None and self.on_gradient is not None:
-            self.on_gradient(total)
+        if total is not None:
+            self._complete(total)
         self.clock.enter("optimizer")
         self.deepspeed.step()
 
-    def _sequence_loss(self, batch: StepBatch, rows: CompactBatch) -> Tensor:
+    def _complete(self, total: Tensor) -> None:
+        """The gradient of the step is complete, and the update not yet made."""
+        if self.gradients is not None:
+            self.gradients.measure()
+        for hook in self.hooks.after_backward:
+            hook(total)
+        if self.on_gradient is not None:
+            self.on_gradient(total)
+
+    def sequence_loss(self, batch: StepBatch, rows: CompactBatch) -> Tensor:
+        """The loss of some rows of a step, by the model alone."""
         loss: Tensor = self.module(*self._on_device(rows, batch.length), whole=rows.unbroken(batch.length))
         return loss
 

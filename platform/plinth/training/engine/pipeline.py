@@ -37,25 +37,27 @@ from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.engine import Rank, TrainingEngine, accumulate
+from plinth.training.hooks import NO_HOOKS, RankHooks
 from plinth.training.parallel.divided_decoder import gathered
 from plinth.training.parallel.stage_exchange import ReceivedGradient, StageExchange, TiedEmbedding
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
-def open_engine(config: RunConfig, rank: Rank) -> TrainingEngine:
-    """The engine for the run's `parallel:` block; a collective.
+def open_engine(config: RunConfig, rank: Rank, hooks: RankHooks = NO_HOOKS) -> TrainingEngine:
+    """The engine for the run's `parallel:` block, with the hooks of the run; a collective.
 
     Raises:
         TrainingError: this machine cannot run the block.
     """
-    return PipelineEngine(config, rank) if config.parallel.pipeline > 1 else TrainingEngine(config, rank)
+    of_stage = PipelineEngine if config.parallel.pipeline > 1 else TrainingEngine
+    return of_stage(config, rank, hooks)
 
 
 class PipelineEngine(TrainingEngine):
     """The `TrainingEngine` of one stage. `parameters` and losses are those of the whole model, on every rank."""
 
-    def __init__(self, config: RunConfig, rank: Rank) -> None:
-        super().__init__(config, rank)
+    def __init__(self, config: RunConfig, rank: Rank, hooks: RankHooks) -> None:
+        super().__init__(config, rank, hooks)
         self.deepspeed.enable_backward_allreduce = False  # once, after the gradients of tied embeddings have met
         for parameter in self.module.parameters():  # DeepSpeed counts these in norms, of others the first rank's
             parameter.model_parallel = hasattr(parameter, "shard") or self.topology.place.tensor == 0  # type: ignore[attr-defined]
@@ -81,10 +83,7 @@ class PipelineEngine(TrainingEngine):
         if self._tied is not None:
             self._tied.send_gradient(engine.optimizer)
         engine.allreduce_gradients()
-        if self.gradients is not None:
-            self.gradients.measure()
-        if self.on_gradient is not None:
-            self.on_gradient(total)
+        self._complete(total)
         self.clock.enter("optimizer")
         engine.step()
         return total
@@ -103,8 +102,14 @@ class PipelineEngine(TrainingEngine):
             micro = next(numbers)
             rows = batch.micro[micro]
             whole = rows.unbroken(batch.length)  # checked here, where it costs no wait
-            y: Tensor = self.deepspeed(*self._on_device(rows, batch.length), x=x, whole=whole)
+            inputs = self._on_device(rows, batch.length)
+            more: dict[str, Any] = {}
+            for hook in self.hooks.inputs:
+                more |= hook(batch, micro, inputs, whole)
+            y: Tensor = self.deepspeed(*inputs, x=x, whole=whole, **more)
             if self._stage.last:
+                for hook in self.hooks.loss:
+                    y = hook(y, inputs)
                 y = y if weights is None else y * weights[micro]
                 total.add_(y.detach().double() / count)
             waiting.append((x, y))

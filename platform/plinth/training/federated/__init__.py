@@ -5,6 +5,7 @@
       └──────── common weights of the next round, signed ◄──── exchange ◄────────┘
 
     parameters   what a recipe says of it
+    hook         the record among the training hooks
     exchange     the folder or bucket between sites: signed records and the tensors that they name, by digest
     outer_step   the arithmetic of a round, and its files (imports torch)
     coordinator  judges what sites sent, makes the next common weights, goes on where it was killed (imports torch)

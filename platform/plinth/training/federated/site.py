@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
 from plinth.training.federated.exchange import Contribution, Exchange, Round, now
 from plinth.training.federated.parameters import Federated
+from plinth.training.hooks import RankHook
 from plinth.training.rank_failure import RankFailure
 from plinth.training.telemetry.pulse import Pulse
 from plinth.trust.root import Trust
@@ -36,14 +37,19 @@ from plinth.trust.root import Trust
 POLL_S = 1.0
 
 
-class Site:
+class Site(RankHook):
     """The place of a run in a federation, on one rank."""
 
-    def __init__(self, config: RunConfig, params: Federated, rank: Rank, poll_s: float = POLL_S) -> None:
+    engine: TrainingEngine
+
+    def __init__(self, config: RunConfig, rank: Rank, params: Federated, poll_s: float = POLL_S) -> None:
         self.config, self.params, self.rank, self._poll_s = config, params, rank, poll_s
         self.exchange = Exchange(params.exchange, Trust.of(Workspace(config.workspace)))
         self.beat = Pulse(config.directory.events)
         self.reset()
+
+    def attach(self, engine: TrainingEngine) -> None:
+        self.engine = engine
 
     def reset(self) -> None:
         """As before the first round."""
@@ -53,7 +59,7 @@ class Site:
         """The round whose common weights the run goes on from, and the step that adopted them."""
         return {"round": self._round, "common": self._common, "step": self._adopted}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint's state."""
         self._round, self._common, self._adopted = state["round"], state["common"], state["step"]
 
@@ -61,9 +67,9 @@ class Site:
         """Whether the run shares its weights after this step and has not adopted the common ones yet."""
         return self.params.ends_round(step, self.config.total_steps) and self._adopted < step
 
-    def share(self, engine: TrainingEngine, step: int, asked_to_stop: Callable[[], int]) -> dict[str, Any] | int:
-        """Send the weights, wait, adopt the common ones; what the timeline says of it, or the signal that ended the
-        wait. A collective.
+    def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, dict[str, Any]] | int:
+        """Send the weights, wait, adopt the common ones; the event of it, or the signal that ended the wait. A
+        collective.
 
         Args:
             asked_to_stop: the signal that this rank has received, or 0.
@@ -74,7 +80,7 @@ class Site:
         if not self._on_all(self._path(step).exists, lead=True):
             wanted = self._round + 1
             if self._on_all(lambda: self.exchange.newest() < wanted and not self._has_sent(wanted), lead=True):
-                self._send(engine, step, wanted)
+                self._send(step, wanted)
             while self._on_all(self.exchange.newest, lead=True) < wanted:
                 signals: list[int] = [0] * dist.get_world_size()
                 dist.all_gather_object(signals, asked_to_stop())
@@ -83,21 +89,9 @@ class Site:
                 self.beat()
                 time.sleep(self._poll_s)
             self._on_all(lambda: self._keep(step), lead=True)
-        return self.adopt(engine, step)
-
-    def adopt(self, engine: TrainingEngine, step: int) -> dict[str, Any]:
-        """Go on from the common weights that the run adopted after this step; what the timeline says of it. A
-        collective.
-
-        Raises:
-            CheckpointError, IntegrityError, MissingError: nothing was adopted here, or it cannot be read.
-        """
-        made: Round = self._on_all(lambda: self._recorded(step), lead=True)
-        file = self._on_all(lambda: self.exchange.store.open_path(made.common))
-        universal.replace_masters(engine, file, self.beat)
+        made = self.adopt(step)
         ours = made.taken.get(self.params.site)
-        self._round, self._common, self._adopted = made.round, made.common.sha256, step
-        return {
+        return "averaged", {
             "round": made.round,
             "sites": sorted(made.taken),
             "missing": list(made.missing),
@@ -106,9 +100,21 @@ class Site:
             **({} if ours else {"left_out": self.params.site}),
         }
 
-    def _send(self, engine: TrainingEngine, step: int, number: int) -> None:
+    def adopt(self, step: int) -> Round:
+        """Go on from the common weights that the run adopted after this step; their round. A collective.
+
+        Raises:
+            CheckpointError, IntegrityError, MissingError: nothing was adopted here, or it cannot be read.
+        """
+        made: Round = self._on_all(lambda: self._recorded(step), lead=True)
+        file = self._on_all(lambda: self.exchange.store.open_path(made.common))
+        universal.replace_masters(self.engine, file, self.beat)
+        self._round, self._common, self._adopted = made.round, made.common.sha256, step
+        return made
+
+    def _send(self, step: int, number: int) -> None:
         """Every rank writes its share of the masters; the leading one signs for all."""
-        files: list[Blob] = [self._on_all(lambda: self._write(engine))] * dist.get_world_size()
+        files: list[Blob] = [self._on_all(self._write)] * dist.get_world_size()
         dist.all_gather_object(files, files[self.rank.index])
         made = Contribution(
             site=self.params.site,
@@ -130,12 +136,12 @@ class Site:
                 return self.exchange.opened_round(path.read_bytes(), str(path)).round
         return number
 
-    def _write(self, engine: TrainingEngine) -> Blob:
+    def _write(self) -> Blob:
         store = self.exchange.store
         folder = store.root / "staging" / f"{self.params.site}-{self.rank.index}"
         shutil.rmtree(folder, ignore_errors=True)  # of a rank that was killed here
         folder.mkdir(parents=True)
-        sharded_state.write(universal.masters_of(engine), folder, self.rank.index)
+        sharded_state.write(universal.masters_of(self.engine), folder, self.rank.index)
         self.beat()
         made = store.put_file(folder / sharded_state.file_name(self.rank.index))
         shutil.rmtree(folder)

@@ -113,8 +113,8 @@ def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
         else:
             next(stream)
             found.skipped.append(step)
-        if trainer.site is not None and trainer.site.due(step):
-            trainer.site.adopt(trainer.engine, step)
+        while (hook := trainer.hooks.due(step)) is not None:
+            hook.adopt(step)
         if step in commits:
             monitor = json.loads(json.dumps(trainer.state()))
             found.states[step] = {**snapshot.digests(trainer.engine), "monitor": monitor}

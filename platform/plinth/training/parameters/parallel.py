@@ -8,7 +8,7 @@ ranks left are data parallel: they see different sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -108,20 +108,19 @@ def problems(
     yield from _communication(parallel, precision)
 
 
-def not_with(parallel: Parallel, *, private: bool = False, float8: bool = False, distilled: bool = False) -> list[str]:
+def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[str] = ()) -> list[str]:
     """Keys of a block whose values do not go with the rest of a run.
 
     Args:
-        private: steps are accounted for as ones of whole models, whose sums of gradients a rank has whole.
         float8: scales are of whole matrices, and a layer keeps its weight for the backward pass.
-        distilled: a teacher's logits are of the whole vocabulary and of whole sequences.
+        undivided: keys that a training hook needs at their least (`TrainingHook.undivided`).
     """
     refused = {
-        "tensor": parallel.tensor > 1 and (private or float8 or distilled),
-        "sequence": parallel.sequence > 1 and (private or float8 or distilled),
-        "pipeline": parallel.pipeline > 1 and (private or distilled),
-        "zero_stage": (private and parallel.zero_stage > 1) or (float8 and parallel.zero_stage == 3),
-        "offload": private and parallel.offload != "none",
+        "tensor": parallel.tensor > 1 and (float8 or "tensor" in undivided),
+        "sequence": parallel.sequence > 1 and (float8 or "sequence" in undivided),
+        "pipeline": parallel.pipeline > 1 and "pipeline" in undivided,
+        "zero_stage": ("zero_stage" in undivided and parallel.zero_stage > 1) or (float8 and parallel.zero_stage == 3),
+        "offload": "offload" in undivided and parallel.offload != "none",
     }
     return [key for key, holds in refused.items() if holds]
 

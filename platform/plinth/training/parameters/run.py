@@ -11,8 +11,9 @@ from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, internal, spelling
 from plinth.sections import extended
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, lengths
+from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
+from plinth.training import hooks
 from plinth.training.distillation.parameters import Distillation
 from plinth.training.federated.parameters import Federated
 from plinth.training.parameters.checkpoints import Checkpoints
@@ -90,6 +91,11 @@ class Training(Frozen):
     privacy: Privacy | None = Field(
         None, exclude_if=lambda given: given is None, description="Differential privacy; left out: none."
     )
+    extensions: Mapping[str, Mapping[str, Any]] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Training hooks of installed packages, by name, each with its parameters.",
+    )
     stopping: Stopping = Stopping()
     validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")
     telemetry: Telemetry = Telemetry()
@@ -116,22 +122,6 @@ class Training(Frozen):
         return ("changes", indices[int(key[1])], *key[2:]) if indices else key
 
     @model_validator(mode="after")
-    def _undivided_with_a_teacher(self) -> Training:
-        divided = not_with(self.parallel, distilled=True)
-        if self.distillation is not None and divided:
-            raise ValueError(
-                f"distillation with parallel.{divided[0]} {getattr(self.parallel, divided[0])}: a teacher's logits are "
-                "of the whole vocabulary and of whole sequences; use ZeRO"
-            )
-        shorter = [length for _, length in lengths(self)]
-        if self.distillation is not None and self.distillation.top_k is not None and shorter:
-            raise ValueError(
-                f"distillation.top_k with rows of {shorter[0]} tokens: logits are stored of whole sequences; leave "
-                "out top_k, or the change of length"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _keeps_a_mean(self) -> Training:
         average = self.checkpoints.average
         if average is not None and average.ema and self.optimizer.ema_decay is None:
@@ -150,23 +140,11 @@ class Training(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _private_as_accounted(self) -> Training:
-        """What would look at the text past the noise, or is not how the accountant takes steps to be."""
-        divided = not_with(self.parallel, private=True)
-        wrong = {
-            **{f"parallel.{name} {getattr(self.parallel, name)}": True for name in divided},
-            "precision fp16": self.precision == "fp16",
-            f"float8 {self.float8}": self.float8 != "none",
-            "changes of batch or length": bool(self.batch_schedule or self.length_schedule or self.amendments),
-            "guard.enabled, whose verdicts depend on losses without noise": self.guard.enabled,
-            "stopping.plateau and checkpoints.keep_best, which do too": bool(
-                self.stopping.plateau or self.checkpoints.keep_best
-            ),
-            "distillation": self.distillation is not None,
-        }
-        found = [name for name, holds in wrong.items() if holds]
-        if self.privacy is not None and found:
-            raise ValueError(f"privacy with {'; '.join(found)}: expected ZeRO-0 or 1 over data ranks, and no guard")
+    def _hooks_fit(self) -> Training:
+        """Ask the training hooks of the recipe about the rest of it. The recipe's checks name one that is unusable."""
+        for hook, params in hooks.asked(self, usable=True):
+            for problem in hook.problems(self, params):
+                raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

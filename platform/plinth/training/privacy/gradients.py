@@ -15,7 +15,8 @@ resume on the same kind of device. It is no cryptographic one, as in Opacus with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,12 @@ from torch import Tensor, nn
 
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
+from plinth.training.data import StepBatch
+from plinth.training.engine.engine import TrainingEngine
+from plinth.training.engine.ranks import Rank
+from plinth.training.hooks import RankHook
 from plinth.training.privacy import secret
+from plinth.training.privacy.accounting import PrivacyBudget
 from plinth.training.privacy.parameters import PrivacyState
 
 
@@ -61,30 +67,53 @@ def _add_clipped(sums: list[Tensor], gradients: tuple[Tensor, ...], clip_norm: f
         held += torch.where(fine, gradient.float() * factor, 0.0)
 
 
+class PrivateRun(RankHook):
+    """The private steps of a run on one rank: each spends of the budget before it reads its batch.
+
+    Raises:
+        SignatureError: the key of the run is not on this machine.
+    """
+
+    engine: TrainingEngine
+
+    def __init__(self, config: RunConfig, rank: Rank, state: PrivacyState) -> None:
+        key = secret.read(Workspace(config.workspace), config.run_id, state.secret_sha256)
+        self.budget = PrivacyBudget(state)
+        self.gradients = PrivateGradients(state, key, config.global_batch_sequences, config.data_ranks)
+
+    def attach(self, engine: TrainingEngine) -> None:
+        self.engine = engine
+
+    def state(self) -> dict[str, Any]:
+        return self.budget.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.budget.steps = state["steps"]
+
+    def saved(self, state: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return "privacy", {key: state[key] for key in ("unit", "epsilon", "delta")}
+
+    def before_step(self, step: int) -> None:
+        self.budget.spend(step)
+        self.gradients.step = step
+
+    def gradient(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
+        return self.gradients.of(self.engine.module, map(partial(self.engine.sequence_loss, batch), batch.micro))
+
+
 class PrivateGradients:
-    """Makes the gradients of a run's steps; `step` is the one that comes."""
+    """Makes the gradients of a run's steps; `step` is the one that comes.
+
+    Args:
+        key: of the run.
+        expected: B.
+        replicas: R.
+    """
 
     def __init__(self, state: PrivacyState, key: bytes, expected: int, replicas: int) -> None:
-        """Of one engine.
-
-        Args:
-            key: of the run.
-            expected: B.
-            replicas: R.
-        """
         self.step = 0
         self.noise_multiplier, self.clip_norm = state.noise_multiplier, state.clip_norm
         self._key, self._expected, self._replicas = key, expected, replicas
-
-    @classmethod
-    def of_run(cls, config: RunConfig, state: PrivacyState) -> PrivateGradients:
-        """Those of a run.
-
-        Raises:
-            SignatureError: its key is not on this machine.
-        """
-        key = secret.read(Workspace(config.workspace), config.run_id, state.secret_sha256)
-        return cls(state, key, config.global_batch_sequences, config.data_ranks)
 
     def of(self, module: nn.Module, losses: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
         """The mean loss over sequences of all ranks (FP64), and the scalar to run the backward pass on; a collective.

@@ -33,7 +33,7 @@ from plinth.training.data import open_batches
 from plinth.training.distillation import stored_logits, teacher_logits
 from plinth.training.distillation.parameters import Distillation
 from plinth.training.distillation.stored_logits import StoredLogits
-from plinth.training.distillation.teacher import LoadedTeacher, stored_teacher
+from plinth.training.distillation.teacher import live_teacher, load_teacher, stored_teacher
 from plinth.training.engine.batch_expansion import expand_batch
 from plinth.training.initial import source
 from plinth.training.parameters.run import Training
@@ -89,23 +89,24 @@ def prepared(ctx: Context, line: Line, training: Training) -> tuple[RunConfig, D
     mixed, sharded, trained = line
     model, manifest = teacher(ctx, trained)
     said = teacher_logits.run(ctx, training, mixed, sharded, trained, manifest)
-    resolved = preparation.prepare(ctx, "demo", training, mixed, sharded, trained, teacher=manifest, logits=said)
+    read = {"teacher": manifest, "teacher_logits": said}
+    resolved = preparation.prepare(ctx, "demo", training, mixed, sharded, trained, read=read)
     return resolved, model
 
 
 def test_the_whole_vocabulary_teaches_what_the_teacher_does(ctx: Context, line: Line) -> None:
     resolved, model = prepared(ctx, line, told())
-    beside, student = LoadedTeacher(resolved, torch.device("cpu"), torch.float32), build(STUDENT, VOCABULARY, 1)
-    assert resolved.distillation is not None
+    state, student = resolved.distillation, build(STUDENT, VOCABULARY, 1)
+    assert state is not None
+    beside = load_teacher(ctx.workspace, state.manifest, torch.device("cpu"), torch.float32)
     steps = list(open_batches(resolved, 0)(1))
     assert len(steps) == STEPS
     for batch in steps:
-        assert batch.taught is not None
-        for micro, said in zip(batch.micro, batch.taught, strict=True):
+        for micro, said in zip(batch.micro, batch.beside["distillation"], strict=True):
             inputs = expand_batch(micro, 32, torch.device("cpu"), segments=True)
-            stored = stored_teacher(said, resolved.distillation, torch.device("cpu"))
+            stored = stored_teacher(said, state, torch.device("cpu"))
             losses, gradients = [], []
-            for given in (beside.of(inputs, False), stored):
+            for given in (live_teacher(beside, inputs, False, state), stored):
                 student.zero_grad()
                 loss = student(*inputs, teacher=given)
                 loss.backward()
@@ -198,13 +199,13 @@ def test_changed_logits_are_not_learnt(ctx: Context, line: Line) -> None:
 
 def test_ranks_and_later_steps_learn_from_their_own_rows(ctx: Context, line: Line) -> None:
     resolved, _ = prepared(ctx, line, told(top_k=3))
-    alone = [np.concatenate([one.ids for one in batch.taught or ()]) for batch in open_batches(resolved, 0)(1)]
-    later = next(open_batches(resolved, 0)(4)).taught
-    assert later is not None
+    steps = [batch.beside["distillation"] for batch in open_batches(resolved, 0)(1)]
+    alone = [np.concatenate([one.ids for one in step]) for step in steps]
+    later = next(open_batches(resolved, 0)(4)).beside["distillation"]
     assert (np.concatenate([one.ids for one in later]) == alone[3]).all()
     pair = resolved.model_copy(update={"launch": Launch(ranks=2)})
-    halves = [next(open_batches(pair, rank)(2)).taught for rank in range(2)]
-    assert (np.concatenate([one.ids for half in halves for one in half or ()]) == alone[1]).all()
+    halves = [next(open_batches(pair, rank)(2)).beside["distillation"] for rank in range(2)]
+    assert (np.concatenate([one.ids for half in halves for one in half]) == alone[1]).all()
 
 
 def test_what_cannot_be_stored_is_refused(ctx: Context, line: Line) -> None:
