@@ -35,7 +35,8 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
     optimizer = _inside(data, "training", "optimizer")
     if isinstance(optimizer, dict):
         yield from _chosen(("training", "optimizer"), optimizer, OPTIMIZERS)
-    for section, catalogue in {"evaluation": MEASUREMENTS, "training": HOOKS}.items():
+    catalogues: dict[str, Catalogue[Any]] = {"evaluation": MEASUREMENTS, "training": HOOKS}
+    for section, catalogue in catalogues.items():
         asked = _inside(data, section, "extensions")
         for name, given in asked.items() if isinstance(asked, dict) else ():
             at = (section, "extensions", name)

@@ -276,7 +276,7 @@ class RankHooks:
         self._hooks = dict(hooks)
         self.before_step = tuple(self._having("before_step").values())
         self.inputs = tuple(self._having("inputs").values())
-        self.loss = tuple(self._having("loss").values())
+        self.loss: tuple[Callable[[Tensor, ModelInput], Tensor], ...] = tuple(self._having("loss").values())
         self.after_backward = tuple(self._having("after_backward").values())
         self._after_step, self._state = self._having("after_step"), self._having("state")
         self._due = [self._hooks[name] for name in self._having("due")]
@@ -285,7 +285,7 @@ class RankHooks:
             raise TrainingError(
                 "two features make the gradient of a step", found=", ".join(gradients), expected="one of them"
             )
-        self.gradient = next(iter(gradients.values()), None)
+        self.gradient: Callable[[StepBatch], tuple[Tensor, Tensor]] | None = next(iter(gradients.values()), None)
 
     def __getitem__(self, name: str) -> RankHook:
         return self._hooks[name]
@@ -313,7 +313,7 @@ class RankHooks:
         """Events after a checkpoint with this state."""
         return [event for name in self._state if (event := self._hooks[name].saved(monitor[name])) is not None]
 
-    def after_step(self, measured: Measured) -> dict[str, Mapping[str, float]]:
+    def after_step(self, measured: Measured) -> dict[str, Any]:
         """Numbers of a step, by hook."""
         return {name: numbers(measured) for name, numbers in self._after_step.items()}
 
