@@ -48,6 +48,20 @@ for package in (plinth_registry, plinth_assets, plinth_jobs):
     assert (helped.returncode, helped.stderr) == (0, "")
 
 
+def test_what_needs_the_ring_names_the_package(alone: Path, tmp_path: Path) -> None:
+    command = run(alone, "-m", "plinth_jobs.cli", "model", "fairness", folder=tmp_path)
+    assert (command.returncode, "plinth_audit" in command.stderr) == (2, True), command.stderr
+    (tmp_path / "own.yaml").write_text("extends: tiny\nname: own\nevaluation: {fairness: {}}\n")
+    recipe = run(alone, "-m", "plinth_jobs.cli", "recipe", "check", "own.yaml", folder=tmp_path)
+    told = "`evaluation.fairness` needs the package plinth_audit, which is not installed"
+    assert (recipe.returncode, told in recipe.stdout + recipe.stderr) == (2, True), recipe.stdout + recipe.stderr
+    policy = "bias: {max_bits: 1}\nrelease: own\nslices: {max_bits_per_byte: 4}\n"
+    (tmp_path / "policy.yaml").write_text(policy)
+    gates = run(alone, "-m", "plinth_jobs.cli", "gates", "check", "policy.yaml", folder=tmp_path)
+    told = gates.stdout + gates.stderr
+    assert (gates.returncode, "bias: `bias` needs the package plinth_audit" in told) == (2, True), told
+
+
 @pytest.mark.slow
 def test_the_tiny_recipe_is_released_without_the_ring(alone: Path, tmp_path: Path) -> None:
     tiny_corpus.write(tmp_path / "workspace" / "input")

@@ -19,6 +19,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, RecipeError, SignatureError, TrustError
 from plinth.evaluation.gate import GATES
 from plinth.evaluation.measurement import MEASUREMENTS
+from plinth.extensions import not_here
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.trust.authority import POLICY
@@ -27,7 +28,14 @@ from plinth.trust.signed_log import SignedLog
 from plinth_registry import audit_log, releases, signed_file
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.gates.all_gates import by_name
-from plinth_registry.gates.settings import GatePolicy, absent_gates, gate_policy, policy_model, release_gates
+from plinth_registry.gates.settings import (
+    GatePolicy,
+    absent_gates,
+    absent_key,
+    gate_policy,
+    policy_model,
+    release_gates,
+)
 from plinth_registry.signed_log import POLICY_PREDICATE, policies
 
 PREDICATE: Final = POLICY_PREDICATE
@@ -53,7 +61,7 @@ def load(path: Path) -> GatePolicy:
     Raises:
         RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
     """
-    return signed_file.load(path, policy_model(), "gate policy", "docs/gates.md", _extensions)
+    return signed_file.load(path, policy_model(), "gate policy", "docs/gates.md", _extensions, _absent)
 
 
 def digest(policy: GatePolicy) -> str:
@@ -168,6 +176,11 @@ def _signed(log: SignedLog, record: LogRecord, release: str) -> SignedPolicy:
     if record.subjects != {policy.release: one.digest}:
         raise SignatureError(f"{where} speaks of another policy", found=record.subjects, expected=one.digest)
     return one
+
+
+def _absent(key: str) -> str:
+    package = absent_key(key)
+    return not_here(f"`{key}`", package).brief if package else ""
 
 
 def _extensions(policy: GatePolicy) -> Iterator[RecipeError]:

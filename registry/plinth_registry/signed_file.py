@@ -16,13 +16,19 @@ M = TypeVar("M", bound=Frozen)
 
 
 def load(
-    path: Path, record: type[M], what: str, page: str, more: Callable[[M], Iterable[Exception]] = lambda _: ()
+    path: Path,
+    record: type[M],
+    what: str,
+    page: str,
+    more: Callable[[M], Iterable[Exception]] = lambda _: (),
+    unknown: Callable[[str], str] = lambda _: "",
 ) -> M:
     """The record in a file.
 
     Args:
         what: names the kind of file in errors, `page` the document that describes its keys.
         more: problems that the record itself cannot see.
+        unknown: why the record has no such key, where there is more to say.
 
     Raises:
         RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
@@ -33,7 +39,7 @@ def load(
         try:
             found = record.model_validate(lined.data)
         except ValidationError as error:
-            problems = [_problem(lined, path, detail) for detail in error.errors(include_url=False)]
+            problems = [_problem(lined, path, detail, unknown) for detail in error.errors(include_url=False)]
         else:
             problems = [str(error) for error in more(found)]
     if problems:
@@ -45,7 +51,9 @@ def load(
     return found
 
 
-def _problem(lined: yaml_lines.Lined, path: Path, detail: Any) -> str:
+def _problem(lined: yaml_lines.Lined, path: Path, detail: Any, unknown: Callable[[str], str]) -> str:
     key = tuple(step for step in detail["loc"] if step != "[key]")
     mark = lined.mark(key, yaml_lines.Position(str(path), 1))
-    return f"{mark}  {yaml_lines.dotted(key)}: {detail['msg']}"
+    dotted = yaml_lines.dotted(key)
+    why = unknown(dotted) if detail["type"] == "extra_forbidden" else ""
+    return f"{mark}  {dotted}: {why or detail['msg']}"
