@@ -22,7 +22,7 @@ export PATH             := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev setup-test demo up up-full test test-fast test-all mutation check docs locks images bench screenshots fuzz clean
+.PHONY: help setup setup-dev setup-test demo up up-full test test-fast test-core test-all mutation check docs locks images bench screenshots fuzz clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -147,7 +147,11 @@ test-fast: $(VENV)/.setup-dev ## the quick tests, some six minutes
 
 test-all: setup-test check ## the whole matrices and sweeps too, then changed comparisons
 	@$(PYTEST) -m "not gpu" --durations 30 --hypothesis-profile thorough
+	@$(MAKE) --no-print-directory test-core
 	@$(MAKE) --no-print-directory mutation
+
+test-core: $(VENV)/.setup-dev ## the core's tests with the packages of the ring taken away
+	@rm -rf $(VENV)/core; OMP_NUM_THREADS=1 $(BIN)/python -m tests.without_ring $(VENV)/core
 
 $(VENV)/.setup-mutation: $(VENV)/.setup-dev
 	$(call install,--editable '.[train$(comma)dev$(comma)mutation]')

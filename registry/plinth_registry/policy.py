@@ -16,10 +16,10 @@ from pydantic import SerializeAsAny, ValidationError
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.entry_points import not_here
 from plinth.errors import GateError, RecipeError, SignatureError, TrustError
 from plinth.evaluation.gate import GATES
 from plinth.evaluation.measurement import MEASUREMENTS
-from plinth.extensions import not_here
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.trust.authority import POLICY
