@@ -29,7 +29,7 @@ from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.initial import replay, source
-from plinth.training.notices import notices
+from plinth.training.preparation import notices
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.run_figures import LABELS
 from plinth.training.telemetry.timeline import read_events, timeline

@@ -23,7 +23,7 @@ from plinth.errors import SignatureError
 from plinth.evaluation.measurement import measurement_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
-from plinth.training.attempts.code import code_version
+from plinth.training.attempts.host import code_version
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE, EVALUATOR, TRAINER
 from plinth.trust.clock import now

@@ -26,7 +26,7 @@ from plinth.training.attempts import statement
 from plinth.training.attempts.statement import BUNDLE, AttemptRecord
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import commit_record, digest_tree, mean_record
-from plinth.training.checkpoint.file_digests import MANIFEST
+from plinth.training.checkpoint.digest_tree import MANIFEST
 from plinth.training.directory import RunDirectory
 from plinth.training.validation.kept_looks import LOOKS
 from plinth.trust.authority import TRAINER

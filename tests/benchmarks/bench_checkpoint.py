@@ -154,7 +154,7 @@ def metadata_costs(folder: Path) -> dict[str, Any]:
 
     import wide_metadata
 
-    from plinth.training.checkpoint import checkpoint, digest_tree, piece_index
+    from plinth.training.checkpoint import checkpoint, digest_tree, sharded_state
     from plinth.training.directory import RunDirectory
 
     run, found = RunDirectory(folder / "runs" / "wide"), {}
@@ -164,12 +164,12 @@ def metadata_costs(folder: Path) -> dict[str, Any]:
         begun = time.process_time()
         root = checkpoint.read_root(run, 1)
         ranks = checkpoint.rank_manifests(run, 1, digest_tree.share(root, 700, wide_metadata.RANKS))
-        wanted = {name: piece_index.Piece(*piece) for name, piece in ranks[0].pieces.items()}
+        wanted = {name: sharded_state.Piece(*piece) for name, piece in ranks[0].pieces.items()}
         if kind == "same layout":
-            assert piece_index.covers(ranks[0].pieces, wanted)
+            assert sharded_state.covers(ranks[0].pieces, wanted)
         else:
-            table = wide_metadata.every_piece(piece_index.table_of(ranks))
-            assert piece_index.ranks_for(table, wanted) == [700]
+            table = wide_metadata.every_piece(sharded_state.table_of(ranks))
+            assert sharded_state.ranks_for(table, wanted) == [700]
         seconds, peak = time.process_time() - begun, tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         found[kind] = {"seconds": round(seconds, 3), "memory_bytes": peak}

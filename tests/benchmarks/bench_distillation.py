@@ -33,7 +33,7 @@ from plinth.evaluation.statistics import Estimate, paired_difference, ratio_diff
 from plinth.model.decoder import Decoder, build  # noqa: E402
 from plinth.model.distillation import Teacher, TopTokens, top_tokens  # noqa: E402
 from plinth.model.parameters import Model  # noqa: E402
-from plinth.training.engine.schedule import learning_rate  # noqa: E402
+from plinth.training.engine.parameter_groups import learning_rate  # noqa: E402
 from plinth.training.parameters.engine import Optimizer  # noqa: E402
 from tests.model_folder import byte_level  # noqa: E402
 

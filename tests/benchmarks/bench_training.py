@@ -83,7 +83,7 @@ class Bare:
         import torch
 
         from plinth.model.decoder import build
-        from plinth.training.engine.deepspeed_settings import deepspeed_config
+        from plinth.training.engine.deepspeed_engine import deepspeed_config
         from plinth.training.engine.parameter_groups import parameter_groups
 
         model = build(config.model, config.vocab_size, config.seed).to(rank.device)

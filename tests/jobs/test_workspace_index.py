@@ -17,7 +17,7 @@ from plinth.recipe.load import load
 from plinth.records import Step
 from plinth.report.workspace_index import StateTile
 from plinth.storage.workspace import Workspace
-from plinth.training.run_watch import RunWatch
+from plinth.training.run_state import RunWatch
 from plinth_jobs import workspace_index
 from plinth_jobs.workspace_index import pages, states
 from plinth_ops.gamedays import signed_record

@@ -60,13 +60,11 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     ),
     "checkpoint": (
         _plinth("training/checkpoint", "checkpoint", "test_checkpoint.py", "test_retention.py"),
-        _plinth("training/checkpoint", "selection"),
-        _plinth("training/checkpoint", "retention"),
+        _plinth("training/checkpoint", "selection", "test_selection.py", "test_retention.py"),
     ),
     "guard": (
-        _plinth("training/guard", "rules"),
+        _plinth("training/guard", "rules", "test_rules.py", "test_state_machine.py"),
         _plinth("training/guard", "state_machine"),
-        _plinth("training/guard", "throughput", "test_rules.py", "test_state_machine.py"),
         _plinth("training/guard", "skipped_update", "test_update_skipper.py"),
     ),
 }

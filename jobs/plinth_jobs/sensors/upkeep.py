@@ -8,7 +8,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.storage.workspace import Workspace
-from plinth.training.run_watch import RunWatch
+from plinth.training.run_state import RunWatch
 from plinth_jobs import workspace_index
 from plinth_jobs.sensors.alarms import record_failure
 

@@ -23,7 +23,7 @@ from plinth.report.workspace_index import IndexData, ServerLink, page
 from plinth.storage import running
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
-from plinth.training.run_watch import RunWatch
+from plinth.training.run_state import RunWatch
 from plinth_jobs import results
 from plinth_jobs.last_recipe import recall
 from plinth_jobs.recipes import load

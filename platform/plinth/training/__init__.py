@@ -12,13 +12,11 @@ One run:
     config       RunConfig: everything one run needs, resolved; `identity` names what must match
     preparation  recipe, data and weights to a RunConfig, with what only both together can refuse
     directory    where the files of a run lie
-    run_watch    which runs of a workspace are open and which wrote last
-    notices      text that a run leaves out, earlier runs that it does not continue
-    run_state    whether a run lives: the one answer
+    run_state    whether a run lives; which runs are open and which wrote last
     amendments   another batch or length for steps that a run has not taken yet
     initial/     weights to begin from: resolved, compared with the recipe, read by every rank
     job          submit or find, follow, cancel
-    step_documents  the documents of a step with their sources
+    step_documents  the documents of a step with their sources; those of an intervention's window, on the timeline
     manifests    the manifests of the assets `run` and `checkpoint`, and facts that differ each time
     __main__     one rank: train or audit
 
@@ -29,8 +27,6 @@ The steps of a rank (these modules import torch):
     hooks        features that take part in a run: records, their part on a rank, the order of calls
     loop         the training loop: steps with timeline, checkpoints and guard
     trainer      the steps of one rank: the same for a run, an audit and a replay
-    run_errors   errors that end a run; rank_failure: a rank's error on its way to the user
-    window_documents  the documents of the guard's windows, reported by a thread of the leading rank
     averaging    the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint
     distillation/ a teacher beside the student
     privacy/     DP-SGD: epsilon of a run's weights; gradients imports torch, accounting imports Opacus where it is used

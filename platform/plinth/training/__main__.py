@@ -18,7 +18,7 @@ from plinth import private
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
 from plinth.training.rank_failure import RankFailure
-from plinth.training.supervise import hang_dump
+from plinth.training.supervise import hang
 from plinth.training.supervise.watch import EXIT_PARTNER_LOST, EXIT_PREEMPTED
 from plinth.training.telemetry.timeline import Timeline
 
@@ -37,7 +37,7 @@ def main() -> int:
     private.for_torch()
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])
-    hang_dump.install(config.directory, rank)
+    hang.install(config.directory, rank)
     try:
         return _run(config, arguments.attempt, arguments.audit, arguments.start)
     except PlinthError as error:

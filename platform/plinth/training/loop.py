@@ -11,6 +11,7 @@ sees batch n: what the guard leaves out is not trained, and the run still ends a
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from plinth.errors import TrainingError
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.saving import Saver
 from plinth.training.checkpoint.shared_verification import SharedVerification
@@ -27,8 +29,9 @@ from plinth.training.data import StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED
 from plinth.training.guard.records import Intervention
-from plinth.training.guard.throughput import ThroughputRule
-from plinth.training.run_errors import require_finite, stopped
+from plinth.training.guard.rules import ThroughputRule
+from plinth.training.guard.screening import TEXT_RULES
+from plinth.training.step_documents import WindowReporter
 from plinth.training.stopping.stopping import Verdict, Watch, stopped_event
 from plinth.training.telemetry.memory import memory_of
 from plinth.training.telemetry.profiler import StepProfiler
@@ -36,7 +39,6 @@ from plinth.training.telemetry.stragglers import StragglerDetector
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.training.trainer import Launched, Measured, Trainer
 from plinth.training.validation.validation import Validator
-from plinth.training.window_documents import WindowReporter
 
 
 class Interrupt:
@@ -332,3 +334,32 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 def _last_step(config: RunConfig) -> int:
     """The highest step on the timeline."""
     return max(timeline(config.directory.events).steps, default=0)
+
+
+def require_finite(config: RunConfig, measured: Measured) -> None:
+    """Refuse a step with numbers that are not finite where the guard is off.
+
+    Raises:
+        TrainingError: loss or gradient norm is not finite, and the guard is off.
+    """
+    if config.guard.enabled or (math.isfinite(measured.loss) and math.isfinite(measured.grad_norm)):
+        return
+    raise TrainingError(
+        f"step {measured.step} is not finite",
+        found=f"loss {measured.loss}, gradient norm {measured.grad_norm}",
+        expected="finite numbers",
+        remedy="turn training.guard on, lower optimizer.lr, lengthen the warm-up, or look at the batch: "
+        "`plinth run blame RUN STEP`",
+    )
+
+
+def stopped(made: Intervention) -> TrainingError:
+    """The error of a run that the guard stops, with the window to look at."""
+    rows = " of the batch's rows" if made.rule in TEXT_RULES else ""
+    return TrainingError(
+        f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),
+        found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else "") + rows,
+        expected=f"at most {made.threshold:g}",
+        remedy=f"`plinth run blame RUN {made.first}` names documents and sources; then change the data, optimizer.lr "
+        "or training.guard. The last committed checkpoint is intact",
+    )

@@ -20,10 +20,10 @@ from plinth.training.checkpoint import kept_optimizer, snapshot
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, batches_of, examined
 from plinth.training.engine.engine import Rank, seed
+from plinth.training.engine.parameter_groups import learning_rate
 from plinth.training.engine.pipeline import open_engine
-from plinth.training.engine.schedule import learning_rate
 from plinth.training.engine.skipped_update import PendingNumbers, UpdateSkipper
-from plinth.training.engine.weight_average import step_weight
+from plinth.training.engine.weight_copies import step_weight
 from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.screening import NONE_BROKEN, findings
 from plinth.training.guard.state_machine import Guard

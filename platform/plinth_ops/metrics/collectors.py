@@ -22,8 +22,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.run_state import RunState, run_state
-from plinth.training.run_watch import RunWatch, TimelineFile
+from plinth.training.run_state import RunState, RunWatch, TimelineFile, run_state
 from plinth.training.sinks.metric import MetricLines, MetricSample, lines
 from plinth.training.sinks.run_follower import RunFollower
 from plinth.training.telemetry.timeline import TimelineReader

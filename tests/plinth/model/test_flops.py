@@ -14,7 +14,7 @@ from plinth.model import flops
 from plinth.model.attention import document_mask
 from plinth.model.decoder import Decoder
 from plinth.model.parameters import PRESETS, Model
-from plinth.training.parallel.block_wrapping import wrap_blocks
+from plinth.training.parallel.divided_decoder import wrap_blocks
 from plinth.training.parameters.parallel import Parallel
 
 ROWS, TOKENS = 2, 16

@@ -13,7 +13,7 @@ from plinth.model.decoder import build
 from plinth.model.division import Placement
 from plinth.model.initialisation import CUT, TILE, Initial
 from plinth.model.parameters import Model
-from plinth.training.parallel.zero3_initialisation import fill_range
+from plinth.training.parallel.divided_decoder import fill_range
 
 CONFIG = Model(layers=3, dim=32, heads=4, kv_heads=2, ffn_dim=64)
 

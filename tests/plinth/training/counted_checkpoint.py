@@ -46,11 +46,11 @@ def saved(configs: dict[str, RunConfig], others: dict[str, RunConfig]) -> tuple[
 
 def restored(config: RunConfig, engine: Any) -> dict[str, int]:
     """Verify together, then load: bytes hashed and copied, files opened."""
-    from plinth.training.checkpoint import file_digests, sharded_state, snapshot
+    from plinth.training.checkpoint import digest_tree, sharded_state, snapshot
     from plinth.training.checkpoint.shared_verification import SharedVerification
 
     counts = {"hashed": 0, "opened": 0, "copied": 0, "pieces": 0}
-    hashed, opened, copied = file_digests._hash, sharded_state.safe_open, sharded_state.ShardedState._copy
+    hashed, opened, copied = digest_tree._hash, sharded_state.safe_open, sharded_state.ShardedState._copy
 
     def count_hashed(path: Path, *rest: Any) -> tuple[int, str]:
         answer = hashed(path, *rest)
@@ -65,12 +65,12 @@ def restored(config: RunConfig, engine: Any) -> dict[str, int]:
         counts["copied"] += target.numel() * target.element_size()
         copied(pieces, target, *rest)
 
-    file_digests._hash, sharded_state.safe_open = count_hashed, count_opened
+    digest_tree._hash, sharded_state.safe_open = count_hashed, count_opened
     sharded_state.ShardedState._copy = count_copied  # type: ignore[method-assign]
     try:
         SharedVerification(config, engine.rank).verify(1)
         snapshot.load(engine, 1)
     finally:
-        file_digests._hash, sharded_state.safe_open = hashed, opened
+        digest_tree._hash, sharded_state.safe_open = hashed, opened
         sharded_state.ShardedState._copy = copied  # type: ignore[method-assign]
     return counts

@@ -13,9 +13,8 @@ from plinth.model.division import Placement, Role, declarations
 from plinth.model.initialisation import Initial, initialise
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.parallel.divided_decoder import divided_decoder
+from plinth.training.parallel.divided_decoder import divided_decoder, fill_range
 from plinth.training.parallel.topology import Topology
-from plinth.training.parallel.zero3_initialisation import fill_range
 from plinth.training.parameters.parallel import Parallel
 
 

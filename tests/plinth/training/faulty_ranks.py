@@ -23,7 +23,7 @@ import held_ranks
 import synthetic
 
 from plinth.storage import tensor_file
-from plinth.training.checkpoint import checkpoint, file_digests
+from plinth.training.checkpoint import checkpoint, digest_tree
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 
@@ -76,7 +76,7 @@ def _arm(kind: str, step: int, once: _Once) -> None:
 
         tensor_file.write = torn
         return
-    due = f"{checkpoint.name(step)}/{file_digests.MANIFEST}" if kind == "manifest" else f"{checkpoint.name(step)}.json"
+    due = f"{checkpoint.name(step)}/{digest_tree.MANIFEST}" if kind == "manifest" else f"{checkpoint.name(step)}.json"
     _kill_before_writing(due, kind, step, once)
 
 

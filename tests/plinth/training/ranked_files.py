@@ -6,8 +6,7 @@ import hashlib
 import json
 
 from plinth.training.checkpoint import checkpoint, digest_tree
-from plinth.training.checkpoint.digest_tree import RankFiles, RankManifest
-from plinth.training.checkpoint.file_digests import File, hash_files
+from plinth.training.checkpoint.digest_tree import File, RankFiles, RankManifest, hash_files
 from plinth.training.directory import RunDirectory
 
 

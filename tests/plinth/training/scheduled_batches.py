@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from plinth.model.decoder import build
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
-from plinth.training.engine.schedule import learning_rate
+from plinth.training.engine.parameter_groups import learning_rate
 
 
 def sequences_of(config: RunConfig, step: int) -> StepBatch:

@@ -29,7 +29,7 @@ from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
 from plinth.training import config, job, manifests, preparation
 from plinth.training.attempts import statement
-from plinth.training.attempts.code import code_digests
+from plinth.training.attempts.host import code_digests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches

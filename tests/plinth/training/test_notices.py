@@ -5,7 +5,7 @@ from pathlib import Path
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
-from plinth.training.notices import notices
+from plinth.training.preparation import notices
 from plinth.training.telemetry.timeline import Timeline
 from tests.plinth.training.conftest import tiny
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plinth.training.directory import RunDirectory
-from plinth.training.run_watch import RunWatch
+from plinth.training.run_state import RunWatch
 
 
 @pytest.fixture

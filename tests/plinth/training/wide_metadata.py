@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from plinth.training.checkpoint import checkpoint, commit_record, digest_tree
-from plinth.training.checkpoint.digest_tree import CheckpointRoot, RankFiles, RankManifest
-from plinth.training.checkpoint.file_digests import made
+from plinth.training.checkpoint.digest_tree import CheckpointRoot, RankFiles, RankManifest, made
 from plinth.training.directory import RunDirectory
 
 RANKS, PARAMETERS = 1024, 723  # of 70B

@@ -39,11 +39,11 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
     up records when it comes to these steps.
     """
     from plinth.training import amendments
-    from plinth.training.telemetry import profile_request
+    from plinth.training.telemetry import profiler
     from plinth_jobs.cli import output
 
     config = settings.run_config(run)
-    request = profile_request.submit(config, amendments.reached(config), *steps, ranks)
+    request = profiler.submit(config, amendments.reached(config), *steps, ranks)
     files = [str(request.trace(config.directory, rank)) for rank in ranks]
     if as_json:
         output.emit_json({"run": config.run_id, "request": request.number, "steps": list(steps), "files": files})

@@ -1,6 +1,5 @@
 """Who trained a run with what, stated while it trains: one signed statement for each start of the ranks.
 
-    code       digests of the code of Plinth's packages
     host       a machine as it trains: commit, code, libraries, image, processors
     statement  the statements of a run: chained, signed as trainer, kept with every checkpoint
 

@@ -8,13 +8,9 @@ Files only, without torch:
 
     checkpoint      stage, commit, verify, list, delete
     commit_record   the signed record that makes a directory a checkpoint
-    digest_tree     the root over one manifest per rank
-    file_digests    the files of a directory by path, size and digest
-    piece_index     which rank's file holds which piece of the state
-    model_division  which rank writes which parameter of the model
+    digest_tree     a signed root over one manifest per rank; files by path, size and digest
     mean_record     the signed statement of a mean: its files and the checkpoints that it is of
-    retention       checkpoints that stay, and deletion of the others
-    selection       the checkpoint that a run resumes from
+    selection       the checkpoint that a run goes on from; the checkpoints that stay
     remote          committed checkpoints in a bucket
     upload          copies them there during training; downloads them on a machine that has none
 

@@ -31,11 +31,13 @@ from plinth.storage.atomic import named_failures, sync_directory, write_bytes
 from plinth.training.attempts import statement
 from plinth.training.checkpoint import commit_record, digest_tree
 from plinth.training.checkpoint.commit_record import Commit
-from plinth.training.checkpoint.digest_tree import CheckpointRoot, RankFiles, RankManifest
-from plinth.training.checkpoint.file_digests import (
+from plinth.training.checkpoint.digest_tree import (
     MANIFEST,
     Beat,
+    CheckpointRoot,
     File,
+    RankFiles,
+    RankManifest,
     differing,
     hash_files,
     listed,

@@ -17,7 +17,7 @@ from plinth.training.checkpoint.shared_verification import SharedVerification
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.parameters.engine import Optimizer
-from plinth.training.telemetry.pulse import Pulse
+from plinth.training.telemetry.timeline import Pulse
 
 
 def restore(engine: TrainingEngine) -> None:

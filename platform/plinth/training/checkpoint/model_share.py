@@ -1,18 +1,10 @@
-"""This rank's share of the model as whole parameters: those which it writes, hashes and compares.
-
-    ZeRO 0 to 2        every rank holds them: no copy, nothing is sent
-    ZeRO-3, tensor     a parameter is put together at the rank whose share it is; the others send their part of it
-    pipeline           a rank's share is of its own stage
-
-So a rank sends its own part of the model, and receives and holds its share: both fall with the number of ranks.
-
-Does not belong here: the division (model_division).
-"""
+"""The model as whole parameters, divided over ranks by bytes: the share that a rank writes, hashes and compares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from heapq import heapify, heapreplace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,13 +15,82 @@ from torch.nn import functional
 
 from plinth.model.decoder import Decoder
 from plinth.model.division import PipelineStage
+from plinth.model.hugging_face import INDEX, WEIGHTS, config_text, hf_name
 from plinth.model.parameters import Model
-from plinth.training.checkpoint.file_digests import Beat, silent
-from plinth.training.checkpoint.model_division import WholeParameter, divide
+from plinth.training.checkpoint.digest_tree import Beat, silent
 from plinth.training.checkpoint.universal import plain_name
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.parallel.topology import ranks_of
 from plinth.training.parameters.parallel import Parallel
+
+# Who writes which parameter of the model: whole parameters, divided over ranks by bytes.
+#
+# The ranks that hold a part of a parameter may write it: those of its pipeline stage. Each stage deals its parameters,
+# the largest first, to the rank that has least (Graham's rule): no rank writes more than the mean and one parameter.
+# Every rank computes the same division, so nothing is sent.
+#
+# Does not belong here: the tensors (model_share).
+
+#: A file of fewer bytes is not worth opening: a smaller model is written by fewer ranks.
+LEAST_FILE_BYTES = 1 << 20
+
+
+class WholeParameter(NamedTuple):
+    """A whole parameter: its name in `Decoder`, and its bytes."""
+
+    name: str
+    bytes: int
+
+
+def divide(
+    stages: Iterable[tuple[Sequence[WholeParameter], Sequence[int]]], least: int = LEAST_FILE_BYTES
+) -> dict[str, int]:
+    """The rank that writes each parameter.
+
+    Args:
+        stages: parameters that some ranks hold between them, and these ranks.
+        least: bytes below which a file is not divided further.
+    """
+    found = {}
+    for parameters, ranks in stages:
+        total = sum(one.bytes for one in parameters)
+        writers = ranks[: max(1, min(len(ranks), total // max(least, 1)))]
+        loads = [(0, place) for place in range(len(writers))]
+        heapify(loads)
+        for one in sorted(parameters, key=lambda one: (-one.bytes, one.name)):
+            load, place = loads[0]
+            heapreplace(loads, (load + one.bytes, place))
+            found[one.name] = writers[place]
+    return found
+
+
+def file_names(division: Mapping[str, int]) -> dict[int, str]:
+    """The file of each rank that writes: numbered in rank order, as `transformers` numbers them; one alone is whole."""
+    writers = sorted(set(division.values()))
+    if len(writers) == 1:
+        return {writers[0]: WEIGHTS}
+    count = len(writers)
+    return {rank: f"model-{number:05d}-of-{count:05d}.safetensors" for number, rank in enumerate(writers, 1)}
+
+
+def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
+    """The file that says which file holds which tensor, by its name; none where one file holds all."""
+    names = file_names(division)
+    if len(names) == 1:
+        return {}
+    where = {hf_name(name): names[rank] for name, rank in sorted(division.items())}
+    return {INDEX: config_text({"metadata": {"total_size": total_bytes}, "weight_map": where})}
+
+
+# This rank's share of the model as whole parameters: those which it writes, hashes and compares.
+#
+#     ZeRO 0 to 2        every rank holds them: no copy, nothing is sent
+#     ZeRO-3, tensor     a parameter is put together at the rank whose share it is; the others send their part of it
+#     pipeline           a rank's share is of its own stage
+#
+# So a rank sends its own part of the model, and receives and holds its share: both fall with the number of ranks.
+#
+# Does not belong here: the division (model_division).
 
 
 class ModelDivision(NamedTuple):

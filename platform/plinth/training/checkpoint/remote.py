@@ -25,11 +25,18 @@ from typing import Any, NamedTuple, Protocol
 from plinth.errors import CheckpointError, IntegrityError, MissingError, StorageError
 from plinth.storage.atomic import sync_directory, write_bytes
 from plinth.training.checkpoint import checkpoint, commit_record, digest_tree
-from plinth.training.checkpoint.digest_tree import CheckpointRoot, RankFiles, RankManifest
-from plinth.training.checkpoint.file_digests import MANIFEST, Beat, File, path_in, require_total
+from plinth.training.checkpoint.digest_tree import (
+    MANIFEST,
+    Beat,
+    CheckpointRoot,
+    File,
+    RankFiles,
+    RankManifest,
+    path_in,
+    require_total,
+)
 from plinth.training.directory import RunDirectory
-from plinth.training.telemetry.pulse import Pulse
-from plinth.training.telemetry.timeline import put_before, timeline
+from plinth.training.telemetry.timeline import Pulse, put_before, timeline
 
 #: Bytes of one part of an upload; S3 allows 10,000 parts of at least 5 MiB.
 PART_BYTES = 64 * 2**20

@@ -26,15 +26,14 @@ import torch
 import torch.distributed as dist
 
 from plinth.errors import PlinthError
-from plinth.training.checkpoint import checkpoint, retention, snapshot
+from plinth.training.checkpoint import checkpoint, selection, snapshot
 from plinth.training.checkpoint.writer import rank_part
 from plinth.training.checkpoint.writer.client import HEARTBEAT_S, WriterClient
 from plinth.training.checkpoint.writer.rank_part import Timing, WritePlan
 from plinth.training.checkpoint.writer.staging import Arena, BackgroundCopy, StagingLayout
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.rank_failure import RankFailure
-from plinth.training.telemetry.pulse import Pulse
-from plinth.training.telemetry.timeline import Timeline
+from plinth.training.telemetry.timeline import Pulse, Timeline
 
 
 class Saver:
@@ -117,7 +116,7 @@ class Saver:
         """An empty staging directory; checkpoints that only wait for their upload go when the disk is short."""
         policy, always = self.config.checkpoints, {self.config.audit_step, self.config.total_steps}
         if policy.upload is not None:
-            removed = retention.free_space(self.run, policy, always, checkpoint.size_of_last(self.run))
+            removed = selection.free_space(self.run, policy, always, checkpoint.size_of_last(self.run))
             if removed:
                 self.events.append("retired", steps=removed, reason="the disk is short", durable=True)
         checkpoint.stage(self.run, step)

@@ -20,8 +20,7 @@ from plinth.training.directory import RunDirectory
 from plinth.training.engine.ranks import Rank
 from plinth.training.guard.records import Intervention
 from plinth.training.rank_failure import RankFailure
-from plinth.training.telemetry.pulse import Pulse
-from plinth.training.telemetry.timeline import Timeline
+from plinth.training.telemetry.timeline import Pulse, Timeline
 
 
 class SharedVerification:

@@ -29,10 +29,10 @@ from torch import Tensor
 from plinth.errors import CheckpointError, ResumeError
 from plinth.model.hugging_face import CONFIG, config_text, hf_config, hf_name
 from plinth.model.parameters import Model
-from plinth.training.checkpoint import checkpoint, model_share, piece_index, universal
+from plinth.training.checkpoint import checkpoint, model_share, sharded_state, universal
+from plinth.training.checkpoint.digest_tree import Beat, silent
 from plinth.training.checkpoint.digest_tree import share as share_of_ranks
-from plinth.training.checkpoint.file_digests import Beat, silent
-from plinth.training.checkpoint.model_division import file_names, index_text
+from plinth.training.checkpoint.model_share import file_names, index_text
 from plinth.training.checkpoint.sharded_state import file_name, metadata_of
 from plinth.training.checkpoint.tensor_digests import FilledTensors, line_of, tensors_digest
 from plinth.training.checkpoint.writer.rank_part import Lead, TensorsFile, WritePlan, digest_of_lines
@@ -40,7 +40,7 @@ from plinth.training.checkpoint.writer.staging import StagingLayout
 from plinth.training.config import RunConfig, identity
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine, seed
-from plinth.training.telemetry.pulse import Pulse
+from plinth.training.telemetry.timeline import Pulse
 
 
 def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) -> tuple[WritePlan, StagingLayout]:
@@ -167,10 +167,10 @@ def ranks_needed(
     manifests = checkpoint.rank_manifests(run, step, share_of_ranks(root, rank.index, rank.world))
     held = next((one.pieces for one in manifests if one.rank == rank.index), {})
     beat()
-    if _gathered(piece_index.covers(held, wanted), all):
+    if _gathered(sharded_state.covers(held, wanted), all):
         return [rank.index]
-    table = _gathered(piece_index.table_of(manifests), np.concatenate)
-    return piece_index.ranks_for(table, wanted) or [0]  # any file has the counters
+    table = _gathered(sharded_state.table_of(manifests), np.concatenate)
+    return sharded_state.ranks_for(table, wanted) or [0]  # any file has the counters
 
 
 #: What `digests` computes and `state.json` states.

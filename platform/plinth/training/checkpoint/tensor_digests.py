@@ -16,7 +16,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from plinth.training.checkpoint.file_digests import CHUNK_BYTES, Beat, silent
+from plinth.training.checkpoint.digest_tree import CHUNK_BYTES, Beat, silent
 from plinth.training.checkpoint.writer.rank_part import digest_of_lines, tensor_line
 
 

@@ -22,23 +22,26 @@ from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.batch_expansion import ModelInput, expand_batch
+from plinth.training.engine.deepspeed_engine import deepspeed_config, sums_gradients
 from plinth.training.engine.deepspeed_engine import initialize as initialize_deepspeed
-from plinth.training.engine.deepspeed_settings import deepspeed_config, sums_gradients
 from plinth.training.engine.device_gradients import DeviceGradients, keeps_back
-from plinth.training.engine.float8 import convert, require_float8
 from plinth.training.engine.layer_statistics import LayerMonitor
-from plinth.training.engine.master_weights import MasterWeights, master_weights
 from plinth.training.engine.muon import Muon
 from plinth.training.engine.parameter_groups import parameter_groups, set_rates
-from plinth.training.engine.precision import DTYPES, precision_of, require_device, require_gradient
+from plinth.training.engine.precision import (
+    DTYPES,
+    convert,
+    precision_of,
+    require_device,
+    require_float8,
+    require_gradient,
+)
 from plinth.training.engine.ranks import Rank, join, leave, seed
-from plinth.training.engine.weight_average import WeightAverage
+from plinth.training.engine.weight_copies import MasterWeights, WeightAverage, master_weights
 from plinth.training.hooks import NO_HOOKS, RankHooks
 from plinth.training.initial.weights import weight_source
-from plinth.training.parallel.block_wrapping import wrap_blocks
-from plinth.training.parallel.divided_decoder import divided_decoder, gathered
+from plinth.training.parallel.divided_decoder import divided_decoder, gathered, partition_initialised, wrap_blocks
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
-from plinth.training.parallel.zero3_initialisation import partition_initialised
 from plinth.training.parameters.optimizers import Groups, make_optimizer
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock

@@ -31,7 +31,7 @@ from plinth.training.federated.exchange import Contribution, Exchange, Round, no
 from plinth.training.federated.parameters import Federated
 from plinth.training.hooks import RankHook
 from plinth.training.rank_failure import RankFailure
-from plinth.training.telemetry.pulse import Pulse
+from plinth.training.telemetry.timeline import Pulse
 from plinth.trust.root import Trust
 
 POLL_S = 1.0

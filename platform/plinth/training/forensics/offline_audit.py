@@ -1,7 +1,5 @@
-"""An audit of a run that is not training now: ranks are started, and end when it is done.
-
-The run's lock is held meanwhile, so that no job changes the state that is compared. Torch-free; the ranks are
-processes of their own.
+"""An audit of a run that is not training now: the checkpoints between which it replays, from files only, so that the
+command line can check first; then ranks are started, and end when it is done.
 """
 
 from __future__ import annotations
@@ -12,13 +10,42 @@ import subprocess
 from typing import Any
 
 from plinth import processes
-from plinth.errors import TrainingError
+from plinth.errors import MissingError, TrainingError
 from plinth.processes import free_port
 from plinth.storage.atomic import append_to
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.forensics.audit_span import span
-from plinth.training.supervise.run_lock import hold
+from plinth.training.stopping.stopping import last_step
+from plinth.training.supervise.result import hold
 from plinth.training.supervise.watch import describe_exit, watch
+
+
+def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
+    """The newest checkpoint committed up to `start`, and the committed ones after it, in order.
+
+    By default the one that is kept for the audit; an earlier one where a stopping rule ended the run before it.
+
+    Raises:
+        MissingError: there is none, or none after it.
+    """
+    start = min(config.audit_step, last_step(config) - 1) if start is None else start
+    steps = checkpoint.committed(config.directory)
+    before = [step for step in steps if step <= start]
+    after = [step for step in steps if before and step > before[-1]]
+    if not after:
+        raise MissingError(
+            f"run {config.run_id} has nothing to replay from step {start}",
+            found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
+            expected=f"one of step {start} or earlier, and one after it",
+            remedy="name an earlier step with --from, or let the run commit another checkpoint",
+        )
+    return before[-1], after
+
+
+# An audit of a run that is not training now: ranks are started, and end when it is done.
+#
+# The run's lock is held meanwhile, so that no job changes the state that is compared. Torch-free; the ranks are
+# processes of their own.
 
 
 def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:

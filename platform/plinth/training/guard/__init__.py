@@ -5,11 +5,9 @@
                       └──── rolling levels ◄─────┘   limits of the next steps ──► engine.skipped_update
 
     records         TrainedStep, Limits, Finding, Intervention
-    rolling         a window of numbers with level and spread
-    rules           the published heuristics, each from numbers to a finding
+    rules           the heuristics; the window of numbers with its level and spread; the rule on throughput
     screening       rules over the text of a batch, judged before its update
     state_machine   Guard: streaks, windows left out, learning rate, bounds; its state is part of a checkpoint
-    throughput      the rule over tokens per second; it reads a clock, so it is never part of a checkpoint
 
 Decisions are a pure function of numbers that all ranks share, so ranks need not agree on them.
 Does not belong here: what a rollback loads (loop, checkpoint/), the documents of a window (window_documents), the loss

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plinth.training.guard.records import ACTIONS, Finding, Intervention, Limits, TrainedStep
-from plinth.training.guard.rolling import Rolling
-from plinth.training.guard.rules import LAYER_WINDOW, judge, judge_layers, limits
+from plinth.training.guard.rules import LAYER_WINDOW, Rolling, judge, judge_layers, limits
 from plinth.training.guard.screening import TEXT_RULES, limit_of
 from plinth.training.parameters.guard import GuardParameters, GuardRule
 

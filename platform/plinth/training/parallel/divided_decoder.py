@@ -1,26 +1,169 @@
-"""The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it; whole parameters.
-
-Every rank is given whole sequences and returns its share of the loss, so that the mean over all ranks is the loss of
-the global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided while it
-is on the meta device: each rank makes the part of the initial weights that it holds, so that they are those of one
-process and no rank ever holds them whole.
+"""The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it: collectives that gradients flow
+through, the tensor and sequence ranks that exchange by them, whole parameters, compiled and recomputed blocks, initial
+weights under ZeRO-3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.distributed import _functional_collectives as functional_collectives
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from plinth.model.blocks import Block
 from plinth.model.decoder import Decoder, empty
-from plinth.model.division import TensorRanks, declarations
+from plinth.model.division import Division, PipelineStage, Placement, Role, SequenceRanks, TensorRanks, declarations
+from plinth.model.initialisation import WeightSource
 from plinth.model.parameters import Model
-from plinth.training.parallel.groups import division_of
 from plinth.training.parallel.topology import Topology
+from plinth.training.parameters.parallel import Parallel
+
+# Collectives that gradients flow through.
+#
+#     enter_region    forward: as it is        backward: sum over the group     (Megatron-LM's f, arXiv:1909.08053)
+#     leave_region    forward: sum             backward: as it is               (its g)
+#     scatter_heads   [B, H, S/n, E] -> [B, H/n, S, E], backward the reverse    (DeepSpeed-Ulysses, arXiv:2309.14509)
+#     gather_heads    the reverse
+#
+# `torch.compile` traces the first two, so that a block is one graph on tensor ranks too. The others lie around the
+# attention, outside of every graph.
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return summed(gradients[0], ctx.group), None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
+        return summed(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+class _Exchange(torch.autograd.Function):
+    """Divide axis `divided` over the group and put together axis `joined`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Tensor:
+        ctx.group, ctx.divided, ctx.joined = group, divided, joined
+        return _exchanged(x, group, divided, joined)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return _exchanged(gradients[0], ctx.group, ctx.joined, ctx.divided), None, None, None
+
+
+def _exchanged(x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Tensor:
+    """One all-to-all; parts are joined in rank order."""
+    size = dist.get_world_size(group)
+    sent = torch.stack(x.chunk(size, dim=divided)).contiguous()
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=group)
+    return torch.cat(received.unbind(0), dim=joined)
+
+
+def summed(x: Tensor, group: ProcessGroup) -> Tensor:
+    """The sum over the group, in a tensor of its own."""
+    if torch.compiler.is_compiling():  # the same collective in the form that graphs have
+        total: Tensor = functional_collectives.all_reduce(x, "sum", group)
+        return total
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
+
+
+def enter_region(x: Tensor, group: ProcessGroup) -> Tensor:
+    """`x` of every rank of the group is the same; each computes a part of what depends on it."""
+    entered: Tensor = _Enter.apply(x, group)  # type: ignore[no-untyped-call]
+    return entered
+
+
+def leave_region(x: Tensor, group: ProcessGroup) -> Tensor:
+    """The parts of all ranks, added."""
+    left: Tensor = _Leave.apply(x, group)  # type: ignore[no-untyped-call]
+    return left
+
+
+def scatter_heads(x: Tensor, group: ProcessGroup) -> Tensor:
+    """Some tokens of all heads [B, H, S/n, E] to all tokens of some heads [B, H/n, S, E]."""
+    exchanged: Tensor = _Exchange.apply(x, group, 1, 2)  # type: ignore[no-untyped-call]
+    return exchanged
+
+
+def gather_heads(x: Tensor, group: ProcessGroup) -> Tensor:
+    """All tokens of some heads [B, H/n, S, E] to some tokens of all heads [B, H, S/n, E]."""
+    exchanged: Tensor = _Exchange.apply(x, group, 2, 1)  # type: ignore[no-untyped-call]
+    return exchanged
+
+
+class TensorGroup(TensorRanks):
+    """The ranks of a process group that share every matrix."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.size, self.index = dist.get_world_size(group), dist.get_rank(group)
+
+    def enter_region(self, x: Tensor) -> Tensor:
+        return enter_region(x, self.group)
+
+    def leave_region(self, x: Tensor) -> Tensor:
+        return leave_region(x, self.group)
+
+    def total(self, x: Tensor) -> Tensor:
+        return summed(x, self.group)
+
+    def maximum(self, x: Tensor) -> Tensor:
+        highest = x.clone()
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=self.group)
+        return highest
+
+
+class SequenceGroup(SequenceRanks):
+    """The ranks of a process group that share every sequence."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.size, self.index = dist.get_world_size(group), dist.get_rank(group)
+
+    def scatter_heads(self, x: Tensor) -> Tensor:
+        return scatter_heads(x, self.group)
+
+    def gather_heads(self, x: Tensor) -> Tensor:
+        return gather_heads(x, self.group)
+
+
+def division_of(topology: Topology) -> Division:
+    """The part of a decoder that the rank of a topology holds."""
+    return Division(
+        stage=PipelineStage(topology.place.pipeline, topology.shape.pipeline),
+        tensor=TensorRanks() if topology.tensor is None else TensorGroup(topology.tensor),
+        sequence=SequenceRanks() if topology.sequence is None else SequenceGroup(topology.sequence),
+    )
+
+
+# The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it; whole parameters.
+#
+# Every rank is given whole sequences and returns its share of the loss, so that the mean over all ranks is the loss of
+# the global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided while
+# it is on the meta device: each rank makes the part of the initial weights that it holds, so that they are those of one
+# process and no rank ever holds them whole.
 
 
 def divided_decoder(
@@ -61,3 +204,73 @@ def _gathered(part: Tensor, axis: int, group: ProcessGroup) -> Tensor:
     dist.all_gather(parts, padded, group=group)
     kept = [each[: int(size)] for each, size in zip(parts, sizes, strict=True)]
     return torch.cat(kept).transpose(0, axis).contiguous()
+
+
+#: Graphs of one method; a schedule of row lengths needs two for each.
+SHAPES = 64
+
+
+def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
+    """Replace the blocks' methods; names of modules and parameters stay.
+
+    `before` and `after` are compiled as whole graphs that all blocks share, one for each row length, in training and in
+    validation: shapes are constants in them. A block that cannot be compiled is an error, and so is a run with more
+    shapes than `SHAPES`; PyTorch would go on without compiling.
+
+    Recomputation is PyTorch's non-reentrant checkpoint (Chen et al., arXiv:1604.06174): the same kernels on the same
+    inputs, so gradients are the same bit for bit. Nothing in a block is random, so generators are left alone.
+    """
+    every = parallel.activation_checkpointing
+    for block in blocks:
+        if parallel.compile:
+            torch._dynamo.config.recompile_limit = SHAPES
+            for name in ("before", "after"):
+                setattr(block, name, torch.compile(getattr(block, name), fullgraph=True, dynamic=False))
+        if every and (block.index + 1) % every == 0:
+            run = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+            setattr(block, "forward", run)  # noqa: B010 - mypy forbids it as an assignment
+
+
+# Initial weights under ZeRO-3: every rank computes or reads its own range of each parameter; nothing is sent.
+#
+# DeepSpeed's `zero.Init` (0.19) would take whole parameters, send rank 0's to all and keep a range of each: of the work
+# of drawing 70B numbers no rank would be spared any. Here a parameter is whole only as an address range: a rank writes
+# its rows, DeepSpeed copies its range out of them and frees the rest, which on CPUs was never touched. What DeepSpeed
+# keeps is the same.
+
+
+def partition_initialised(model: nn.Module, initial: WeightSource, settings: dict[str, Any], mpu: Any) -> None:
+    """Divide an empty, undivided model over the ranks of ZeRO-3, each range with its values; a collective.
+
+    Args:
+        model: its parameters become DeepSpeed's.
+        initial: the weights.
+        settings: those of `deepspeed.initialize`.
+        mpu: as there.
+    """
+    from deepspeed.runtime.zero.partition_parameters import Init
+
+    declared = declarations(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    class OwnRange(Init):  # type: ignore[misc]
+        def _zero_init_param(self, parameter: Any) -> None:
+            parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype, device=self.local_device)
+            self._convert_to_deepspeed_param(parameter)
+            each = -(-parameter.numel() // self._partition_world_size(parameter))
+            name, start = names[id(parameter)], each * self._partition_rank(parameter)
+            fill_range(parameter.data, initial, name, declared[name].role, start, each)
+            parameter.partition()
+
+    group = None if mpu is None else mpu.get_data_parallel_group()
+    OwnRange(module=model, data_parallel_group=group, config_dict_or_path=settings, mpu=mpu)
+
+
+def fill_range(whole: Tensor, initial: WeightSource, name: str, role: Role, start: int, count: int) -> None:
+    """Write elements `start` … `start + count` of the flattened parameter, and the others in their rows."""
+    if whole.dim() < 2:
+        initial.fill(whole, name, role, Placement(tuple(whole.shape)))
+        return
+    rows, columns = whole.shape
+    first, last = min(start // columns, rows), min(-(-(start + count) // columns), rows)
+    initial.fill(whole[first:last], name, role, Placement((rows, columns), row=first))

@@ -11,7 +11,7 @@ from plinth.records import Frozen, internal
 
 ScheduleName = Literal["cosine", "linear", "wsd", "wsd-sqrt", "constant", "inverse-sqrt"]
 
-#: FP8 products, by the names of torchao's recipes: `plinth.training.engine.float8` describes each.
+#: FP8 products, by the names of torchao's recipes: `plinth.training.engine.precision` describes each.
 Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
 

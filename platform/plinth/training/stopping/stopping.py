@@ -1,24 +1,13 @@
-"""The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state.
-
-    budgets      tokens trained, seconds, money
-    epochs       a bucket has been read as often as it may be
-    plateau      training loss and slices no longer fall, and no probe is known to
-    regression   a probe has become worse
-
-Whichever holds first stops the run. State survives a resume because there is none: the leading rank gathers signals
-from the timeline (signals). A run that was stopped is finished: its last step is the one at which the rules ended it,
-and other rules let it go on.
-
-Does not belong here: ending the run (loop), spikes and explosions (guard/).
-"""
+"""The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from plinth import fingerprint
 from plinth.evaluation.statistics import slope
@@ -26,11 +15,180 @@ from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.training.config import RunConfig
-from plinth.training.parameters.stopping import Plateau, Stopping
-from plinth.training.stopping import probes
-from plinth.training.stopping.rule_state import RuleState
-from plinth.training.stopping.signals import Gatherer, Point, Signals
-from plinth.training.telemetry.timeline import History, TimelineReader, timeline
+from plinth.training.parameters.stopping import Plateau, Regression, Stopping
+from plinth.training.telemetry.timeline import Event, History, TimelineReader, saved_s, timeline
+from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook, value
+
+
+@dataclass(frozen=True)
+class RuleState:
+    """One rule: what was found against its bound; `value` is None while there is too little to judge by."""
+
+    rule: str
+    holds: bool
+    value: float | None
+    bound: float
+    reason: str
+
+
+# The signals that the stopping rules judge, gathered from the timeline.
+#
+# Everything comes from `events.jsonl`, so a resumed run is judged by what the whole run has seen; steps that a resume
+# repeated cost again but are fitted once. Seconds are those of steps, of looks at held-out text and of what the steps
+# waited for a save, over all attempts; start-up is not counted. Slices (bits per byte, from `validation`) and probes
+# come with `evaluated` events: `{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}, "probes": {…}}`.
+
+
+class Point(NamedTuple):
+    """A number at a place of the run."""
+
+    tokens: int
+    value: float
+
+
+@dataclass
+class Signals:
+    """The numbers that the rules judge. `tokens` is the place in the run, `spent_tokens` counts repeated steps too;
+    `epochs` are times that each bucket was read on the way there, of which the timeline says nothing."""
+
+    tokens: int = 0
+    spent_tokens: int = 0
+    seconds: float = 0.0
+    rank_seconds: float = 0.0
+    losses: list[Point] = field(default_factory=list)
+    slices: dict[str, list[Point]] = field(default_factory=dict)
+    probes: dict[str, list[ProbeLook]] = field(default_factory=dict)
+    epochs: dict[str, float] = field(default_factory=dict)
+
+
+class Gatherer:
+    """Signals from events, in the order they were written."""
+
+    def __init__(self, window_tokens: int = 0) -> None:
+        self.signals = Signals()
+        self._window, self._ranks = window_tokens, 1
+        self._ends: list[int] = []  # tokens through each step on the timeline
+        self._probes = ProbeCurves()
+
+    def add(self, event: Event) -> None:
+        """Add one event; those without a signal are passed over."""
+        kind = event["event"]
+        if kind == "run_started":
+            self._ranks = int(event["ranks"])
+        elif kind == "checkpoint":
+            waited = float(event["stall_s"]) + float(event["wait_s"]) if "stall_s" in event else float(event["seconds"])
+            self._spend(waited)  # an asynchronous save costs no waiting
+        elif kind == "step":
+            self._step(event)
+        elif kind == "evaluated":
+            self._evaluated(event)
+
+    def _step(self, event: Event) -> None:
+        signals, tokens = self.signals, int(event["tokens"])
+        self._spend(float(event["step_s"]) - saved_s(event))
+        if self._ends and tokens <= self._ends[-1]:  # steps trained again: their earlier values do not count
+            del self._ends[bisect_left(self._ends, tokens) :]
+            for points in (signals.losses, *signals.slices.values()):
+                points[:] = [point for point in points if point.tokens < tokens]
+            for looks in signals.probes.values():
+                looks[:] = [look for look in looks if look.tokens < tokens]
+        signals.spent_tokens += tokens - (self._ends[-1] if self._ends else 0)
+        signals.tokens = tokens
+        self._ends.append(tokens)
+        loss = event["loss"]
+        if isinstance(loss, int | float):  # a string where it was not finite
+            signals.losses.append(Point(tokens, float(loss)))
+        if (
+            signals.losses and tokens - signals.losses[0].tokens > 2 * self._window + 1
+        ):  # drop all at once the values that no window reaches any more
+            signals.losses = [point for point in signals.losses if point.tokens > tokens - self._window - 1]
+
+    def _evaluated(self, event: Event) -> None:
+        tokens = int(event["tokens"])
+        self._spend(float(event.get("seconds", 0.0)))
+        for name, measured in event.get("slices", {}).items():
+            self.signals.slices.setdefault(name, []).append(Point(tokens, float(measured)))
+        self._probes.add(event)
+        self.signals.probes = self._probes.looks
+
+    def _spend(self, seconds: float) -> None:
+        self.signals.seconds += seconds
+        self.signals.rank_seconds += seconds * self._ranks
+
+
+# What probes say about the end of a run. A probe whose signal is within its noise says nothing.
+#
+#     regression       the run has unlearnt something: stop
+#     no_improvement   part of the plateau: no probe is known to be getting better still
+#
+# Does not belong here: noise and signal-to-noise ratio (validation.probe_curves, evaluation.probes).
+
+#: Looks that are averaged: the last ones, and the best ones in a row before them.
+AVERAGED = 3
+
+#: Looks at a probe before it is judged, at least.
+FEWEST = 8
+
+#: Looks before the averaged ones that noise is taken over.
+WINDOW = 32
+
+#: Standard errors by which a regression must exceed its bound. So many, because the best of all earlier means is lower
+#: than the curve, and a run is judged at every look: of flat curves of 100 looks about 1 in 20 are stopped where the
+#: bound is 0, and fewer than 1 in 100 where it is one standard deviation (simulated in the tests).
+ERRORS = 6.0
+
+
+def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleState:
+    """Holds when the last looks are worse than the best, by the bound and beyond noise."""
+    rule_name, before = f"regression of {name}", looks[:-AVERAGED]
+    if len(looks) < FEWEST:
+        return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: too little seen to judge")
+    if not value(before).decides:  # before what is judged: what was unlearnt has no signal left
+        return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: its signal is within its noise")
+    scores = [look.score for look in looks]
+    means = [math.fsum(scores[n : n + AVERAGED]) / AVERAGED for n in range(len(scores) - AVERAGED + 1)]
+    error = _deviation(scores[:-AVERAGED][-WINDOW:]) * math.sqrt(2 / AVERAGED)
+    worse = means[-1] - min(means[:-AVERAGED]) - ERRORS * error
+    reason = f"{rule_name}: at least {worse:.3g} bits per byte worse than at its best, allowed {rule.bits_per_byte:g}"
+    return RuleState(rule_name, worse > rule.bits_per_byte, worse, rule.bits_per_byte, reason)
+
+
+def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> RuleState | None:
+    """Holds unless the probe is known to gain more over another window than the rule asks of the loss; None where it
+    cannot be judged.
+
+    Losses must be shown to be flat; a probe, of which there are few looks, must be shown not to be: it may keep a run
+    going and never ends one.
+    """
+    rule_name, end = f"plateau of probe {name}", looks[-1].tokens if looks else 0
+    window = [look for look in looks if look.tokens > end - rule.window_tokens]
+    bound = rule.min_improvement
+    if len(window) < 4 or not value(looks).decides:
+        return None
+    fit = slope([one.tokens for one in window], [one.score for one in window], level=2 * rule.confidence - 1)
+    known = -fit.high * rule.window_tokens
+    reason = f"{rule_name}: at least {known:.3g} bits per byte more in {rule.window_tokens:,} tokens, asked {bound:g}"
+    return RuleState(rule_name, known < bound, known, bound, reason)
+
+
+def _deviation(scores: Sequence[float]) -> float:
+    """Standard deviation about a curve that bends slowly, from second differences, whose variance is six times it."""
+    bends = [a - 2 * b + c for a, b, c in zip(scores, scores[1:], scores[2:], strict=False)]
+    return math.sqrt(math.fsum(bend**2 for bend in bends) / (6 * len(bends)))
+
+
+# The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state.
+#
+#     budgets      tokens trained, seconds, money
+#     epochs       a bucket has been read as often as it may be
+#     plateau      training loss and slices no longer fall, and no probe is known to
+#     regression   a probe has become worse
+#
+# Whichever holds first stops the run. State survives a resume because there is none: the leading rank gathers signals
+# from the timeline (signals). A run that was stopped is finished: its last step is the one at which the rules ended it,
+# and other rules let it go on.
+#
+# Does not belong here: ending the run (loop), spikes and explosions (guard/).
 
 #: Means that a window of training losses is reduced to before the fit, so that neighbouring steps, whose errors
 #: resemble each other, do not count as independent.
@@ -59,7 +217,7 @@ def judge(rules: Stopping, signals: Signals) -> Verdict:
     if rules.epochs is not None:
         alone += (_reuse(rules.epochs, signals),)
     if rules.regression is not None:
-        alone += tuple(probes.regression(rules.regression, name, looks) for name, looks in signals.probes.items())
+        alone += tuple(regression(rules.regression, name, looks) for name, looks in signals.probes.items())
     stop = any(state.holds for state in alone) or (bool(flat) and all(state.holds for state in flat))
     return Verdict(stop, alone + flat)
 
@@ -90,7 +248,7 @@ def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
         state = plateau(f"plateau of {name}", rule, points, MIN_EVALUATIONS, "bits per byte")
         if rule.slices or state.value is not None:
             yield state
-    found = (probes.no_improvement(rule, name, looks) for name, looks in signals.probes.items())
+    found = (no_improvement(rule, name, looks) for name, looks in signals.probes.items())
     yield from (state for state in found if state is not None)
 
 

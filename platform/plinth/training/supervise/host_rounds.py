@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plinth.training.config import RunConfig
 from plinth.training.supervise.host_checks import HostCheck, HostReport, of_this_node, this_host, with_clocks
-from plinth.training.supervise.leader import Leader
+from plinth.training.supervise.node_roles import Leader
 from plinth.training.supervise.nodes import NodeFiles, NodePlace, read, start_checks
 from plinth.training.supervise.watch import POLL_S, Process
 from plinth.training.telemetry.timeline import Timeline

@@ -41,15 +41,12 @@ from plinth.training.sinks import relay as sinks
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise import hang
 from plinth.training.supervise.allowance import AllowanceWatch
-from plinth.training.supervise.exclusion import exclude, replaces
-from plinth.training.supervise.follower import follow
-from plinth.training.supervise.host_checks import judged
+from plinth.training.supervise.host_checks import exclude, judged, replaces
 from plinth.training.supervise.host_rounds import checked_hosts
-from plinth.training.supervise.leader import Leader
 from plinth.training.supervise.lost_work import LostWork
+from plinth.training.supervise.node_roles import Leader, follow
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
-from plinth.training.supervise.result import Ending, JobResult
-from plinth.training.supervise.run_lock import hold
+from plinth.training.supervise.result import Ending, JobResult, hold
 from plinth.training.supervise.watch import (
     EXIT_PARTNER_LOST,
     EXIT_PREEMPTED,

@@ -5,10 +5,8 @@
     step_clock  the time of a step by part, by the host's clock or by the device's events
     communication   the part in which computation waits for collectives (torch)
     stragglers  ranks that are slower than their like (torch)
-    profile_request   steps of which a trace is asked for
-    profiler    traces of them (torch)
+    profiler    traces of chosen steps, and the request for them in the run's directory
     memory      memory of a rank, on the host and on the device
     devices     the GPUs of a node: utilisation, power, temperature, errors (NVML)
-    pulse       the sign that a rank works through a long phase
     goodput/    every rank-second of a run by its cause: goodput and badput
 """

@@ -4,7 +4,6 @@
     probe_plan    chooses and tokenises the items of probes, and how often they are scored; no torch
     validation    evaluates the text on all ranks, and has the probes scored where it is their turn
     probing       scores the probes on all ranks
-    dealing       the work of one look, dealt to the data ranks
     probe_curves  probes over the run: noise, and which may decide; no torch
     kept_looks    the last looks at probes, kept with each checkpoint; no torch
     seeds         the same probes in runs with another seed; no torch

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +28,6 @@ from plinth.compute.threads import torch_threads
 from plinth.errors import TrainingError
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.validation.dealing import dealt
 
 if TYPE_CHECKING:
     from plinth.evaluation.probes.scoring import ItemScore
@@ -134,3 +135,22 @@ def _eager(compiled: bool) -> contextlib.AbstractContextManager[Any]:
     if not compiled:
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+
+
+#: Seconds after which a long evaluation touches the timeline, so that the supervisor does not end it as hanging.
+HEARTBEAT_S = 1.0
+
+
+def dealt(engine: TrainingEngine, count: int) -> Iterator[int | None]:
+    """Numbers below `count` of this rank's replica, in order; None in a round in which it has none.
+
+    Every rank has as many rounds as every other: with ZeRO-3 each forward pass is a collective.
+    """
+    place, shape = engine.topology.place, engine.topology.shape
+    mine, shown = range(place.data, count, shape.data), time.monotonic()
+    for number in range(-(-count // shape.data)):
+        yield mine[number] if number < len(mine) else None
+        if engine.rank.leads and time.monotonic() - shown > HEARTBEAT_S:
+            shown = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(engine.config.directory.events)  # the supervisor ends ranks that change nothing for long

@@ -27,8 +27,7 @@ from plinth.storage.state import Refs
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.validation.dealing import dealt
-from plinth.training.validation.probing import ProbeResult, ProbeScorer
+from plinth.training.validation.probing import ProbeResult, ProbeScorer, dealt
 
 if TYPE_CHECKING:
     from plinth.training.validation.heldout import HeldoutSlice

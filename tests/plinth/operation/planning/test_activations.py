@@ -16,8 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from plinth.model.attention import rotary
 from plinth.model.parameters import Model
 from plinth.operation.planning import activations
-from plinth.training.parallel.block_wrapping import wrap_blocks
-from plinth.training.parallel.divided_decoder import divided_decoder
+from plinth.training.parallel.divided_decoder import divided_decoder, wrap_blocks
 from plinth.training.parallel.topology import Topology
 from plinth.training.parameters.parallel import Parallel
 

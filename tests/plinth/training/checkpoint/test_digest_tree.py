@@ -14,9 +14,8 @@ from ranked_files import committed
 from plinth import fingerprint
 from plinth.errors import CheckpointError
 from plinth.launch.parameters import Launch
-from plinth.training.checkpoint import checkpoint, commit_record, digest_tree, file_digests
-from plinth.training.checkpoint.digest_tree import RankFiles, RankManifest
-from plinth.training.checkpoint.file_digests import File
+from plinth.training.checkpoint import checkpoint, commit_record, digest_tree
+from plinth.training.checkpoint.digest_tree import File, RankFiles, RankManifest
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import timeline
@@ -117,13 +116,13 @@ def test_readers_together_hash_every_file_once(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     hashed: list[str] = []
-    whole = file_digests._hash
+    whole = digest_tree._hash
 
     def counted(path: Path, *rest: object) -> tuple[int, str]:
         hashed.append(str(path.relative_to(checkpoint.path(run, 2))))
         return whole(path, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(file_digests, "_hash", counted)
+    monkeypatch.setattr(digest_tree, "_hash", counted)
     beats = 0
 
     def beat() -> None:

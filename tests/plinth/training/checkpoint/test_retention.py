@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.training.checkpoint import checkpoint, retention
+from plinth.training.checkpoint import checkpoint, selection
 from plinth.training.directory import RunDirectory
 from plinth.training.parameters.checkpoints import Checkpoints
 
@@ -40,10 +40,10 @@ def run(tmp_path: Path) -> RunDirectory:
     ],
 )
 def test_policies(run: RunDirectory, policy: Checkpoints, always: set[int], staying: list[int]) -> None:
-    removed = retention.retain(run, policy, always)
+    removed = selection.retain(run, policy, always)
     assert checkpoint.committed(run) == staying
     assert removed == [step for step in LOSSES if step not in staying]
-    assert retention.retain(run, policy, always) == []
+    assert selection.retain(run, policy, always) == []
     folders = sorted(path.name for path in run.checkpoints.iterdir() if path.is_dir())
     assert folders == [checkpoint.name(step) for step in staying]
 
@@ -52,15 +52,15 @@ def test_what_is_not_uploaded_stays_unless_the_disk_is_short(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = Checkpoints(keep_last=1, upload="s3://bucket/runs")
-    assert retention.retain(run, policy, set()) == []
+    assert selection.retain(run, policy, set()) == []
     for step in (1, 2):
         shutil.copy(checkpoint.record_path(run, step), checkpoint.uploaded_path(run, step))
-    assert retention.retain(run, policy, set()) == [1, 2]
+    assert selection.retain(run, policy, set()) == [1, 2]
     assert checkpoint.committed(run) == [3, 4, 5, 6]
 
     free = iter([0, 0, 1000, 1000])  # just enough is enough
-    monkeypatch.setattr(retention.shutil, "disk_usage", lambda path: type("Usage", (), {"free": next(free)}))
-    assert retention.free_space(run, policy, {4}, needed=1000) == [3]
+    monkeypatch.setattr(selection.shutil, "disk_usage", lambda path: type("Usage", (), {"free": next(free)}))
+    assert selection.free_space(run, policy, {4}, needed=1000) == [3]
     assert checkpoint.committed(run) == [4, 5, 6]
 
 
@@ -79,6 +79,6 @@ def test_held_out_slices_decide_over_the_training_loss(run: RunDirectory) -> Non
         monitor = {"loss_ema": 0.1 * step, "slices": {"web": web, "code": code}}
         (checkpoint.stage(run, step) / "state.json").write_text(json.dumps({"step": step, "monitor": monitor}))
         checkpoint.commit(run, step)
-    assert retention.scores(run, [6, 7, 8, 9]) == pytest.approx({7: 1.5, 8: 1.3, 9: 1.5})
-    retention.retain(run, Checkpoints(keep_last=1, keep_best=1), set())
+    assert selection.scores(run, [6, 7, 8, 9]) == pytest.approx({7: 1.5, 8: 1.3, 9: 1.5})
+    selection.retain(run, Checkpoints(keep_last=1, keep_best=1), set())
     assert checkpoint.committed(run) == [8, 9]

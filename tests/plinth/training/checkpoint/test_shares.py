@@ -18,11 +18,11 @@ from plinth.launch.parameters import Launch
 from plinth.model.decoder import Decoder
 from plinth.model.parameters import Model
 from plinth.storage import safe_path
-from plinth.training.checkpoint import checkpoint, digest_tree, piece_index
+from plinth.training.checkpoint import checkpoint, digest_tree, sharded_state
 from plinth.training.checkpoint.checkpoint import read_state
 from plinth.training.checkpoint.digest_tree import RankManifest
-from plinth.training.checkpoint.model_division import WholeParameter, divide, file_names, index_text
-from plinth.training.checkpoint.piece_index import Piece
+from plinth.training.checkpoint.model_share import WholeParameter, divide, file_names, index_text
+from plinth.training.checkpoint.sharded_state import Piece
 from plinth.training.checkpoint.snapshot import parameters_digest
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
@@ -154,17 +154,18 @@ def test_a_rank_of_1024_opens_the_metadata_of_its_share(tmp_path: Path, monkeypa
     root = checkpoint.read_root(run, 1)
     own = checkpoint.rank_manifests(run, 1, digest_tree.share(root, 700, RANKS))
     wanted = {name: Piece(*piece) for name, piece in own[0].pieces.items()}
-    assert piece_index.covers(own[0].pieces, wanted)
+    assert sharded_state.covers(own[0].pieces, wanted)
     here = [path for path in read if path.is_relative_to(run.checkpoints)]
     assert len(here) == 3
     assert sum(path.stat().st_size for path in here) < 400_000
     assert tracemalloc.get_traced_memory()[1] < 20e6
 
-    tables = [piece_index.table_of(checkpoint.rank_manifests(run, 1, digest_tree.share(root, n, 512))) for n in (0, 1)]
-    assert all(table.nbytes == 2 * PARAMETERS * piece_index.ROW.itemsize for table in tables)
+    shares = [checkpoint.rank_manifests(run, 1, digest_tree.share(root, n, 512)) for n in (0, 1)]
+    tables = [sharded_state.table_of(share) for share in shares]
+    assert all(table.nbytes == 2 * PARAMETERS * sharded_state.ROW.itemsize for table in tables)
     every = wide_metadata.every_piece(tables[0])
     doubled = {name: Piece(0, 0, 1, 2000 * 350, 2000 * 350 + 2000) for name in wanted}
-    assert piece_index.ranks_for(every, doubled) == [700, 701]
+    assert sharded_state.ranks_for(every, doubled) == [700, 701]
     assert every.nbytes < 32e6
     assert tracemalloc.get_traced_memory()[1] < 100e6
     tracemalloc.stop()
@@ -173,9 +174,9 @@ def test_a_rank_of_1024_opens_the_metadata_of_its_share(tmp_path: Path, monkeypa
 def test_pieces_that_nobody_divided_so_are_looked_for_in_the_whole() -> None:
     manifests = [RankManifest(rank=n, files=(), pieces={"w": (0, n, 2, 0, 8)}) for n in (0, 1)]
     manifests.append(RankManifest(rank=2, files=(), pieces={"v": (0, 0, 1, 0, 4)}))
-    table = piece_index.table_of(manifests)
-    assert piece_index.ranks_for(table, {"w": Piece(0, 1, 2, 3, 5)}) == [1]
-    assert piece_index.ranks_for(table, {"w": Piece(0, 0, 1, 0, 4)}) == [0, 1]
-    assert piece_index.ranks_for(table, {"v": Piece(0, 0, 1, 4, 6), "x": Piece(0, 0, 1, 0, 1)}) == []
-    assert not piece_index.covers(manifests[2].pieces, {"v": Piece(0, 0, 1, 0, 5)})
+    table = sharded_state.table_of(manifests)
+    assert sharded_state.ranks_for(table, {"w": Piece(0, 1, 2, 3, 5)}) == [1]
+    assert sharded_state.ranks_for(table, {"w": Piece(0, 0, 1, 0, 4)}) == [0, 1]
+    assert sharded_state.ranks_for(table, {"v": Piece(0, 0, 1, 4, 6), "x": Piece(0, 0, 1, 0, 1)}) == []
+    assert not sharded_state.covers(manifests[2].pieces, {"v": Piece(0, 0, 1, 0, 5)})
 

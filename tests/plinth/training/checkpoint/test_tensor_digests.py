@@ -15,7 +15,7 @@ import torch
 
 from plinth.errors import CheckpointError
 from plinth.training.checkpoint import tensor_digests
-from plinth.training.checkpoint.file_digests import CHUNK_BYTES
+from plinth.training.checkpoint.digest_tree import CHUNK_BYTES
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, ShardedState, Share, key_of, write
 from plinth.training.checkpoint.tensor_digests import FilledTensors, tensors_digest
 from plinth.training.config import RunConfig

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from plinth.errors import CheckpointError, IntegrityError, StorageError
 from plinth.launch.parameters import Launch
-from plinth.training.checkpoint import checkpoint, remote, retention, upload
+from plinth.training.checkpoint import checkpoint, remote, selection, upload
 from plinth.training.checkpoint.remote import RemoteCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
@@ -92,7 +92,7 @@ def test_there_and_back(config: RunConfig, tmp_path: Path, monkeypatch: pytest.M
     assert sorted(event["step"] for event in uploaded) == [1, 2]
     assert all(event["bytes"] > len(BIG) for event in uploaded)
     assert remote_of(config).steps() == [1, 2]
-    assert retention.retain(run, config.checkpoints, set()) == [1]  # now that it is there
+    assert selection.retain(run, config.checkpoints, set()) == [1]  # now that it is there
 
     moved = elsewhere(config, tmp_path / "other")
     assert upload.restore(moved) == 2
@@ -220,7 +220,7 @@ def test_bucket_that_is_away(
     failed = timeline(run.events).of("upload_failed")
     assert [event["tries"] for event in failed] == [1, 2, 3, 4]
     assert all("cannot be used" in event["reason"] for event in failed)
-    assert retention.retain(run, config.checkpoints, set()) == []
+    assert selection.retain(run, config.checkpoints, set()) == []
     assert checkpoint.committed(run) == [1, 2]
 
     following = upload.UploadLoop(config, remote_of(config))

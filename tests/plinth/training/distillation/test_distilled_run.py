@@ -20,7 +20,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import manifests
 from plinth.training.config import RunConfig, run_key
 from plinth.training.distillation.parameters import Distillation, TeacherState
-from plinth.training.engine.schedule import learning_rate
+from plinth.training.engine.parameter_groups import learning_rate
 from plinth.training.initial import source
 from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.parallel import Parallel

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.training.engine.schedule import learning_rate
+from plinth.training.engine.parameter_groups import learning_rate
 from plinth.training.parameters.engine import Optimizer
 
 

@@ -17,7 +17,7 @@ from plinth.tokens.order.parameters import BatchChange
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
-from plinth.training.forensics.audit_span import span
+from plinth.training.forensics.offline_audit import span
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import GuardParameters, LossSpike

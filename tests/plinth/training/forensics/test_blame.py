@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from plinth.training.forensics import blame, replay
-from plinth.training.step_documents import StepDocument
+from plinth.training.step_documents import StepDocument, rank_sources
 from plinth.training.telemetry.timeline import Timeline, timeline
-from plinth.training.window_documents import rank_sources
 
 
 def seen(row: int, first: int, tokens: int, bucket: str = "web", source: str = "a.example") -> StepDocument:

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from plinth.training.guard.records import Intervention, Limits, TrainedStep
-from plinth.training.guard.rolling import Rolling
-from plinth.training.guard.rules import judge, judge_layers, limits
-from plinth.training.guard.throughput import WARM_UP, ThroughputRule
+from plinth.training.guard.rules import WARM_UP, Rolling, ThroughputRule, judge, judge_layers, limits
 from plinth.training.parameters.guard import GuardParameters as Policy
 from plinth.training.parameters.guard import LayerRule, LossSpike, Throughput
 

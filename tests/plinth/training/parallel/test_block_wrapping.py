@@ -12,7 +12,7 @@ from torch import Tensor
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.training.engine.layer_statistics import LayerMonitor
-from plinth.training.parallel.block_wrapping import wrap_blocks
+from plinth.training.parallel.divided_decoder import wrap_blocks
 from plinth.training.parameters.parallel import Parallel
 from tests.peers import Peer
 
@@ -85,7 +85,7 @@ def test_nothing_is_compiled_again_over_measured_steps_lengths_and_validation(
 
 def test_more_shapes_than_are_kept_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr("plinth.training.parallel.block_wrapping.SHAPES", 2)
+    monkeypatch.setattr("plinth.training.parallel.divided_decoder.SHAPES", 2)
     _, validate, _ = compiled("llama")
     for length in (3, 4):
         validate(1, length)

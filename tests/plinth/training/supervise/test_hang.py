@@ -77,10 +77,10 @@ def one_does_not_come(root: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from plinth.training.supervise import hang_dump
+    from plinth.training.supervise import hang
 
     rank, run = int(os.environ["RANK"]), RunDirectory(root)
-    hang_dump.install(run, rank)
+    hang.install(run, rank)
     dist.init_process_group("gloo")
     pids: list[Any] = [None, None]
     dist.all_gather_object(pids, os.getpid())

@@ -18,9 +18,8 @@ from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.training import config as configuration
 from plinth.training.attempts.host import HostFacts, this_host
 from plinth.training.config import RunConfig
-from plinth.training.supervise import run_lock as locks
-from plinth.training.supervise.follower import Follower
-from plinth.training.supervise.leader import Leader, RemoteRank
+from plinth.training.supervise import result as locks
+from plinth.training.supervise.node_roles import Follower, Leader, RemoteRank
 from plinth.training.supervise.nodes import NodeFiles, NodeOrder, NodePlace, NodeReport, rank_environment, write
 from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.supervise.watch import EXIT_PREEMPTED, Process

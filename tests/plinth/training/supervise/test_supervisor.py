@@ -20,7 +20,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.rank_failure import RankFailure
 from plinth.training.supervise import hang, watch
-from plinth.training.supervise import run_lock as locks
+from plinth.training.supervise import result as locks
 from plinth.training.supervise import supervisor as supervise
 from plinth.training.supervise.result import JobResult
 from plinth.training.supervise.supervisor import Supervisor

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plinth.training.supervise import watch
-from plinth.training.telemetry import pulse
+from plinth.training.telemetry import timeline as pulse
 
 
 class Clock:

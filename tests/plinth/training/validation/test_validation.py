@@ -25,7 +25,7 @@ from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Training
 from plinth.training.parameters.stopping import Plateau, Stopping
 from plinth.training.parameters.validation import Validation
-from plinth.training.stopping import signals
+from plinth.training.stopping import stopping
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import heldout
 from plinth.training.validation.validation import ValidationResult, Validator
@@ -119,7 +119,7 @@ def test_a_run_that_looks_is_the_run_that_does_not(run: Make, tmp_path: Path) ->
 
     state = checkpoint.read_state(looks.directory, 5)
     assert state["monitor"]["slices"] == pytest.approx(told[-1]["slices"], abs=1e-6)
-    gatherer = signals.Gatherer()
+    gatherer = stopping.Gatherer()
     for event in read_events(looks.directory.events):
         gatherer.add(event)
     points = gatherer.signals.slices["web"]

@@ -9,5 +9,4 @@
     client          starts the process, sends it orders, receives its answers
     writer_process  serves one rank; holds a lock for as long as it lives
     rank_part       writes one rank's part, and commits when every rank has written
-    idle            runs work in pieces on cores that are idle, until a rank waits for it
 """

@@ -26,10 +26,9 @@ from plinth.records import Frozen
 from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.tensor_file import Do, at_once
-from plinth.training.checkpoint import checkpoint, digest_tree, retention
+from plinth.training.checkpoint import checkpoint, digest_tree, selection
 from plinth.training.checkpoint.commit_record import Commit
-from plinth.training.checkpoint.digest_tree import RankFiles, RankManifest
-from plinth.training.checkpoint.file_digests import File, hasher_of, made
+from plinth.training.checkpoint.digest_tree import File, RankFiles, RankManifest, hasher_of, made
 from plinth.training.directory import RunDirectory
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.telemetry.timeline import Timeline
@@ -183,7 +182,7 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
     )
     with contextlib.suppress(OSError):  # remains are deleted by the next attempt
         shutil.rmtree(parts_folder(run, step))
-    removed = retention.retain(run, lead.checkpoints, set(lead.always))
+    removed = selection.retain(run, lead.checkpoints, set(lead.always))
     if removed:
         events.append("retired", steps=removed, reason="retention")
     return record

@@ -1,7 +1,6 @@
 """The goodput ledger: every rank-second that the jobs of a run asked for or held, by its cause, from `events.jsonl`.
 
     ledger      causes; what was held by attempt and cause, and its sums: plain records
-    attempt     one start of the ranks: time that has a cause, and time that waits for one
     account     the rules: which cause each event gives to the time before it
 
     submitted ── queue ──▶ job_started ── start ──▶ run_started ── restore ──▶ resumed ── start ──▶ steps ──▶ finished
