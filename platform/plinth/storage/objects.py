@@ -5,7 +5,7 @@
 
 Every write says what it replaces: the object that was read, by its tag, or none. Nothing is overwritten unseen. A write
 of the bytes that are there already makes the object young again, so that nobody deletes for its age what somebody has
-just counted on (`plinth_ops.retention`).
+just counted on (retention).
 """
 
 from __future__ import annotations

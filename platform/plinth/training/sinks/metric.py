@@ -1,6 +1,6 @@
 """The record of a metric, a sample of one, and the text format in which Prometheus reads them.
 
-Does not belong here: which metrics there are (`run_metrics` has those of a run, `plinth_ops.metrics` all).
+Does not belong here: which metrics there are (`run_metrics` has those of a run).
 """
 
 from __future__ import annotations
