@@ -40,12 +40,16 @@ class Entry(NamedTuple):
 def entries() -> tuple[Entry, ...]:
     """Every entry point of the installed packages whose group begins with `plinth.`; none of a ring package that is not
     there."""
-    return tuple(entry for entry in _entries(tuple(sys.path)) if not _is_absent(entry))
+    every = _entries(tuple(sys.path))
+    gone = _absent(every)
+    return tuple(entry for entry in every if entry.distribution != OWN or entry.top not in gone)
 
 
 def absent(group: str) -> dict[str, str]:
     """Members of a group that packages of the ring have which are not there: name -> package."""
-    return {one.name: one.top for one in _entries(tuple(sys.path)) if one.group == group and _is_absent(one)}
+    every = _entries(tuple(sys.path))
+    gone = _absent(every)
+    return {one.name: one.top for one in every if one.group == group and one.distribution == OWN and one.top in gone}
 
 
 def not_here(what: str, package: str) -> RecipeError:
@@ -84,5 +88,6 @@ def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
     return tuple(sorted(found, key=lambda entry: (entry.group, entry.name, entry.distribution)))
 
 
-def _is_absent(entry: Entry) -> bool:
-    return entry.distribution == OWN and util.find_spec(entry.top) is None
+def _absent(every: tuple[Entry, ...]) -> set[str]:
+    """Packages of the ring that are not there."""
+    return {top for top in {one.top for one in every if one.distribution == OWN} if util.find_spec(top) is None}
