@@ -204,7 +204,7 @@ def take_harvest(space: Workspace, recipe: Recipe, progress: Progress, *, again:
         RecipeError: the workspace is shared, or the recipe takes no harvest and one is asked for again.
     """
     if recipe.harvest:
-        from plinth_jobs.harvest import harvest
+        from plinth_jobs.harvest.run import harvest
 
         if not isinstance(space.input, Path):
             raise RecipeError(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.progress import ProgressLines
-from plinth_jobs.harvest import Caps, harvest, manuals, pages, run, spdx, web
-from plinth_jobs.harvest.output import Output, level, take
+from plinth_jobs.harvest import manuals, pages, run, spdx, web
+from plinth_jobs.harvest.output import Caps, Output, level, take
+from plinth_jobs.harvest.run import harvest
 from plinth_jobs.harvest.web import render, warc_record
 from tests.services import demand
 

@@ -19,9 +19,8 @@ from functools import cache
 from pathlib import Path
 
 from plinth import processes
-from plinth_jobs.harvest.output import Output, level, take
+from plinth_jobs.harvest.output import Caps, Output, level, take
 from plinth_jobs.harvest.spdx import UNKNOWN, from_debian
-from plinth_jobs.harvest.summary import Caps
 from plinth_jobs.harvest.web import LICENCE as PYTHON_LICENCE
 
 ROOT = Path("/usr/share/man")

@@ -1,4 +1,4 @@
-"""Candidates in, files out: choose within a bound, write only what differs."""
+"""Bounds and summary of a harvest. Candidates in, files out: choose within a bound, write only what differs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,44 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from plinth.records import Frozen
 from plinth.storage.atomic import named_failures
-from plinth_jobs.harvest.summary import BucketSummary, Count
+
+MB = 10**6
+
+
+class Caps(Frozen):
+    """Bounds in bytes of plain text or HTML per bucket, and per file of code and manuals."""
+
+    web: int = 9 * MB
+    code: int = 8 * MB
+    prose: int = 8 * MB
+    manuals: int = 3 * MB
+    file: int = 200_000
+
+
+class Count(Frozen):
+    """Documents and their bytes."""
+
+    documents: int = 0
+    bytes: int = 0
+
+
+class BucketSummary(Frozen):
+    """One bucket's harvest. `licences` counts by SPDX expression; `note` is for people."""
+
+    documents: int
+    bytes: int
+    files: int
+    licences: Mapping[str, Count]
+    note: str = ""
+
+
+class HarvestSummary(Frozen):
+    """All buckets. `fresh` is false when an earlier harvest was kept and nothing was written."""
+
+    buckets: Mapping[str, BucketSummary]
+    fresh: bool = True
 
 
 @dataclass

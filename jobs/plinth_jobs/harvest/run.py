@@ -11,18 +11,14 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.progress import Meter, Progress, Silent
 from plinth.storage.atomic import named_failures, write_bytes
-from plinth_jobs.harvest.code import write_code
 from plinth_jobs.harvest.manuals import write_manuals
-from plinth_jobs.harvest.output import Output
-from plinth_jobs.harvest.packages import packages
-from plinth_jobs.harvest.prose import write_prose
-from plinth_jobs.harvest.summary import Caps, HarvestSummary
-from plinth_jobs.harvest.tasks import write_tasks
+from plinth_jobs.harvest.output import Caps, HarvestSummary, Output
+from plinth_jobs.harvest.packages import packages, write_code, write_prose
 from plinth_jobs.harvest.web import write_web
 
+#: Two small tasks in lm-evaluation-harness's form, written for the text that the demo trains on.
+TASKS = Path(__file__).parent / "task_files"
 RECORD = ".harvest.json"
-
-
 #: The buckets in the order in which they are taken: web pages list manual pages only where there are none.
 BUCKETS = ("manuals", "web", "code", "prose", "tasks")
 
@@ -69,6 +65,13 @@ def harvest(
     record = {"files": files, "summary": summary.model_dump(mode="json")}
     write_bytes(target / RECORD, fingerprint.canonical(record))
     return summary
+
+
+def write_tasks(output: Output) -> None:
+    """Write the task files and their data."""
+    for path in sorted(TASKS.rglob("*")):
+        if path.is_file():
+            output.write(path.relative_to(TASKS).as_posix(), path.read_bytes())
 
 
 def _told(meter: Meter, bucket: str) -> Callable[[int], None]:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from plinth import processes
 from plinth_jobs.harvest import pages
-from plinth_jobs.harvest.output import Output, draw, gzipped, shares, take
-from plinth_jobs.harvest.summary import Caps
+from plinth_jobs.harvest.output import Caps, Output, draw, gzipped, shares, take
 
 LICENCE = "PSF-2.0"
 #: A host name that can never be registered: these pages were rendered here, not fetched.
