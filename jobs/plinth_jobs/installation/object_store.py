@@ -1,9 +1,12 @@
 """The process of a trial's S3 server: `python -m plinth_jobs.installation.object_store FOLDER PORT BUCKET`.
 
-moto's server over HTTPS with what makes it stand for a real one: every request is signed by an account that is known,
-and its policy (`infra/s3/policies`) permits it or the request is denied; conditional writes are atomic; the bucket
-encrypts by default. Objects lie in memory and end with the process. What moto does not evaluate is the condition of a
-policy (`s3:prefix` of lists); Amazon S3 does.
+moto's server over HTTPS with what makes it behave as a real one: every request is signed by an account that is known,
+and its policy permits it or the request is denied; conditional writes are atomic; the bucket encrypts by default.
+Objects are in memory and end with the process. What moto does not evaluate is the condition of a policy (`s3:prefix` of
+lists); Amazon S3 does.
+
+Policies are those of `infra/s3`, for any bucket and prefix: the files are written for the bucket `plinth`, its prefix
+`workspace` and the bucket of backups `plinth-backups`; `policy` puts others in their place.
 """
 
 from __future__ import annotations
@@ -16,8 +19,80 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from plinth.errors import MissingError
 from plinth.storage.atomic import write_bytes
-from plinth_jobs.installation import access
+
+INFRA: Final = Path(__file__).resolve().parents[3] / "infra"
+BUCKET, PREFIX = "plinth", "workspace"
+
+
+def roles() -> tuple[str, ...]:
+    """Roles that have a policy."""
+    return tuple(sorted(path.stem for path in (infra("s3") / "policies").glob("*.json")))
+
+
+def policy(role: str, bucket: str = BUCKET, prefix: str = PREFIX) -> dict[str, Any]:
+    """The IAM policy of a role for a workspace at `s3://BUCKET/PREFIX`.
+
+    Raises:
+        MissingError: no policy of that name.
+    """
+    path = infra("s3") / "policies" / f"{role}.json"
+    if role not in roles():
+        raise MissingError(f"no access policy {role!r}", expected=", ".join(roles()))
+    text = path.read_text().replace(f":::{BUCKET}", f":::{bucket}").replace(f"{PREFIX}/", f"{prefix}/")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def backup_bucket(bucket: str = BUCKET) -> str:
+    """The bucket of backups of a workspace's bucket, as the policies name it."""
+    return f"{bucket}-backups"
+
+
+def encryption() -> dict[str, Any]:
+    """The default encryption of a bucket, as `aws s3api put-bucket-encryption` takes it."""
+    found: dict[str, Any] = json.loads((infra("s3") / "encryption.json").read_text())
+    return found
+
+
+def encrypted(uri: str) -> str:
+    """How the bucket of an `s3://` URI encrypts what is written to it by default; empty where it does not.
+
+    Needs `s3:GetEncryptionConfiguration`, which the role `backup` has.
+
+    Raises:
+        StorageError: the bucket cannot be asked.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from plinth.errors import StorageError
+    from plinth.storage.objects import client
+
+    bucket = uri.removeprefix("s3://").partition("/")[0]
+    try:
+        answer = client().get_bucket_encryption(Bucket=bucket)
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ServerSideEncryptionConfigurationNotFoundError":
+            return ""
+        raise StorageError(f"cannot ask how {bucket} is encrypted", found=error) from error
+    except BotoCoreError as error:
+        raise StorageError(f"cannot ask how {bucket} is encrypted", found=error) from error
+    rules = answer["ServerSideEncryptionConfiguration"]["Rules"]
+    return str(rules[0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"]) if rules else ""
+
+
+def infra(name: str) -> Path:
+    """A folder of `infra/`, which a checkout has and an installed package has not.
+
+    Raises:
+        MissingError: this is not a checkout.
+    """
+    path = INFRA / name
+    if not path.is_dir():
+        raise MissingError(f"no infra/{name} beside the packages", remedy="run it in a checkout of the repository")
+    return path
+
 
 #: Written when the server can be asked: access key and secret of each role.
 ACCOUNTS: Final = "accounts.json"
@@ -51,14 +126,14 @@ def prepare(endpoint: str, authority: Path | None, bucket: str, prefix: str) -> 
     session = boto3.Session("test", "test", region_name="us-east-1")
     place: dict[str, Any] = {"endpoint_url": endpoint, "verify": str(authority) if authority else None}
     s3, iam = session.client("s3", **place), session.client("iam", **place)
-    for name in (bucket, access.backup_bucket(bucket)):
+    for name in (bucket, backup_bucket(bucket)):
         s3.create_bucket(Bucket=name)
-        s3.put_bucket_encryption(Bucket=name, ServerSideEncryptionConfiguration=access.encryption())
+        s3.put_bucket_encryption(Bucket=name, ServerSideEncryptionConfiguration=encryption())
     found = {}
-    policies = {role: access.policy(role, bucket, prefix) for role in access.roles()}
-    for role, policy in ((ADMINISTRATOR, EVERYTHING), *policies.items()):
+    policies = {role: policy(role, bucket, prefix) for role in roles()}
+    for role, allowed in ((ADMINISTRATOR, EVERYTHING), *policies.items()):
         iam.create_user(UserName=role)
-        iam.put_user_policy(UserName=role, PolicyName=role, PolicyDocument=json.dumps(policy))
+        iam.put_user_policy(UserName=role, PolicyName=role, PolicyDocument=json.dumps(allowed))
         key = iam.create_access_key(UserName=role)["AccessKey"]
         found[role] = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
     settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
@@ -89,7 +164,7 @@ def serve(folder: Path, port: int, bucket: str) -> None:
     )
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    accounts = prepare(f"https://localhost:{port}", folder / "authority.pem", bucket, access.PREFIX)
+    accounts = prepare(f"https://localhost:{port}", folder / "authority.pem", bucket, PREFIX)
     write_bytes(folder / ACCOUNTS, json.dumps(accounts).encode(), mode=0o600)
     thread.join()
 

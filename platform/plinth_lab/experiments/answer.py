@@ -218,7 +218,7 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
     runs = [ctx.refs.load(made.inputs[one.asset]) for one in arms]
     scores = common_scores(ctx, runs)
     scores = [replace(one, seconds=_seconds(ctx, run)) for one, run in zip(scores, runs, strict=True)]
-    spent = pipeline.spent(ctx.workspace, arms)
+    spent = pipeline.spent_by_asset(ctx.workspace, arms)
     shared = {arm: {"made": 0, "reused": 0} for arm in experiment.arms}
     for one in arms:
         if found := spent.get(one.asset):

@@ -77,12 +77,12 @@ class Spent(Frozen):
         )
 
 
-def save(workspace: Workspace, arm: Arm, spent: Spent) -> None:
+def save_spent(workspace: Workspace, arm: Arm, spent: Spent) -> None:
     """Keep what a run made and took over, of the last time that it made anything."""
     write_bytes(_path(workspace, arm), spent.model_dump_json().encode())
 
 
-def spent(workspace: Workspace, arms: Sequence[Arm]) -> dict[str, Spent]:
+def spent_by_asset(workspace: Workspace, arms: Sequence[Arm]) -> dict[str, Spent]:
     """What the runs made and took over, by asset; of those that were played here."""
     found = {one.asset: _path(workspace, one) for one in arms}
     return {asset: Spent.model_validate_json(path.read_bytes()) for asset, path in found.items() if path.exists()}
@@ -180,7 +180,7 @@ def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple
     """
     space, neighbours = ctx.workspace.branch(arm.branch), _neighbours(ctx, experiment, arm)
     made: dict[str, Manifest] = {}
-    spent = spent(ctx.workspace, [arm]).get(arm.asset, Spent())
+    spent = spent_by_asset(ctx.workspace, [arm]).get(arm.asset, Spent())
     for stage in selected(stages(arm.recipe), ends or last_assets(experiment, arm)):
         own = Context(space, ctx.engine, ctx.progress, requested_by=ctx.requested_by)
         digests = {dep: made[dep].digest for dep in stage.deps}
@@ -192,10 +192,10 @@ def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple
             if stage.suite:
                 publish(stage, own, bring(stage, own, say))  # found now, and held to the arm's own bounds
             made[stage.asset], spent = found, spent.with_taken(stage.asset)
-            save(ctx.workspace, arm, spent)
+            save_spent(ctx.workspace, arm, spent)
             continue
         say(f"{arm.arm}, size {arm.size}, seed {arm.seed}: {stage.asset}")
         made[stage.asset] = publish(stage, own, bring(stage, own, say))
         spent = spent.with_made(stage.asset, sum(own.costs.values(), StepCost()), own.store.written)
-        save(ctx.workspace, arm, spent)  # at once: what was made is not made again after a kill
+        save_spent(ctx.workspace, arm, spent)  # at once: what was made is not made again after a kill
     return made

@@ -177,10 +177,10 @@ def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[
     if not wanted:
         yield {}
         return
-    from plinth_jobs.installation import certificates, database
+    from plinth_jobs.installation import database
 
     folder.chmod(0o711)
-    certificate = certificates.make(folder)
+    certificate = database.make_certificate(folder)
     with database.postgres(folder, certificate) as settings:
         query = f"sslmode=verify-full&sslrootcert={settings['PGSSLROOTCERT']}&passfile={settings['PGPASSFILE']}"
         host = f"localhost:{settings['PGPORT']}"

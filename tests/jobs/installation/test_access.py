@@ -11,7 +11,7 @@ import pytest
 from plinth.errors import MissingError, StorageError, WorkspaceError
 from plinth.storage.objects import S3Objects
 from plinth_assets import catalog
-from plinth_jobs.installation import access, object_store
+from plinth_jobs.installation import object_store
 from plinth_jobs.recipes import load
 from tests.jobs.conftest import RECIPE
 from tests.s3_server import Bucket, serving
@@ -73,7 +73,7 @@ DELETES = {
 def accounts() -> Iterator[tuple[Bucket, dict[str, dict[str, str]]]]:
     """A server that asks every request for an account and its policy; keys of each role."""
     with serving() as bucket:
-        yield bucket, object_store.prepare(f"http://{bucket.endpoint}", None, access.BUCKET, access.PREFIX)
+        yield bucket, object_store.prepare(f"http://{bucket.endpoint}", None, object_store.BUCKET, object_store.PREFIX)
 
 
 def acting(monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]) -> None:
@@ -148,16 +148,16 @@ def test_a_denied_write_changes_nothing_and_a_wrong_key_is_nobody(accounts, monk
 def test_the_encryption_of_a_bucket_is_read(accounts, monkeypatch: pytest.MonkeyPatch) -> None:
     _, keys = accounts
     acting(monkeypatch, keys["backup"])
-    assert access.encrypted(WORKSPACE) == "AES256"
+    assert object_store.encrypted(WORKSPACE) == "AES256"
     acting(monkeypatch, {"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN", "AWS_SECRET_ACCESS_KEY": "guessed"})
     with pytest.raises(StorageError, match="cannot ask"):  # could not tell: no pass
-        access.encrypted(WORKSPACE)
+        object_store.encrypted(WORKSPACE)
     acting(monkeypatch, keys[object_store.ADMINISTRATOR])
     from plinth.storage.objects import client
 
     client().create_bucket(Bucket="plain")
     client().delete_bucket_encryption(Bucket="plain")
-    assert access.encrypted("s3://plain/x") == ""
+    assert object_store.encrypted("s3://plain/x") == ""
 
 
 def allowed(policy: dict[str, object], action: str, name: str) -> bool:
@@ -176,7 +176,7 @@ def allowed(policy: dict[str, object], action: str, name: str) -> bool:
 def test_every_asset_is_published_by_one_role() -> None:
     """A new stage after the mixture is in the policy of whoever publishes it, or this fails."""
     recipe = load(RECIPE)
-    publishers = {role: access.policy(role) for role in ("curator", "trainer", "promoter")}
+    publishers = {role: object_store.policy(role) for role in ("curator", "trainer", "promoter")}
     for stem in catalog.STEMS:
         for stage in stem.stages(recipe):
             ref = f"refs/{stage.asset}.json"
@@ -190,10 +190,10 @@ def test_every_asset_is_published_by_one_role() -> None:
 
 
 def test_policies_of_another_bucket_and_prefix() -> None:
-    found = json.dumps(access.policy("backup", "corp", "teams/text"))
+    found = json.dumps(object_store.policy("backup", "corp", "teams/text"))
     assert "arn:aws:s3:::corp/teams/text/*" in found
     assert "arn:aws:s3:::corp-backups/*" in found
     assert '"teams/text/*"' in found
     assert "plinth" not in found
     with pytest.raises(MissingError, match="no access policy 'owner'"):
-        access.policy("owner")
+        object_store.policy("owner")

@@ -19,7 +19,7 @@ import requests
 
 from plinth.storage.state import State
 from plinth.storage.workspace import Workspace, folder_of
-from plinth_jobs.installation import access, certificates, trial
+from plinth_jobs.installation import database, object_store, trial
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE, ROOT, digests, plinth
 
@@ -47,7 +47,7 @@ def test_certificates_prove_localhost_and_nothing_else(tmp_path: Path) -> None:
     from cryptography import x509
     from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-    made, other = certificates.make(tmp_path), certificates.make(tmp_path / "other")
+    made, other = database.make_certificate(tmp_path), database.make_certificate(tmp_path / "other")
     server = x509.load_pem_x509_certificate(made.chain.read_bytes())
 
     def verified(authority: Path, host: str) -> None:
@@ -91,8 +91,8 @@ def test_the_same_recipe_makes_the_same_digests_as_on_one_machine(
 
     sources = tiny_corpus.write(tmp_path / "sources")
     for path in filter(Path.is_file, sources.rglob("*")):
-        key = f"{access.PREFIX}/input/{path.relative_to(sources).as_posix()}"
-        client().put_object(Bucket=access.BUCKET, Key=key, Body=path.read_bytes())
+        key = f"{object_store.PREFIX}/input/{path.relative_to(sources).as_posix()}"
+        client().put_object(Bucket=object_store.BUCKET, Key=key, Body=path.read_bytes())
     where, environment = running["PLINTH_WORKSPACE"], services_only(running)
     try:
         plinth(where, "keys", "init", "--demo", env=environment)
@@ -120,7 +120,7 @@ def _require_used(environment: dict[str, str]) -> None:
             assert table in {found for (found,) in cursor.fetchall()}
             cursor.execute(f"SELECT count(*) FROM {table}")
             assert cursor.fetchall()[0][0] > 0, name
-    found = client().list_objects_v2(Bucket=access.BUCKET, Prefix="workspace/refs/")
+    found = client().list_objects_v2(Bucket=object_store.BUCKET, Prefix="workspace/refs/")
     assert found["KeyCount"] > 10
     files = {path.name for path in Path(environment["PLINTH_CACHE"]).glob("**/*.sqlite")}
     assert files <= {"source-digests.sqlite"}  # which file had which digest when this machine read it

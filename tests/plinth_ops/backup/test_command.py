@@ -11,7 +11,7 @@ from plinth.compute.context import Context
 from plinth.compute.progress import SILENT
 from plinth.storage.workspace import Workspace, folder_of
 from plinth_jobs.cli.root import call
-from plinth_jobs.installation import access, object_store
+from plinth_jobs.installation import object_store
 from plinth_ops.backup.snapshot import BackupArchive
 from plinth_ops.backup.taking import take
 from tests.plinth_ops.backup.test_backup import fill
@@ -46,7 +46,7 @@ def test_the_role_backup_can_back_up_and_change_nothing(
 ) -> None:
     monkeypatch.setenv("PLINTH_CACHE", str(tmp_path / "cache"))
     with serving() as bucket:
-        accounts = object_store.prepare(f"http://{bucket.endpoint}", None, access.BUCKET, access.PREFIX)
+        accounts = object_store.prepare(f"http://{bucket.endpoint}", None, object_store.BUCKET, object_store.PREFIX)
 
         def acting(role: str) -> None:
             import s3fs
