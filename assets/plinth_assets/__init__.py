@@ -24,7 +24,6 @@ One file per stage, upstream first, with its logic:
     comparison                               plinth/evaluation/comparison
     serving                                  plinth/evaluation/serving
     candidate                                registry
-    drift                                    plinth/evaluation/drift; by schedule, not by `plinth run`
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

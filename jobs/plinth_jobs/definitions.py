@@ -18,7 +18,6 @@ from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.errors import RecipeError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
-from plinth_assets import drift
 from plinth_assets.catalog import stages
 from plinth_assets.framework.build import asset
 from plinth_assets.framework.resources import PlinthResource, Session
@@ -30,7 +29,6 @@ from plinth_jobs.sensors import arrival, feed, release, upkeep
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS = "make_corpus"
-DRIFT = "score_drift"
 
 #: Groups that a corpus job makes; later groups use accelerators and are started on purpose.
 CORPUS_GROUPS = (
@@ -69,7 +67,7 @@ def group_names(all_stages: Sequence[Stage]) -> dict[str, str]:
 
 
 def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage]) -> list[AssetJob]:
-    assets, named = dg.AssetSelection.assets, group_names(all_stages)
+    named = group_names(all_stages)
 
     def groups(*wanted: str) -> dg.AssetSelection:
         return dg.AssetSelection.groups(*sorted({named[one.asset] for one in all_stages if one.group in wanted}))
@@ -83,11 +81,6 @@ def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage]) -> list[AssetJob]:
     ]  # fmt: skip
     if recipe.release is not None:
         found.append(AssetJob(RELEASE, groups("release"), "Promote the approved candidate.", queued=True))
-    if drift.stages(recipe):
-        found.append(
-            AssetJob(DRIFT, assets(drift.ASSET), "The champion on held-out text that came since the last look.",
-                     "drift_daily", "0 5 * * *", "Scores the champion on new held-out documents, at 05:00.")
-        )  # fmt: skip
     return found
 
 
@@ -116,11 +109,7 @@ def build(
     }
     own = dg.Definitions(
         assets=[
-            *(
-                asset(stage, pages, group=named[stage.asset], nightly=stage.group in CORPUS_GROUPS)
-                for stage in all_stages
-            ),
-            *(asset(stage, pages) for stage in drift.stages(recipe)),
+            asset(stage, pages, group=named[stage.asset], nightly=stage.group in CORPUS_GROUPS) for stage in all_stages
         ],
         asset_checks=marks_checks,
         jobs=list(jobs.values()),
@@ -142,8 +131,6 @@ def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[d
             release.canary(recipe, workspace, of_release),
             release.mirror(recipe, workspace),
         ]
-    if DRIFT in jobs:
-        found.append(upkeep.drift(workspace))
     return [
         *found,
         feed.feed(recipe, workspace),

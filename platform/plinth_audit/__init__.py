@@ -4,6 +4,7 @@
     canaries      exposure of planted texts, a lower bound on epsilon
     extraction    training text at risk that a checkpoint continues word for word
     pii_outputs   personal data in the text that a checkpoint writes
+    drift         a released model on held-out text that came after it
     trace         a text back to documents, shards, steps and checkpoints
     text_export   curated text with its columns of the ledger, for others
     takedown      everything that holds a document, its removal, and the proof

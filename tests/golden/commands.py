@@ -125,7 +125,7 @@ NOT_CALLED = {
     "alerts silences": "asks Alertmanager: tests/plinth/operation",
     "audit resume": "ten CPU seconds: tests/plinth/training/forensics",
     "canary": "no canary is on trial: tests/jobs/cli/test_canary.py",
-    "drift": "the champion has not drifted: tests/jobs/cli/test_drift.py",
+    "drift": "the champion has not drifted: tests/plinth_audit/drift",
     "experiment check": "trains arms: tests/plinth_lab/experiments/test_run.py",
     "experiment propose": "trains arms: tests/plinth_lab/mixture/test_swarm_run.py",
     "experiment run": "trains arms: tests/plinth_lab/experiments/test_run.py",

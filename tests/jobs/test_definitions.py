@@ -118,7 +118,7 @@ def test_jobs_sensors_and_schedules_are_there(defs):
     for job in (definitions.CORPUS, definitions.CANDIDATE, definitions.RELEASE):
         assert defs.resolve_job_def(job).name == job
     assert defs.resolve_schedule_def("nightly").cron_schedule == "0 2 * * *"
-    assert defs.resolve_schedule_def("drift_daily").job_name == definitions.DRIFT
+    assert defs.resolve_schedule_def("drift_daily").job_name == "score_drift"
 
 
 def test_the_line_job_stops_before_the_release(defs):

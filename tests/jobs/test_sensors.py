@@ -17,7 +17,6 @@ from plinth_jobs.sensors.alarms import record_failure
 from plinth_registry import taint
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
-from tests.plinth.operation.test_continued_training import drifting
 
 
 @pytest.fixture
@@ -71,34 +70,6 @@ def test_failures_are_one_line_each(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert [row["run"] for row in rows] == ["run-1", "run-2"]
     assert rows[0]["message"] == "it broke\nbadly"
-
-
-def test_drift_alarms_once_and_names_the_documents(workspace):
-    ctx = Context(workspace)
-    assert _tick(workspace, name="drift").skip_message == "0 of 0 slices drift"
-    found = [drifting("web"), drifting("prose").model_copy(update={"drifts": False})]
-
-    def publish(*slices):
-        stats = {"champion": "c" * 64, "looks": [], "slices": [one.model_dump(mode="json") for one in slices]}
-        made = Manifest(asset="drift", step="drift", version="1", params={}, inputs={}, parts=(), stats=stats)
-        ctx.refs.publish(made, "key")
-
-    def alarms():
-        path = workspace.root / "alerts.jsonl"
-        return [json.loads(line)["message"] for line in path.read_text().splitlines()] if path.exists() else []
-
-    publish(*found)
-    tick = _tick(workspace, name="drift")
-    assert tick.skip_message == "1 of 2 slices drift"
-    assert len(alarms()) == 1
-    assert "bucket web: bits per byte went from 2.000 to 3.000" in alarms()[0]
-    assert "https://a.example/1" in alarms()[0]
-    assert "plinth model drift --propose" in alarms()[0]
-    _tick(workspace, tick.cursor, name="drift")
-    assert len(alarms()) == 1
-    publish(drifting("web"), drifting("prose"))
-    _tick(workspace, tick.cursor, name="drift")
-    assert len(alarms()) == 3
 
 
 def test_a_mark_fails_the_check_of_what_was_made_of_it_until_it_is_lifted(workspace):

@@ -85,7 +85,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "evaluation": ("model.evaluation", "Show bits per byte by slice, the worst documents and spans."),
         "probes": ("model.probes", "List probes and their scores, explain an item, check a file."),
         "generate": ("model.generate", "Write what a model says after prompts."),
-        "drift": ("evaluation.drift", "Show text on which the champion is no longer what it was."),
         "compare": ("model.compare", "Compare two models, with intervals; write the page."),
     },
     "release": {

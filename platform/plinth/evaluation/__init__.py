@@ -14,7 +14,6 @@
     pii/        personal data left in training text
     tasks/      tasks of lm-evaluation-harness, from local files and without a network
     statistics/ every interval, test and correction of Plinth
-    drift/      a released model on held-out text that came after it, look after look
     comparison/ two models side by side: paired differences, what differs between them, why
 
 Bits per byte of a document are the total -log2 p of its tokens over its UTF-8 bytes, so that models with

@@ -7,7 +7,6 @@
     mixture_plot  shares along a run; the largest streams by name
     probe_figure  signal and accuracy of probes, with intervals
     gate_figure   rates of a learned gate by slice
-    drift_figure  bits per byte of every slice, then and now
     data          contents of the page of results, as records that the caller fills from statistics
     data_card     the data card: text by bucket, and what it was screened for
     hub_card      the README of an export: front matter of the Hugging Face Hub, then the data card

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,18 +12,22 @@ from numpy.typing import NDArray
 
 from plinth.compute import stage
 from plinth.compute.context import Context
-from plinth.evaluation.drift import heldout, judge
-from plinth.evaluation.drift.heldout import NewDocument
-from plinth.evaluation.drift.judge import SliceDrift
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import BUILT_IN, Evaluation
 from plinth.evaluation.slices import axes
 from plinth.evaluation.slices.tables import AXIS, on_grid
 from plinth.records import Manifest, Step
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import iter_batches, read_table, write_table
+from plinth.storage.store import Store
+from plinth_audit.drift import judge
+from plinth_audit.drift.judge import SliceDrift
 
 ASSET, VERSION = "drift", "1"
 SCORES = "scores.parquet"
+#: Documents of a bucket that one look scores, of the reference and of later ones each; those of the smallest ids.
+MOST = 400
+#: Bytes of a document that are scored.
+CUT_BYTES = 2**15
 
 #: Bits of documents by the model.
 Score = Callable[[Sequence[str]], NDArray[np.float64]]
@@ -39,6 +44,17 @@ SCHEMA = pa.schema(
         *(pa.field(name, pa.string(), nullable=False) for name in BUILT_IN),
     ]
 )
+
+
+class NewDocument(NamedTuple):
+    """A document to score. `text` may be the beginning of a longer one; `known`: its run held it out."""
+
+    id: bytes
+    bucket: str
+    uri: str
+    snapshot: str
+    text: str
+    known: bool
 
 
 def run(
@@ -72,7 +88,7 @@ def run(
         return stage.manifest(ASSET, step, inputs, [], {"champion": "", "looks": [], "slices": []})
     before = _before(ctx, step, champion, earlier)
     scored = frozenset(before["id"].to_pylist()) if before is not None else frozenset[bytes]()
-    fresh = heldout.choose(ctx.store, curated, heldout.ids(ctx.store, own), scored)
+    fresh = choose(ctx.store, curated, heldout_ids(ctx.store, own), scored)
     tables = [one for one in (before, _scored(ctx, params, champion, ledger, fresh, before, score)) if one is not None]
     if not tables:
         return stage.manifest(ASSET, step, inputs, [], {"champion": champion.digest, "looks": [], "slices": []})
@@ -155,3 +171,40 @@ def _looks(table: pa.Table) -> list[dict[str, Any]]:
         {"look": look, "snapshots": sorted(snapshots), "documents": count[0]}
         for look, (snapshots, count) in sorted(found.items())
     ]
+
+
+def heldout_ids(store: Store, curated: Mapping[str, Manifest]) -> frozenset[bytes]:
+    """Ids of all held-out documents of some curated text."""
+    parts = (part for made in curated.values() for part in made.named("heldout-"))
+    return frozenset(
+        id_ for part in parts for batch in iter_batches(store, part, ["id"]) for id_ in batch[0].to_pylist()
+    )
+
+
+def choose(
+    store: Store, curated: Mapping[str, Manifest], own: frozenset[bytes], scored: frozenset[bytes], most: int = MOST
+) -> list[NewDocument]:
+    """Held-out documents, buckets by name, those of the reference first, by id.
+
+    The reference is taken once, by the first look: later looks have later documents alone.
+
+    Args:
+        own: ids that the run of the model held out.
+        scored: ids that earlier looks scored; empty: this is the first look.
+    """
+    found = []
+    for bucket in sorted(curated):
+        kinds = (True, False) if not scored else (False,)
+        for known in kinds:
+            rows = (one for one in _rows(store, bucket, curated[bucket], own) if one.known == known)
+            found += heapq.nsmallest(most, (one for one in rows if one.id not in scored), key=lambda one: one.id)
+    return found
+
+
+def _rows(store: Store, bucket: str, curated: Manifest, own: frozenset[bytes]) -> Iterator[NewDocument]:
+    for part in curated.named("heldout-"):
+        for batch in iter_batches(store, part, ["id", "uri", "snapshot", "text"]):
+            for row in batch.to_pylist():
+                text = row["text"].encode()[:CUT_BYTES].decode(errors="ignore")
+                if text:
+                    yield NewDocument(row["id"], bucket, row["uri"], row["snapshot"], text, row["id"] in own)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plinth.evaluation.drift.judge import MovedDocument, SliceDrift
-from plinth.operation.continued_training import in_words, overlay
 from plinth.recipe.load import load
+from plinth_audit.drift.judge import MovedDocument, SliceDrift
+from plinth_audit.drift.proposal import in_words, overlay
 from tests.jobs.conftest import RECIPE
 
 

@@ -11,7 +11,7 @@ from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from tests.jobs.conftest import RECIPE
-from tests.plinth.operation.test_continued_training import drifting
+from tests.plinth_audit.drift.test_proposal import drifting
 
 
 def looked(root: Path, *slices: Any) -> None:

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.evaluation.drift import heldout, job, judge
 from plinth.evaluation.parameters import Evaluation
 from plinth.records import Manifest
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
+from plinth_audit.drift import job, judge
 
 PARAMS = Evaluation()
 
@@ -160,12 +160,12 @@ def test_another_champion_begins_anew_and_none_scores_nothing(corpus: Corpus) ->
 
 def test_documents_are_those_of_the_smallest_ids_and_long_ones_are_cut(corpus: Corpus) -> None:
     now = corpus.add("2026-10", 30)
-    chosen = heldout.choose(corpus.ctx.store, {"web": now}, frozenset(), frozenset(), most=10)
+    chosen = job.choose(corpus.ctx.store, {"web": now}, frozenset(), frozenset(), most=10)
     assert [one.id for one in chosen] == sorted(row["id"] for row in corpus.rows)[:10]
     corpus.rows[0]["text"] = "ä" * 40_000
     long = corpus.add("2026-20", 0)
-    texts = [one.text for one in heldout.choose(corpus.ctx.store, {"web": long}, frozenset(), frozenset())]
-    assert max(len(text.encode()) for text in texts) == heldout.CUT_BYTES
+    texts = [one.text for one in job.choose(corpus.ctx.store, {"web": long}, frozenset(), frozenset())]
+    assert max(len(text.encode()) for text in texts) == job.CUT_BYTES
 
 
 @pytest.mark.exhaustive

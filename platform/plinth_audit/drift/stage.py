@@ -6,19 +6,25 @@ It follows the clock and the signed history of releases, not a run of the recipe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plinth.compute.context import Context
-from plinth.evaluation.drift import job
-from plinth.evaluation.drift.judge import SliceDrift
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
+from plinth.report.style import ACCENT, MUTED, WARNING, WIDTH_INCHES
 from plinth_assets.comparison import text_of
 from plinth_assets.framework.expectations import Suite, between
 from plinth_assets.framework.inputs import by_bucket, each, shared_owner
 from plinth_assets.framework.present import markdown, picture, table
 from plinth_assets.framework.stage import Inputs, Say, Stage
+from plinth_audit.drift import job
+from plinth_audit.drift.judge import SliceDrift
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 ASSET = job.ASSET
 
@@ -71,8 +77,6 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import drift_figure
-
     found = job.slices(made)
     if not found:
         return {"slices": "nothing was scored: there is no champion, or no slice has enough held-out documents"}
@@ -80,7 +84,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     moved = [document for one in found if one.drifts for document in one.moved]
     named = [[each.uri, each.snapshot, each.bytes, each.model, each.excess_bits] for each in moved]
     return {
-        "drift": picture(drift_figure.figure, found),
+        "drift": picture(figure, found),
         "drifting": sum(one.drifts for one in found),
         "slices": markdown(table(header, [_row(one) for one in found])),
         "moved": markdown(
@@ -102,3 +106,32 @@ def _row(one: SliceDrift) -> list[Any]:
         one.adjusted,
         f"since look {one.look}" if one.drifts else "",
     ]
+
+
+#: Slices that are drawn: those that drift come first.
+MOST = 24
+
+
+def figure(found: Sequence[SliceDrift]) -> Figure:
+    """Reference in grey, the last look in colour: orange where the slice drifts, whenever one looks."""
+    from matplotlib.figure import Figure
+
+    rows = list(found[:MOST])
+    fig = Figure(figsize=(WIDTH_INCHES, 0.32 * max(1, len(rows)) + 0.9), layout="constrained")
+    axes = fig.subplots()
+    for place, one in enumerate(rows):
+        for value, colour, shift in ((one.reference, MUTED, -0.13), (one.latest, _colour(one), 0.13)):
+            if value is not None:
+                axes.plot(value[1:], [place + shift] * 2, color=colour, alpha=0.4, linewidth=4)
+                axes.plot(value[:1], [place + shift], "o", color=colour, markersize=5)
+    axes.set_yticks(range(len(rows)), [f"{one.label} ({one.later:,} later)" for one in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("bits per byte: grey, the reference; colour, the last look; orange, drifts")
+    axes.grid(axis="x")
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)
+    return fig
+
+
+def _colour(one: SliceDrift) -> str:
+    return WARNING if one.drifts else ACCENT

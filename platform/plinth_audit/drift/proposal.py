@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import yaml
 
-from plinth.evaluation.drift.judge import SliceDrift
 from plinth.recipe.recipe import Recipe
 from plinth.tokens.mixture.parameters import Phase
+from plinth_audit.drift.judge import SliceDrift
 
 #: Factor on the share of a bucket that drifts; and the share of all tokens that are the champion's own, against
 #: forgetting.

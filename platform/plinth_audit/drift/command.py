@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    short_help="Show text on which the champion is no longer what it was.",
     epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml")
 )
 @click.option("--score", is_flag=True, help="Score what came since the last look, first.")
@@ -27,8 +28,8 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
     The test holds at all looks together. --propose writes a recipe that begins from the champion and gives the buckets
     that drift twice their weight; nothing starts.
     """
-    from plinth.evaluation.drift import job
-    from plinth.operation.continued_training import in_words
+    from plinth_audit.drift import job
+    from plinth_audit.drift.proposal import in_words
     from plinth_jobs.cli import output
 
     made = _made(settings, score)
@@ -54,9 +55,9 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
 
 def _made(settings: Settings, score: bool) -> Manifest:
     from plinth.errors import MissingError, RecipeError
-    from plinth_assets import drift
     from plinth_assets.framework import data_docs
     from plinth_assets.framework.build import bring, publish
+    from plinth_audit.drift import stage as drift
     from plinth_jobs.cli import output
 
     ctx, recipe = settings.context(), settings.load_recipe()
@@ -82,9 +83,9 @@ def _made(settings: Settings, score: bool) -> Manifest:
 
 def _propose(settings: Settings, made: Manifest, target: Path) -> None:
     from plinth.errors import MissingError
-    from plinth.evaluation.drift import job
-    from plinth.operation.continued_training import overlay
     from plinth.storage.atomic import write_bytes
+    from plinth_audit.drift import job
+    from plinth_audit.drift.proposal import overlay
     from plinth_jobs.cli import output
 
     found = job.slices(made)
