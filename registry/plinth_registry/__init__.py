@@ -57,7 +57,6 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     impact        everything that came of something: manifests, runs, versions, consumers
     feed          what consumers must learn, signed and numbered; webhook sends it
     freeze        mark or lift, and name everybody who is concerned
-    papers/       model card, data card, bill of materials, summary of training content, out of evidence
     exports/      a release or checkpoint as a signed directory that proves itself elsewhere
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for

@@ -14,6 +14,8 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
 from plinth.storage.workspace import Workspace
+from plinth_audit.papers import signed
+from plinth_audit.papers.signed import subject_of
 from plinth_jobs.cli.root import call as command_line
 from plinth_registry import (
     api,
@@ -32,11 +34,9 @@ from plinth_registry import (
     verified,
 )
 from plinth_registry import materialise as directories
+from plinth_registry.exports.unreleased import UNRELEASED
 from plinth_registry.history import ReleaseRecord
 from plinth_registry.mlflow_process import DATABASE
-from plinth_registry.papers import signed
-from plinth_registry.papers.facts import UNRELEASED
-from plinth_registry.papers.subject import subject_of
 from tests.registry.conftest import small_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]

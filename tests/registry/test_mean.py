@@ -15,8 +15,8 @@ from plinth.errors import GateError, LineageError, SignatureError
 from plinth.records import Manifest
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import mean_record
+from plinth_audit.papers.gather import PaperSubject, gather
 from plinth_registry import evidence, gates, policy, taint, trained
-from plinth_registry.papers.gather import PaperSubject, gather
 from plinth_registry.registration import _tags
 from plinth_registry.verified import verify_model
 from plinth_registry.version_text import version_text

@@ -12,7 +12,6 @@
     run/       jobs, runs, checkpoints
     training/  of these, what leaves for the ring
     model/     slices of held-out text, probes, generation, comparison
-    evaluation/  of these, what leaves for the ring
     release/   keys, gates, approval, verification, export
 
 Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help

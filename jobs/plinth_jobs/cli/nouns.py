@@ -92,8 +92,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "canary": ("release.canary", "Show how the canary compares; give it back."),
         "rollback": ("release.release", "Return the release to the last good version."),
         "mirror": ("release.release", "Make MLflow show what the signed history says."),
-        "papers": ("release.papers", "Show, write or sign the papers of a candidate or release."),
-        "provider": ("release.papers", "Sign what the provider of a release states of itself."),
         "taint": ("release.taint", "Mark data or a model unfit; freeze all derived from it."),
         "consumer": ("release.consumer", "Enrol services and models that use a release; their feed."),
         "log": ("release.log", "List every decision and every refused one; prove the list."),

@@ -9,7 +9,6 @@
     gate_figure   rates of a learned gate by slice
     data          contents of the page of results, as records that the caller fills from statistics
     data_card     the data card: text by bucket, and what it was screened for
-    hub_card      the README of an export: front matter of the Hugging Face Hub, then the data card
     page          `page(data) -> str`, the page of results
     impact_figure what came of something, as a graph; impact_page is the page around it
     incident_page facts of a postmortem, as HTML or Markdown

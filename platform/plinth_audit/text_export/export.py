@@ -36,10 +36,10 @@ from plinth.errors import IntegrityError, SourceError
 from plinth.provenance.ledger.columns import BASE, JOIN, hexadecimal
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
 from plinth.records import Frozen, Manifest, Part
-from plinth.report.hub_card import CardFacts, hub_card
 from plinth.storage.destination import DigestWriter, Sink, WrittenFile, write_file
 from plinth.storage.parts import RowGroups, iter_batches, parquet_encoding
 from plinth.storage.store import Store
+from plinth_audit.papers.hub_card import CardFacts, hub_card
 from plinth_audit.text_export.manifest import CARD, DATA, VERSION, ExportFile, TextExport, begin, finish, record
 
 #: The annotator's column that gives a document's language.

@@ -6,28 +6,28 @@ refused, and no option changes that.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.compute.context import Context
+from plinth.entry_points import absent, not_here
 from plinth.errors import GateError, MissingError, SignatureError
+from plinth.extensions import Catalogue
 from plinth.provenance.statements import chain
 from plinth.trust import dsse
-from plinth.trust.authority import COMPLIANCE, TRAINER
+from plinth.trust.authority import ROLES, ROOT, TRAINER
 from plinth.trust.root import Trust
-from plinth.trust.standalone_verify import RELEASE
-from plinth_registry import candidate, policy, released, releases, signing, taint, waivers
+from plinth.trust.standalone_verify import FORMS, RELEASE
+from plinth.trust.standalone_verify import ROLES as ROLE_OF
+from plinth_registry import attestations, candidate, policy, released, releases, signing, taint, waivers
 from plinth_registry.candidate import Candidate
 from plinth_registry.exports import forms
 from plinth_registry.exports.sealed import ExportClaim
 from plinth_registry.history import ReleaseHistory, ReleaseRecord
 from plinth_registry.login import log
-from plinth_registry.papers import provider, signed
-from plinth_registry.papers.signed import MadePapers
-from plinth_registry.papers.subject import role_of, statements_about, subject_of
 from plinth_registry.signed_log import LOGINS, RELEASES
 
 EVIDENCE = "evidence"
@@ -42,6 +42,29 @@ class ReleasedModel(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.record.model}/{self.record.version}"
+
+
+class LeavingPapers(NamedTuple):
+    """Papers of a release: bytes by their name in an export; signed statements, each with the role that signed it."""
+
+    files: Mapping[str, bytes]
+    evidence: Mapping[str, tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Papers:
+    """Papers that leave with every release: a member of the group `plinth.papers`.
+
+    Args:
+        name: of the entry point.
+        leaving: `(context, released model)` -> papers. GateError where the policy asks for a signature that is absent.
+    """
+
+    name: str
+    leaving: Callable[[Context, ReleasedModel], LeavingPapers]
+
+
+PAPERS = Catalogue("plinth.papers", "papers", Papers, {})
 
 
 def find(ctx: Context, target: str) -> ReleasedModel:
@@ -97,12 +120,14 @@ def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -
 
     Raises:
         GateError: the policy asks for papers that compliance signed, and these are not.
+        RecipeError: it asks for them, and the package that makes them is not here.
     """
-    evidence, made = dict(_statements(ctx, found, form)), papers_of(ctx, found)
-    for name, content in made.files.items():
-        _write(directory / name, content)
-    if statement := signed.for_export(ctx, found.record.model, made):
-        evidence[f"{EVIDENCE}/papers.json"] = (COMPLIANCE, _pretty(statement))
+    evidence = dict(_statements(ctx, found, form))
+    for papers in _papers(ctx, found.record.model):
+        leaving = papers.leaving(ctx, found)
+        evidence |= leaving.evidence
+        for name, content in leaving.files.items():
+            _write(directory / name, content)
     for name, (_, content) in evidence.items():
         _write(directory / name, content)
     trainer = Trust.of(ctx.workspace).authority(TRAINER)
@@ -119,32 +144,7 @@ def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -
     )
 
 
-def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
-    """The papers of a release; those of a version that was rolled back say so."""
-    name, at = found.name, found.record.at
-    subject = subject_of(ctx, found.candidate, name, released=_digest(ctx, found.record), at=at)
-    place = releases.history(ctx, found.record.model).standing.place(str(found.record.version))
-    return signed.make(ctx, subject.model_copy(update={"rolled_back": place == "rolled back"}))
-
-
-def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
-    """The papers of a verified candidate: those of its release, if there is one. Another candidate with a released
-    checkpoint keeps its own evidence, and its papers say that the checkpoint was released."""
-    known = released.released_as(ctx, found)
-    if known and known[0].candidate["candidate"] == found.key:
-        return papers_of(ctx, ReleasedModel(known[0], found))
-    subject = subject_of(ctx, found, f"{found.model}/{found.version}")
-    if known:
-        state = {"released": _digest(ctx, known[0]), "rolled_back": known[1] == "rolled back"}
-        subject = subject.model_copy(update=state)
-    return signed.make(ctx, subject)
-
-
-def _digest(ctx: Context, record: ReleaseRecord) -> str:
-    return hashlib.sha256(_pretty(_record(ctx, record))).hexdigest()
-
-
-def _record(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
+def record_envelope(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
     """The signed envelope of the release record.
 
     Raises:
@@ -157,8 +157,43 @@ def _record(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
     return dict(dsse.parsed(data, str(path))["envelope"])
 
 
-def _pretty(envelope: Mapping[str, Any]) -> bytes:
+def pretty(envelope: Mapping[str, Any]) -> bytes:
+    """The bytes of a signed envelope in an export."""
     return json.dumps(envelope, indent=1, sort_keys=True).encode()
+
+
+def _papers(ctx: Context, model: str) -> list[Papers]:
+    """Papers that leave with a release of a model.
+
+    Raises:
+        RecipeError: the newest policy asks for signed papers, and the package that makes them is not here.
+    """
+    for package in absent(PAPERS.group).values():
+        if any(one.policy.papers == "signed" for one in policy.history(ctx, model)[-1:]):
+            raise not_here(f"an export of {model}, whose gate policy says `papers: signed`,", package)
+    return list(PAPERS.values())
+
+
+def statements_about(ctx: Context, checkpoint: str) -> list[Path]:
+    """Statements of what was found out about a checkpoint; those about forms of it are of one export each."""
+    found = sorted(attestations.folder_of(ctx, checkpoint).glob("*.json"))
+    return [path for path in found if not path.name.startswith(f"{FORMS.rstrip('/')}.")]
+
+
+def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | None) -> str:
+    """The role that signed a statement: that of its type, or the one whose signature holds.
+
+    Raises:
+        SignatureError: none does.
+    """
+    kind = dsse.unverified(envelope, where)["predicateType"]
+    for role in [ROLE_OF[kind]] if kind in ROLE_OF else [role for role in ROLES if role != ROOT]:
+        try:
+            dsse.opened(envelope, trust.authority(role), kind, where, at=at)
+        except SignatureError:
+            continue
+        return role
+    raise SignatureError(f"nobody may state {where}", found=kind, expected="a signature by the role that may")
 
 
 def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple[str, tuple[str, bytes]]]:
@@ -180,13 +215,12 @@ def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple
     governed = (one for one in policy.history(ctx, found.record.model) if one.digest == found.record.policy)
     for one in governed:
         files[f"{EVIDENCE}/policy.json"] = policy.path_of(ctx, found.record.model, one.policy.version)
-    envelopes = {RELEASE: _record(ctx, found.record)} | {name: dsse.envelope_of(path) for name, path in files.items()}
+    envelopes = {RELEASE: record_envelope(ctx, found.record)}
+    envelopes |= {name: dsse.envelope_of(path) for name, path in files.items()}
     head = ctx.workspace.releases / releases.HEAD
-    if stated := provider.current(ctx, found.record.model):
-        envelopes[f"{EVIDENCE}/provider.json"] = dsse.envelope_of(stated.path)
     envelopes |= {f"{EVIDENCE}/head.json": dsse.envelope_of(head)} if head.exists() else {}
     for name, envelope in envelopes.items():
-        yield name, (role_of(trust, envelope, name, found.record.at), _pretty(envelope))
+        yield name, (role_of(trust, envelope, name, found.record.at), pretty(envelope))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -8,8 +8,9 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, PlinthError
 from plinth.provenance.statements import chain
 from plinth_registry import taint
-from plinth_registry.papers.facts import UNRELEASED
 
+#: Marks the papers and the card of a model that no signed history released.
+UNRELEASED = "UNRELEASED"
 CARD = """---
 library_name: transformers
 pipeline_tag: text-generation

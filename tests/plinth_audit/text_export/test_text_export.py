@@ -18,9 +18,9 @@ from plinth.corpus.sources.readers import read
 from plinth.errors import IntegrityError, SourceError, StorageError
 from plinth.provenance.ledger import ledger
 from plinth.records import Manifest, Part, Step
-from plinth.report.hub_card import hub_licence, size_category
 from plinth.storage import listing
 from plinth.storage.parts import read_table
+from plinth_audit.papers.hub_card import hub_licence, size_category
 from plinth_audit.text_export import export as exports
 from plinth_audit.text_export.export import export
 from plinth_audit.text_export.manifest import TextExport, verify

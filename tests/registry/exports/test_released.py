@@ -16,17 +16,20 @@ from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.root import Trust
+from plinth_audit.papers import provider, signed
+from plinth_audit.papers.facts import ROLLED_BACK
+from plinth_audit.papers.provider import ProviderStatement
+from plinth_audit.papers.signed import papers_of, papers_of_candidate
 from plinth_jobs.cli.root import call
 from plinth_registry import approval, audit_log, policy, releases, taint, verdict
 from plinth_registry.candidate import Candidate
-from plinth_registry.exports.released import find, papers_of, papers_of_candidate
+from plinth_registry.exports import released as exported
+from plinth_registry.exports.released import find
 from plinth_registry.exports.sealed import verify
+from plinth_registry.exports.unreleased import UNRELEASED
 from plinth_registry.gates.result import GateResult
 from plinth_registry.gates.settings import gate_policy
 from plinth_registry.login import log
-from plinth_registry.papers import provider, signed
-from plinth_registry.papers.facts import ROLLED_BACK, UNRELEASED
-from plinth_registry.papers.provider import ProviderStatement
 from plinth_registry.released import released_as
 from tests.model_folder import byte_level, save_folder
 from tests.registry.conftest import Line, make_recipe, sign_candidate
@@ -199,6 +202,15 @@ def test_a_real_root_signs_papers_only_when_somebody_says_so(
     assert export(released, "demo/2", tmp_path / "more") == 8
     assert call(["release", "papers", "demo/2", "--show", "model-card", *here]) == 0
     assert "| probes.bpb | 0.25 |" in capfd.readouterr().out
+
+
+def test_without_the_package_of_papers_a_policy_that_asks_for_them_lets_nothing_leave(
+    released: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exported, "absent", lambda group: {"papers": "plinth_audit"})
+    assert export(released, "demo/2", tmp_path / "out") == 2
+    assert "needs the package plinth_audit, which is not installed" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_statement_over_papers_that_was_changed_is_none(released: Context, tmp_path: Path) -> None:

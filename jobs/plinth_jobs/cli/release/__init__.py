@@ -8,7 +8,6 @@ people   `plinth ops people`: the login of MLflow, and who may log in
 release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions
 canary   `plinth release canary`: give a canary back
 verify   `plinth verify`: every link from a target to its sources
-papers   `plinth release papers | provider`: papers of a model, what its provider states, signatures of compliance
 taint    `plinth release taint`: marks of unfit data and models, and their lifting
 incident `plinth ops incident`: incidents, which freeze promotions, and their facts
 consumer `plinth release consumer`: services and models that use a release, and their feed

@@ -214,7 +214,7 @@ def _sealed(
     from plinth.trust.root import ROOT_FILE
     from plinth.trust.standalone_verify import EXPORT
     from plinth_registry.exports import sealed
-    from plinth_registry.papers.facts import UNRELEASED
+    from plinth_registry.exports.unreleased import UNRELEASED
 
     with named_failures(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -2,25 +2,43 @@
 
 Nothing else is read: no recipe, no run folder, no MLflow. A manifest is found by a digest that is in the signed chain
 of the checkpoint, or in the evaluation that an attestation names; the store checks that its bytes have that digest.
+
+Training text by domain, language and license is one pass over columns of the ledger; memory grows with the number of
+domains. The domain of a document is the host of its address, without `www.`; without a web address, the origin that its
+source declares. As a query of any engine that reads Parquet (`tests/plinth_audit/papers/test_domains.py` compares it):
+
+    SELECT domain, count(*), sum(tokens) FROM ledger WHERE decision = 'train' GROUP BY 1 ORDER BY 3 DESC, 1
+
+Documents of crawled sources, which their bucket and declared origin tell, are counted apart as well.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from plinth.compute.context import Context
 from plinth.corpus.curate import claims
-from plinth.errors import LineageError
+from plinth.errors import IntegrityError, LineageError
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
 from plinth.provenance.statements import INITIAL, TEACHER, Chain
 from plinth.records import Frozen, Manifest, bucket_of
+from plinth.storage.parts import iter_batches
+from plinth.storage.store import Store
+from plinth.text.hosts import of_name
 from plinth.training.checkpoint import mean_record
-from plinth_registry.papers.domains import trained_text
-from plinth_registry.papers.facts import (
+from plinth_audit.papers.facts import (
     BucketRule,
     BucketText,
+    DomainTable,
+    DomainVolume,
     EvidenceItem,
     PaperFacts,
     ReplayedBucket,
@@ -28,6 +46,7 @@ from plinth_registry.papers.facts import (
     SliceResult,
     SourceTerms,
     StatedFact,
+    TrainedText,
 )
 
 METRIC = "bits_per_byte"
@@ -36,6 +55,12 @@ ILLEGAL, PERMITTED = "gate against illegal content,", "permitted licences,"
 KEPT = "licences of documents that are kept,"
 _CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _RUN = ("steps", "tokens", "parameters_sha256")
+#: Share of all domains that the European Commission's template asks for, by size of content (of SMEs less).
+SHARE = 0.1
+UNKNOWN = "(no domain)"
+LANGUAGE = "language__label"
+_SEPARATOR = "\0"
+_HOST = r"^https?://(?:[^/?#]*@)?(?P<host>\[[^\]]*\]|[^:/?#@]+)"
 
 
 class AttestedFacts(Frozen):
@@ -278,3 +303,89 @@ def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[Stated
             yield from _flat(sha256, name, value)
         elif isinstance(value, str | int | float | bool):
             yield StatedFact(name=name, value=value, evidence=sha256)
+
+
+def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, str]] = ()) -> TrainedText:
+    """Counts of the documents that trained a model.
+
+    Args:
+        crawled: bucket and declared origin of the crawled sources.
+
+    Raises:
+        IntegrityError: a document that trained the model has no tokens: the ledger is older than the shards.
+    """
+    whole, fetched = _DomainCounts(), _DomainCounts()
+    languages, licences = Counter[str](), Counter[str]()
+    origins = pa.array([_SEPARATOR.join(one) for one in crawled], pa.string())
+    for batch in _rows(store, ledger):
+        if batch.column("tokens").null_count:
+            raise IntegrityError(
+                f"the ledger {ledger.digest[:16]} knows no tokens of {batch.column('tokens').null_count} documents",
+                expected="tokens of every document that trained the model",
+                remedy="plinth run --select ledger",
+            )
+        whole.add(batch)
+        origin = pc.binary_join_element_wise(batch.column("bucket"), batch.column("domain"), _SEPARATOR)
+        fetched.add(batch.filter(pc.is_in(origin, value_set=origins)))
+        licences.update(_counts(batch, "licence"))
+        languages.update(_counts(batch, LANGUAGE))
+    return TrainedText(
+        all=whole.table(),
+        crawled=fetched.table(),
+        languages=dict(sorted(languages.items(), key=lambda pair: (-pair[1], pair[0]))),
+        licences=dict(sorted(licences.items())),
+        evidence=ledger.digest,
+    )
+
+
+class _DomainCounts:
+    """Documents, tokens and days of capture, summed over batches."""
+
+    def __init__(self) -> None:
+        self._documents, self._tokens, self._days = Counter[str](), Counter[str](), list[str]()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for row in _sums(batch):
+            self._documents[row["domain"]] += row["domain_count"]
+            self._tokens[row["domain"]] += row["tokens_sum"]
+        days = pc.min_max(batch.column("captured_at")).as_py().values()
+        self._days += [day.date().isoformat() for day in days if day]
+
+    def table(self) -> DomainTable:
+        tokens = self._tokens
+        found = [DomainVolume(domain=name, documents=n, tokens=tokens[name]) for name, n in self._documents.items()]
+        found.sort(key=lambda one: (-one.tokens, one.domain))
+        return DomainTable(
+            documents=self._documents.total(),
+            tokens=tokens.total(),
+            count=len(found),
+            domains=tuple(found[: math.ceil(len(found) * SHARE)]),
+            first=min(self._days, default=None),
+            latest=max(self._days, default=None),
+        )
+
+
+def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
+    """Columns of the documents that train."""
+    wanted = ["bucket", "uri", "domain", "licence", "captured_at", "tokens", "decision"]
+    for part in ledger.parts:
+        if "/part-" not in part.name or not part.rows:
+            continue
+        known = pq.read_schema(store.open_path(part.blob)).names
+        for batch in iter_batches(store, part, [*wanted, *([LANGUAGE] if LANGUAGE in known else [])]):
+            yield batch.filter(pc.equal(batch.column("decision"), "train"))
+
+
+def _sums(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Documents and tokens by domain."""
+    hosts = pc.struct_field(pc.extract_regex(pc.utf8_lower(batch.column("uri")), _HOST), "host")
+    coded = hosts.dictionary_encode()  # each host is read once
+    names = pa.array([of_name(name).removeprefix("www.") or None for name in coded.dictionary.to_pylist()], pa.string())
+    domains = pc.coalesce(names.take(coded.indices), batch.column("domain"), pa.scalar(UNKNOWN))
+    table = pa.table({"domain": domains, "tokens": batch.column("tokens")})
+    return list(table.group_by("domain").aggregate([("domain", "count"), ("tokens", "sum")]).to_pylist())
+
+
+def _counts(batch: pa.RecordBatch, name: str) -> dict[str, int]:
+    found = pc.value_counts(batch.column(name)).to_pylist() if name in batch.schema.names else []
+    return {row["values"]: row["counts"] for row in found if row["values"]}

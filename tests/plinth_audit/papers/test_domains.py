@@ -11,8 +11,8 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError
 from plinth.provenance.ledger import ledger
 from plinth.provenance.ledger.export import export
-from plinth_registry.papers.domains import trained_text
-from plinth_registry.papers.facts import DomainTable, PaperFacts
+from plinth_audit.papers.facts import DomainTable, PaperFacts
+from plinth_audit.papers.gather import trained_text
 from tests.judged_corpus import ledger_of
 from tests.peers import Peer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from plinth.text.markdown import plain
-from plinth_registry.papers.facts import NOT_STATED, EvidenceItem, PaperFacts, StatedFact
+from plinth_audit.papers.facts import NOT_STATED, EvidenceItem, PaperFacts, StatedFact
 
 #: Digits of a digest in a row; the list at the end has all 64.
 SHORT = 12

@@ -11,12 +11,13 @@ import yaml
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError
-from plinth_registry.papers import BOM, DATA_CARD, MODEL_CARD, TRAINING_SUMMARY, papers
-from plinth_registry.papers.facts import UNRELEASED, PaperFacts
-from plinth_registry.papers.gather import PaperSubject, gather
-from plinth_registry.papers.provider import SUBJECTS
-from plinth_registry.papers.training_summary import size_range
-from tests.registry.papers.conftest import APPROVED, child_of, subject_of
+from plinth_audit.papers.documents import BOM, DATA_CARD, MODEL_CARD, TRAINING_SUMMARY, papers
+from plinth_audit.papers.facts import PaperFacts
+from plinth_audit.papers.gather import PaperSubject, gather
+from plinth_audit.papers.provider import SUBJECTS
+from plinth_audit.papers.training_summary import size_range
+from plinth_registry.exports.unreleased import UNRELEASED
+from tests.plinth_audit.papers.conftest import APPROVED, child_of, subject_of
 
 PAGES = (MODEL_CARD, DATA_CARD, TRAINING_SUMMARY)
 

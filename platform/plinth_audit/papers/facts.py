@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from plinth.records import Frozen
+from plinth_registry.exports.unreleased import UNRELEASED
 
 NOT_STATED = "not stated"
-#: Marks the papers of a model that no signed history released.
-UNRELEASED = "UNRELEASED"
 #: Marks the papers of a version that the signed history has taken back.
 ROLLED_BACK = "ROLLED BACK"
 #: Kinds of sources that hold what a crawler fetched.

@@ -13,10 +13,10 @@ from plinth.errors import RecipeError, SignatureError
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.root import Trust
+from plinth_audit.papers import provider
+from plinth_audit.papers.provider import ProviderStatement
 from plinth_jobs.cli.root import call
 from plinth_registry import audit_log
-from plinth_registry.papers import provider
-from plinth_registry.papers.provider import ProviderStatement
 
 FILE = """
 release: demo

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from plinth import fingerprint
-from plinth_registry.papers.facts import UNRELEASED, BucketText, PaperFacts, ReplayedBucket, SliceResult, StatedFact
+from plinth_audit.papers.facts import BucketText, PaperFacts, ReplayedBucket, SliceResult, StatedFact
+from plinth_registry.exports.unreleased import UNRELEASED
 
 FILE = "bom.cdx.json"
 SPEC = "1.6"

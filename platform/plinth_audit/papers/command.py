@@ -13,7 +13,7 @@ from plinth_jobs.cli.release.gates import owner_option
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth_registry.papers.signed import MadePapers
+    from plinth_audit.papers.signed import MadePapers
 
 #: Names of papers on the command line.
 SHOWN = {
@@ -25,6 +25,7 @@ SHOWN = {
 
 
 @click.command(
+    short_help="Show, write or sign the papers of a candidate or release.",
     epilog=examples(
         "plinth release papers                                 the newest candidate's",
         "plinth release papers champion --show summary",
@@ -57,8 +58,8 @@ def papers(
     It is verified first, as an export does, and the papers are those that an export of it would have. With --sign the
     key of compliance signs them; the gate policy may ask for that (`papers: signed`) before a release is exported.
     """
+    from plinth_audit.papers import signed
     from plinth_jobs.cli import output
-    from plinth_registry.papers import signed
 
     ctx = settings.context()
     made = _made(settings, ctx, target)
@@ -80,7 +81,10 @@ def papers(
     output.table(("paper", "size", "SHA-256"), sizes)
 
 
-@click.command(epilog=examples("plinth release provider provider.yaml", "plinth release provider"))
+@click.command(
+    short_help="Sign what the provider of a release states of itself.",
+    epilog=examples("plinth release provider provider.yaml", "plinth release provider"),
+)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False)
 @owner_option
 @shared
@@ -92,8 +96,8 @@ def provider(settings: Settings, file: Path | None, owner: str | None, as_json: 
     The key of compliance signs. The papers of the release have it from then on: who the provider is, when a version was
     placed on the market, and what no evidence can say of the data.
     """
+    from plinth_audit.papers import provider as statements
     from plinth_jobs.cli import output
-    from plinth_registry.papers import provider as statements
 
     ctx = settings.context()
     if file is not None:
@@ -114,6 +118,7 @@ def provider(settings: Settings, file: Path | None, owner: str | None, as_json: 
 def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
     """Papers of a release by the signed history, or of a candidate by MLflow's list of them: those of its release, if
     the signed history has released it."""
+    from plinth_audit.papers import signed
     from plinth_jobs.targets import ALIASES
     from plinth_registry import review
     from plinth_registry.exports import released
@@ -121,9 +126,9 @@ def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
     if target in ALIASES:
         target = f"{settings.load_recipe().required_release().name}@{ALIASES[target]}"
     if "/" in target or "@" in target:
-        return released.papers_of(ctx, released.find(ctx, target))
+        return signed.papers_of(ctx, released.find(ctx, target))
     found = review.find_candidate(ctx, settings.load_recipe(), None if target in ("candidate", "latest") else target)
-    return released.papers_of_candidate(ctx, found)
+    return signed.papers_of_candidate(ctx, found)
 
 
 def _write(ctx: Context, made: MadePapers, to: Path) -> None:
@@ -136,7 +141,7 @@ def _write(ctx: Context, made: MadePapers, to: Path) -> None:
 
     from plinth.errors import WorkspaceError
     from plinth.storage.atomic import named_failures
-    from plinth_registry.papers import signed
+    from plinth_audit.papers import signed
 
     if to.exists() and any(to.iterdir()):
         raise WorkspaceError(f"{to} is not empty", expected="a new or empty folder", remedy="name another")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from plinth.report.hub_card import licence_keys, size_category
 from plinth.text.markdown import plain
-from plinth_registry.papers.facts import DomainTable, PaperFacts, SourceTerms, TrainedText
-from plinth_registry.papers.markdown import PaperPage
-from plinth_registry.papers.model_card import languages
+from plinth_audit.papers.facts import DomainTable, PaperFacts, SourceTerms, TrainedText
+from plinth_audit.papers.hub_card import licence_keys, size_category
+from plinth_audit.papers.markdown import PaperPage
+from plinth_audit.papers.model_card import languages
 
 FILE = "DATA_CARD.md"
 

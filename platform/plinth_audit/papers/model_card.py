@@ -7,8 +7,9 @@ statement yet, so there is none.
 from __future__ import annotations
 
 from plinth.text.markdown import plain
-from plinth_registry.papers.facts import ROLLED_BACK, UNRELEASED, PaperFacts, SliceResult
-from plinth_registry.papers.markdown import PaperPage
+from plinth_audit.papers.facts import ROLLED_BACK, PaperFacts, SliceResult
+from plinth_audit.papers.markdown import PaperPage
+from plinth_registry.exports.unreleased import UNRELEASED
 
 FILE = "README.md"
 _WARNINGS = {
@@ -79,7 +80,7 @@ def _front(facts: PaperFacts) -> str:
 
 def languages(facts: PaperFacts) -> list[str] | None:
     """Codes of the languages that the Hub's cards take, the most frequent first; None where the ledger has none."""
-    from plinth.report.hub_card import language_codes
+    from plinth_audit.papers.hub_card import language_codes
 
     found = facts.trained
     return language_codes(found.languages, found.all.documents) or None if found else None

@@ -24,9 +24,9 @@ from plinth.records import Frozen
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
 from plinth.trust.log_record import LogRecord
+from plinth_audit.papers.facts import SignedText
 from plinth_registry import audit_log, releases, signed_file
 from plinth_registry.audit_log import AuditedAction
-from plinth_registry.papers.facts import SignedText
 from plinth_registry.signed_log import PROVIDERS
 
 Text = Field(None, min_length=1, max_length=10_000)

@@ -16,8 +16,8 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.packing import packing as index
 from plinth.training.initial import replay
-from plinth_registry.papers.facts import PaperFacts, SignedText
-from plinth_registry.papers.gather import AttestedFacts, PaperSubject, gather
+from plinth_audit.papers.facts import PaperFacts, SignedText
+from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED, ledger_of
 

@@ -1,0 +1,228 @@
+"""Papers of a verified candidate or release, and the signature of compliance under them: the SHA-256 of each, by name.
+
+    papers/<checkpoint 16>/<16 of the SHA-256 over the papers>.json     DSSE envelope, signed as `compliance`
+
+It is about these very bytes: papers that say anything else, after a new decision or attestation, are signed anew.
+Where the newest gate policy says `papers: signed`, a release is exported with such a statement only. A demo root signs
+on the way, since all its keys lie on one machine; no other root does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import GateError, SignatureError
+from plinth.trust import dsse
+from plinth.trust.authority import APPROVER, COMPLIANCE, TRAINER
+from plinth.trust.clock import now
+from plinth.trust.root import Trust
+from plinth.trust.standalone_verify import PAPERS_TYPE
+from plinth_audit.papers import provider
+from plinth_audit.papers.documents import papers, place
+from plinth_audit.papers.facts import SignedText
+from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
+from plinth_registry import approval, audit_log, candidate, policy, released, releases, signing
+from plinth_registry.audit_log import AuditedAction
+from plinth_registry.candidate import Candidate
+from plinth_registry.exports.released import (
+    EVIDENCE,
+    LeavingPapers,
+    Papers,
+    ReleasedModel,
+    pretty,
+    record_envelope,
+    role_of,
+    statements_about,
+)
+from plinth_registry.history import ReleaseRecord
+
+FOLDER: Final = "papers"
+
+
+class MadePapers(NamedTuple):
+    """Papers by the name that they have in an export, and what they are about."""
+
+    subject: PaperSubject
+    files: Mapping[str, bytes]
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self.subject.provenance["checkpoint"]["digest"])
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(self.files.items())}
+
+    @property
+    def title(self) -> str:
+        return f"papers of {self.subject.name} ({fingerprint.digest(self.digests)[:12]})"
+
+
+def make(ctx: Context, subject: PaperSubject) -> MadePapers:
+    """The papers of a verified subject.
+
+    Raises:
+        LineageError, MissingError, IntegrityError: see `gather`.
+    """
+    return MadePapers(subject, {place(name): content for name, content in papers(gather(ctx, subject)).items()})
+
+
+def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = None) -> Path:
+    """Sign papers as compliance; what is signed already is left alone. Returns the statement's path.
+
+    Raises:
+        SignatureError: no compliance key on this machine, or not of this owner.
+    """
+    with audit_log.audited(ctx, AuditedAction("papers", made.title, owner or "", reason, owner), once=True):
+        path = path_of(ctx, made)
+        if not signed_by(ctx, made):
+            predicate = {"name": made.subject.name, "release": made.subject.released, "reason": reason, "at": now()}
+            subjects = {**made.digests, "checkpoint": made.checkpoint}
+            statement = dsse.statement(PAPERS_TYPE, subjects, predicate)
+            dsse.write(path, statement, Trust.of(ctx.workspace).signer(COMPLIANCE, owner))
+        return path
+
+
+def signed_by(ctx: Context, made: MadePapers) -> tuple[str, ...]:
+    """Who signed these papers as compliance; nobody where the statement is absent, of other papers or does not hold."""
+    envelope = _statement(ctx, made)
+    return dsse.signed_by(envelope, Trust.of(ctx.workspace).authority(COMPLIANCE)) if envelope else ()
+
+
+def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
+    """The envelope of the statement over these papers; None where it is absent, of other papers or does not hold."""
+    path, authority = path_of(ctx, made), Trust.of(ctx.workspace).authority(COMPLIANCE)
+    try:
+        envelope = dsse.envelope_of(path)
+        stated = dsse.opened(envelope, authority, PAPERS_TYPE, str(path))
+    except SignatureError:
+        return None
+    return envelope if dsse.subjects(stated) == {**made.digests, "checkpoint": made.checkpoint} else None
+
+
+def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | None:
+    """The statement that leaves with a release's papers; None where nobody signed and the policy asks for nothing.
+
+    Raises:
+        GateError: the newest policy asks for it, and compliance has not signed these papers.
+    """
+    if envelope := _statement(ctx, made):
+        return envelope
+    if not any(one.policy.papers == "signed" for one in policy.history(ctx, model)[-1:]):
+        return None
+    if Trust.of(ctx.workspace).root.demo:
+        sign(ctx, made, "a demo root signs on the way")
+        return _statement(ctx, made)
+    raise GateError(
+        f"the papers of {made.subject.name} are not signed",
+        expected="a statement of compliance over these papers: the gate policy says `papers: signed`",
+        remedy=f"read them, then: `plinth release papers {made.subject.name} --sign`",
+    )
+
+
+def path_of(ctx: Context, made: MadePapers) -> Path:
+    """Where the statement over these papers lies."""
+    return ctx.workspace.root / FOLDER / made.checkpoint[:16] / f"{fingerprint.digest(made.digests)[:16]}.json"
+
+
+def subject_of(
+    ctx: Context, own: Candidate, name: str, *, released: str | None = None, at: str | None = None
+) -> PaperSubject:
+    """Provenance, attestations and decisions about a candidate that the caller has verified.
+
+    Args:
+        name: `NAME/VERSION` of the release, or of the candidate.
+        released: SHA-256 of the release record; None before there is one.
+        at: when it was released, for signatures of keys that were revoked since.
+
+    Raises:
+        SignatureError: a statement does not hold.
+    """
+    stated = hashlib.sha256(dsse.bytes_of(candidate.evidence_path(own.directory, own.key))).hexdigest()
+    facts = AttestedFacts(kind="candidate", sha256=stated, role=TRAINER, facts=own.facts.model_dump(mode="json"))
+    trust, files = Trust.of(ctx.workspace), statements_about(ctx, own.checkpoint)
+    provenance, provenance_bytes = signing.provenance_of(own.directory, trust.authority(TRAINER), at=at)
+    return PaperSubject(
+        name=name,
+        released=released,
+        provenance=provenance,
+        provenance_sha256=hashlib.sha256(provenance_bytes).hexdigest(),
+        evaluation=own.evaluation,
+        attested=(facts, *(_attested(trust, path, at) for path in files)),
+        said=(*_said(ctx, own), *_provided(ctx, own, name.rpartition("/")[2] if released else None)),
+    )
+
+
+def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
+    """The facts of an attestation; of a measurement, the digest of its manifest."""
+    data = dsse.bytes_of(path)
+    envelope = dsse.parsed(data, str(path))
+    role, stated = role_of(trust, envelope, path.name, at), dsse.unverified(envelope, path.name)["predicate"]
+    asset = str(stated.get("asset", path.stem))
+    measured = {"manifest": stated["materials"][asset]} if asset in stated.get("materials", {}) else {}
+    digest = hashlib.sha256(data).hexdigest()
+    return AttestedFacts(kind=asset, sha256=digest, role=role, facts={**measured, **stated.get("facts", {})})
+
+
+def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
+    """Reasons of those who signed a decision."""
+    for path in sorted((ctx.workspace.approvals / own.key[:12]).glob("*.json")):
+        data = dsse.bytes_of(path)
+        one = approval.verify_statement(ctx, path, own, data)
+        digest = hashlib.sha256(data).hexdigest()
+        yield SignedText(subject=one.decision, text=one.reason, by=one.by, role=APPROVER, evidence=digest)
+
+
+def _provided(ctx: Context, own: Candidate, version: str | None) -> Iterator[SignedText]:
+    """What the provider of the release states."""
+    stated = provider.current(ctx, own.model.removesuffix("-candidate"))
+    yield from provider.said(stated, version) if stated else ()
+
+
+def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
+    """The papers of a release; those of a version that was rolled back say so."""
+    name, at = found.name, found.record.at
+    subject = subject_of(ctx, found.candidate, name, released=_digest(ctx, found.record), at=at)
+    place = releases.history(ctx, found.record.model).standing.place(str(found.record.version))
+    return make(ctx, subject.model_copy(update={"rolled_back": place == "rolled back"}))
+
+
+def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
+    """The papers of a verified candidate: those of its release, if there is one. Another candidate with a released
+    checkpoint keeps its own evidence, and its papers say that the checkpoint was released."""
+    known = released.released_as(ctx, found)
+    if known and known[0].candidate["candidate"] == found.key:
+        return papers_of(ctx, ReleasedModel(known[0], found))
+    subject = subject_of(ctx, found, f"{found.model}/{found.version}")
+    if known:
+        state = {"released": _digest(ctx, known[0]), "rolled_back": known[1] == "rolled back"}
+        subject = subject.model_copy(update=state)
+    return make(ctx, subject)
+
+
+def _digest(ctx: Context, record: ReleaseRecord) -> str:
+    return hashlib.sha256(pretty(record_envelope(ctx, record))).hexdigest()
+
+
+def leaving(ctx: Context, found: ReleasedModel) -> LeavingPapers:
+    """The papers that leave with a release: signed by compliance where the policy asks for it.
+
+    Raises:
+        GateError: the policy asks for papers that compliance signed, and these are not.
+    """
+    made, evidence = papers_of(ctx, found), dict[str, tuple[str, bytes]]()
+    if statement := for_export(ctx, found.record.model, made):
+        evidence[f"{EVIDENCE}/papers.json"] = (COMPLIANCE, pretty(statement))
+    if stated := provider.current(ctx, found.record.model):
+        envelope, name = dsse.envelope_of(stated.path), f"{EVIDENCE}/provider.json"
+        role = role_of(Trust.of(ctx.workspace), envelope, name, found.record.at)
+        evidence[name] = (role, pretty(envelope))
+    return LeavingPapers(made.files, evidence)
+
+
+PAPERS = Papers("papers", leaving)
