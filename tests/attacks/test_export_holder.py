@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.trust import dsse, enrolment, standalone_verify
-from plinth.trust.clock import now
 from plinth.trust.standalone_verify import EXPORT
 from plinth_jobs.cli import models
 from plinth_jobs.cli.root import call
-from plinth_registry import releases, taint
+from plinth_registry import taint
 from plinth_registry.candidate import Candidate
 from plinth_registry.exports import released
 from plinth_registry.exports.sealed import MODEL_SIGNATURE, verify
+from tests.registry.conftest import moved
 from tests.registry.exports.conftest import CLAIM, SealedFolder
 from tests.registry.exports.test_offline import ALONE
 
@@ -76,15 +76,13 @@ def test_an_old_export_under_a_new_name_is_the_old_one(export: SealedFolder, tmp
 def test_an_old_export_of_a_version_that_is_gone(ctx: Context, unregistered: Candidate, fate: str) -> None:
     """Its signature holds for ever. Where the workspace is at hand, its history and its marks are asked as well."""
     proved = {"name": "demo/1", "status": "released", "checkpoint": unregistered.checkpoint}
-    facts = {"goal": "champion", "model": "demo", "previous": None, "candidate": unregistered.subjects}
-    moved = {**facts, "candidate_version": "1", "by": "ada", "reason": "good"}
-    releases.append(ctx, action="champion", version="1", at=now(), **moved)
+    moved(ctx, "champion", "1", unregistered.subjects)
     released.require_standing(ctx, proved)
     released.require_standing(ctx, proved | {"name": "another/1"})
     if fate == "tainted":
         taint.mark(ctx, unregistered.checkpoint, "ada", "a leak")
     else:
-        releases.append(ctx, action="withdrawn", version=None, at=now(), **{**moved, "previous": "1"})
+        moved(ctx, "withdrawn", None, unregistered.subjects, "1")
     with pytest.raises(GateError, match=fate):
         released.require_standing(ctx, proved)
 
@@ -92,12 +90,11 @@ def test_an_old_export_of_a_version_that_is_gone(ctx: Context, unregistered: Can
 def test_both_commands_ask_the_workspace_about_an_old_export(
     export: SealedFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    facts: dict[str, Any] = {"model": "demo", "candidate": {"checkpoint": CLAIM.checkpoint}, "candidate_version": "1"}
-    facts |= {"by": "ada", "reason": "a reason", "at": now()}
-    releases.append(export.ctx, action="champion", goal="champion", version="2", previous=None, **facts)
+    about = {"checkpoint": CLAIM.checkpoint}
+    moved(export.ctx, "champion", "2", about)
     command = ["verify", str(export.directory), "-w", str(export.ctx.workspace.root)]
     assert call(command) == 0
-    releases.append(export.ctx, action="withdrawn", goal="withdrawn", version=None, previous="2", **facts)
+    moved(export.ctx, "withdrawn", None, about, "2")
     assert call(command) == 8
     assert "demo/2 was rolled back" in capfd.readouterr().err
     with pytest.raises(GateError, match="was rolled back"):

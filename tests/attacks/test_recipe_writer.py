@@ -17,15 +17,14 @@ from plinth.evaluation.gate import Gate
 from plinth.extensions import Catalogue
 from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
-from plinth.trust.clock import now
 from plinth_jobs import targets
 from plinth_jobs.cli import models
 from plinth_jobs.cli.root import call
-from plinth_registry import approval, attestations, evidence, gates, policy, releases, signing, verified, waivers
+from plinth_registry import approval, attestations, evidence, gates, policy, signing, verified, waivers
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates.settings import LicencePolicy
 from tests.attacks.judging import ANNA, BEN, closed, decide
-from tests.registry.conftest import TERMS, Line, make_recipe, sign_candidate, small_policy
+from tests.registry.conftest import TERMS, Line, make_recipe, moved, sign_candidate, small_policy
 
 WHY = "the restarts were a planned move"
 
@@ -187,8 +186,7 @@ def test_two_people_are_neither_one_person_twice_nor_the_one_who_asked(
 
 @pytest.fixture
 def champion(ctx: Context, unregistered: Candidate) -> str:
-    facts = {"goal": "champion", "model": "demo", "version": "1", "previous": None, "candidate": unregistered.subjects}
-    releases.append(ctx, action="champion", candidate_version="1", by="ada", reason="good", at=now(), **facts)
+    moved(ctx, "champion", "1", unregistered.subjects)
     return "demo@champion"
 
 

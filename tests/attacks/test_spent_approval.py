@@ -8,12 +8,12 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError
-from plinth.trust.clock import now
-from plinth_registry import api, approval, gates, policy, releases
+from plinth_registry import api, approval, gates, policy
 from plinth_registry.candidate import Candidate
 from plinth_registry.history import Action
 from plinth_registry.login import log
 from tests.attacks.test_mlflow_writer import ADA, BEN, register, release
+from tests.registry.conftest import moved
 
 PROXY = "anna@example.org"
 
@@ -43,9 +43,8 @@ def test_a_canary_that_was_given_back_is_approved_anew(ctx: Context, line: Any, 
 
 
 def move(ctx: Context, found: Candidate, action: Action, version: str | None, previous: str | None = None) -> int:
-    about = {"candidate": found.subjects, "candidate_version": "1", "by": "ops", "reason": "a reason", "at": now()}
-    to = {"model": found.model.removesuffix("-candidate"), "version": version, "previous": previous}
-    return releases.append(ctx, action=action, goal=action, **to, **about).number
+    name = found.model.removesuffix("-candidate")
+    return moved(ctx, action, version, found.subjects, previous, model=name).number
 
 
 @pytest.mark.parametrize("how", ["statement", "tag"])

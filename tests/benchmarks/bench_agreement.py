@@ -14,14 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS"):
     os.environ.setdefault(name, "1")
+
+from cpu import seconds  # noqa: E402
 
 from tests.agreement.profiles import verdicts  # noqa: E402
 from tests.agreement.released import FILTERS, judged, released  # noqa: E402
@@ -53,13 +54,6 @@ def compared(ours: Sequence[str], theirs: Sequence[str], styles: Sequence[str], 
         "apart": dict(Counter(f"ours {one}, theirs {other}" for _, one, other in apart)),
         "examples": [{"text": text[:200], "ours": one, "theirs": other} for text, one, other in apart[:10]],
     }
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    """CPU seconds of one run."""
-    started = time.process_time()
-    work()
-    return time.process_time() - started
 
 
 def speeds(profile: str, texts: Sequence[str]) -> dict[str, float]:

@@ -14,8 +14,7 @@ import argparse
 import json
 import os
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS"):
 
 import pyarrow as pa  # noqa: E402
 from bench_minhash import megabytes, real_documents  # noqa: E402
+from cpu import best  # noqa: E402
 
 from plinth.corpus.annotate.registry import ANNOTATORS  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS, slices  # noqa: E402
@@ -42,16 +42,6 @@ REQUIRED_MB_PER_S, REQUIRED_RATIO = 60, 150
 PEER_SCORES = ("gopher_quality", "gopher_repetition", "fineweb")  # the ratio leaves C4 out
 REPEATS = 3
 RESULTS = Path(__file__).parent / "results" / "annotate.json"
-
-
-def best(work: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """CPU seconds of the fastest of several runs."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.process_time()
-        work()
-        seconds.append(time.process_time() - started)
-    return min(seconds)
 
 
 def ours(texts: Sequence[str], profile: str | None = None) -> dict[str, float]:
@@ -142,7 +132,6 @@ def main() -> None:
         result["times_faster"][label] = mine / total
         print(f"Gopher, repetition, FineWeb: {total:.2f} MB/s, plinth {mine:.1f}: {mine / total:.0f} times faster")
     print(f"required: {REQUIRED_RATIO} times datatrove {version('datatrove')} as released")
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 

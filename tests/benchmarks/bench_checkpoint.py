@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
+from cpu import of_process
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results" / "checkpoint.json"
@@ -69,13 +70,13 @@ def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
         return time.perf_counter() - begun
 
     for _ in range(rounds + 1):
-        sync_s, before_s = save("sync"), processor_s(saver)
+        sync_s, before_s = save("sync"), of_process(saver._writer._process.pid)
         quiet = [step() for _ in range(steps)]
         save("async")
         writing = []
         while saver._on_any_rank(saver._waiting):
             writing.append(step())
-        spent_s = processor_s(saver) - before_s
+        spent_s = of_process(saver._writer._process.pid) - before_s
         found.append({"sync_s": sync_s, "quiet": quiet, "writing": writing, "processor_s": spent_s})
     saver.drain()
     saver.close()
@@ -174,12 +175,6 @@ def metadata_costs(folder: Path) -> dict[str, Any]:
         tracemalloc.stop()
         found[kind] = {"seconds": round(seconds, 3), "memory_bytes": peak}
     return found
-
-
-def processor_s(saver: Any) -> float:
-    """Seconds that a rank's writer has computed."""
-    fields = Path(f"/proc/{saver._writer._process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def spread(values: list[float]) -> list[float]:

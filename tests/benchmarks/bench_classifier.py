@@ -28,6 +28,7 @@ for name in ("OMP_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
+from cpu import best  # noqa: E402
 
 from plinth.compute.context import Context  # noqa: E402
 from plinth.compute.stage import manifest  # noqa: E402
@@ -42,7 +43,7 @@ from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth_text.terms.terms import TermTable  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "classifier.json"
-REPEATS, BITS = 3, 20
+BITS = 20
 REQUIRED = 40.0
 KINDS = {"code": ("*.py",), "texts": ("*.txt", "*.md", "*.rst")}
 
@@ -80,16 +81,6 @@ def bucket(ctx: Context, name: str, texts: Sequence[str]) -> Manifest:
     }
     part = write_table(ctx.store, "part-00000.parquet", pa.table(columns, schema=DOCUMENT_SCHEMA))
     return manifest(f"{name}/documents", Step(name="bench", version="1"), {}, [part])
-
-
-def best(work: Callable[[], Any]) -> float:
-    """CPU seconds of the fastest of several runs."""
-    seconds = []
-    for _ in range(REPEATS):
-        started = time.process_time()
-        work()
-        seconds.append(time.process_time() - started)
-    return min(seconds)
 
 
 def fasttext_model(path: Path, dim: int, words: Sequence[str], rows: int) -> Path:
@@ -179,7 +170,6 @@ def main() -> None:
         print(f"{label:<36}{speed:10.1f} MB/s")
     ratio = speeds["first stage"] / speeds["fastText predict, 16 dimensions"]
     print(f"first stage: {ratio:.0f} times fastText's predict; required {REQUIRED:.0f} MB/s")
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 

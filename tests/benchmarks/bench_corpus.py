@@ -226,7 +226,6 @@ def main() -> None:
         print(f"{speed}  {row['mb_per_s_with_the_rest']:.1f} with the rest  peak {row['peak_mb']:.0f} MB")
     for name, seconds in rows[-1]["seconds"].items():
         print(f"  {name:<20}{rows[-1]['megabytes'] / seconds:9.1f} MB/s{'' if name in TO_VERDICTS else '  (beside)'}")
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from cpu import of_process
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine, LocalEngine
@@ -121,7 +122,7 @@ def measure(workspace: Path, workers: int) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     processes = [os.getpid(), *(worker.pid for worker in getattr(engine, "_pool", []))]
     own, *workers_peak = (_peak_mb(pid) for pid in processes)
-    cpu = sum(_cpu_s(pid) for pid in processes)
+    cpu = sum(of_process(pid) for pid in processes)
     engine.close()
     total = int(found.stats["documents"])  # type: ignore[call-overload]
     return {
@@ -143,12 +144,6 @@ def _peak_mb(pid: int) -> float:
     """Largest resident memory that a process ever had, pages of mapped files included."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-
-
-def _cpu_s(pid: int) -> float:
-    """Seconds of processor that a process has used, starting and compiling included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def datatrove(total: int) -> dict[str, Any]:
@@ -249,7 +244,6 @@ def main() -> None:
             "documents_per_minute": 60 * options.peers / row["seconds"],
         }
         print(name, json.dumps(found["peers"][name]), flush=True)
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 

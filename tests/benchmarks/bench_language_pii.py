@@ -14,10 +14,8 @@ import json
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS"):
     os.environ.setdefault(name, "1")
@@ -25,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import pyarrow as pa  # noqa: E402
 from bench_minhash import megabytes, real_documents  # noqa: E402
+from cpu import best  # noqa: E402
 
 from plinth.corpus.annotate import language  # noqa: E402
 from plinth.corpus.annotate.pii import pii  # noqa: E402
@@ -38,16 +37,6 @@ RESULTS = Path(__file__).parent / "results" / "language_pii.json"
 LOCALES = Path("/usr/share/locale")
 
 
-def best(work: Callable[[], Any], repeats: int = 5) -> float:
-    """CPU seconds of the fastest of several runs."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.process_time()
-        work()
-        seconds.append(time.process_time() - started)
-    return min(seconds)
-
-
 def speed(name: str, texts: Sequence[str]) -> float:
     """MB/s of an annotator, in batches as the stage hands them out."""
     chosen = ANNOTATORS[name]
@@ -55,7 +44,7 @@ def speed(name: str, texts: Sequence[str]) -> float:
     batches = pa.Table.from_pydict({"text": column}).to_batches(max_chunksize=BATCH_ROWS)
     given = chosen.prepare(chosen.params(), {}) if chosen.prepare else chosen.params()
     chosen.annotate(batches[0].slice(0, 2), given)
-    return megabytes(texts) / best(lambda: [chosen.annotate(batch, given) for batch in batches])
+    return megabytes(texts) / best(lambda: [chosen.annotate(batch, given) for batch in batches], 5)
 
 
 def fasttext_speed(texts: Sequence[str]) -> float:
@@ -150,7 +139,6 @@ def main() -> None:
     for name, row in found.items():
         print(f"{name:<12}{row['precision']:8.3f}{row['recall']:8.3f}{row['planted']:9d}")
     result = {"megabytes": megabytes(texts), "plinth": ours, "peers": peers, "languages": table, "pii": found}
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -31,27 +31,9 @@ from tests.agreement.languages import documents
 
 RESULTS = Path(__file__).parent / "results" / "languages.json"
 LANGUAGES = (
-    "zh",
-    "ja",
-    "th",
-    "ko",
-    "ar",
-    "he",
-    "fa",
-    "hi",
-    "bn",
-    "ta",
-    "te",
-    "ka",
-    "ru",
-    "uk",
-    "el",
-    "de",
-    "fr",
-    "vi",
-    "km",
+    "zh", "ja", "th", "ko", "ar", "he", "fa", "hi", "bn", "ta", "te", "ka", "ru", "uk", "el", "de", "fr", "vi", "km",
     "my",
-)
+)  # fmt: skip
 #: Those whose splitter in datatrove needs no download.
 PEERS = ("zh", "ja", "th", "ar", "he", "fa", "hi", "bn", "ta", "te", "ru", "uk", "el", "de", "fr")
 

@@ -71,7 +71,6 @@ def main() -> None:
         rows.append(_row(f"loading the shards' manifest of {parts:,} parts, which listing does without", started))
     for row in rows:
         print(f"{row['measure']:<78} {row['value']:>12,.4g} {row['unit']}")
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"load": os.getloadavg()[0], "cpus": os.cpu_count(), "rows": rows}, indent=2) + "\n")
 
 

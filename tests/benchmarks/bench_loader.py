@@ -60,7 +60,6 @@ def main() -> None:
             rows += _listing(ctx, shards, given.sequence, packing)
     for row in rows:
         print(f"{row['measure']:<62} {row['value']:>14,.4g} {row['unit']}")
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
 
 

@@ -23,12 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from cpu import best, seconds
 
 from plinth.compute.context import Context
 from plinth.records import Manifest, Part
@@ -63,13 +63,12 @@ def main() -> None:
         rows += _digests(ctx)
     for row in rows:
         print(f"{row['measure']:<66} {row['value']:>12,.4g} {row['unit']}")
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"load": os.getloadavg()[0], "cpus": os.cpu_count(), "rows": rows}, indent=2) + "\n")
 
 
 def _copying() -> dict[str, Any]:
     source, target = np.ones(16 << 20, np.uint8), np.empty(16 << 20, np.uint8)
-    best = min(_seconds(lambda: np.copyto(target, source)) for _ in range(20))
+    best = min(seconds(lambda: np.copyto(target, source)) for _ in range(20))
     return _row("copy of 16 MiB, for comparison", len(source) / best, "bytes/s")
 
 
@@ -171,21 +170,11 @@ def _peer(name: str, reader: ShardReader, width: int, given: argparse.Namespace)
 def _digests(ctx: Context) -> list[dict[str, Any]]:
     blob = ctx.store.put_bytes(np.random.default_rng(3).bytes(10**9))
     path = ctx.store.open_path(blob)
-    return [_row("SHA-256 of a shard of 1 GB, from the page cache", _best(lambda: require_unchanged(path, blob)), "s")]
+    return [_row("SHA-256 of a shard of 1 GB, from the page cache", best(lambda: require_unchanged(path, blob)), "s")]
 
 
 def _row(measure: str, value: float, unit: str) -> dict[str, Any]:
     return {"measure": measure, "value": value, "unit": unit}
-
-
-def _best(call: Callable[[], object]) -> float:
-    return min(_seconds(call) for _ in range(3))
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.process_time()
-    call()
-    return time.process_time() - started
 
 
 if __name__ == "__main__":

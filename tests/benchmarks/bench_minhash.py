@@ -206,7 +206,6 @@ def main() -> None:
     for name in ("daft", *DISTRIBUTIONS) if options.daft_python else ():
         rows.append(apart(name, options.megabytes, options.daft_python))
         print(_line(rows[-1], rows[0]))
-    RESULTS.parent.mkdir(exist_ok=True)
     result = {"ngram": N, "permutations": PERMUTATIONS, "load": load, "rows": rows}
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 

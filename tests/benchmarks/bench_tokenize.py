@@ -147,7 +147,6 @@ def _report(best: dict[str, float], size: float, documents: int, vocabulary: int
         "versions": {name: importlib.metadata.version(name) for name in ("tokenizers", "datatrove")},
         "command": "python tests/benchmarks/bench_tokenize.py",
     }
-    RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=2) + "\n")
     print(f"of bare encode_batch: {of_bare:.3f} (at least {REQUIRED_OF_BARE} asked)")
     print(f"of datatrove:         {of_datatrove:.2f} (at least {REQUIRED_OF_DATATROVE} asked)")

@@ -249,7 +249,6 @@ def main() -> None:
     result = measure(arguments)
     for name, value in result.items():
         print(f"{name:<36} {value!s:>26}")
-    RESULTS.parent.mkdir(exist_ok=True)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known[f"zero-{arguments.zero}, {arguments.ranks} ranks, {result['precision']}"] = result
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

@@ -6,26 +6,8 @@ from hypothesis import strategies as st
 #: Line ends and spaces of all kinds, symbols that rules name, letters of one to four bytes.
 TELLING = list("\n\n\n  \t\r\x0b\x0c\x1c\x1f\x85\u00a0\u2028\u3000\x00..!?\"')(#-•…[]{}。？1a b the be of éßЖ中أ😀𝒳")
 WORDS = [
-    "the",
-    "of",
-    "and",
-    "with",
-    "The",
-    "a",
-    "b",
-    "ab",
-    "aa",
-    "-",
-    "..",
-    "...",
-    "…",
-    "#",
-    "x1",
-    "ü",
-    "数",
-    "end.",
-    "»",
-]
+    "the", "of", "and", "with", "The", "a", "b", "ab", "aa", "-", "..", "...", "…", "#", "x1", "ü", "数", "end.", "»",
+]  # fmt: skip
 LINES = [
     "Read our terms of use now.", "We set cookies and JavaScript is on.", "Lorem ipsum dolor sit.", "if (x) { y } now.",
     "It ended [3] here. [edit]", "It is so.[citation needed]", "One. Two! Three? 4.5 five.", "- bullet", "• bullet",

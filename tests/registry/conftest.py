@@ -26,10 +26,12 @@ from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.directory import RunDirectory
 from plinth.training.forensics.proof import COMPARED
 from plinth.training.forensics.proof import PARAMETERS as PARAMETERS_KEY
-from plinth_registry import attestations, candidate, materialise, policy, server, trained
+from plinth.trust.clock import now
+from plinth_registry import attestations, candidate, materialise, policy, releases, server, trained
 from plinth_registry.candidate import Candidate, CandidateRun, Facts
 from plinth_registry.gates import GatePolicy
 from plinth_registry.gates.settings import gate_policy
+from plinth_registry.history import ReleaseRecord
 from tests.training_host import HOST
 
 
@@ -309,6 +311,15 @@ def mlflow_uri(mlflow_workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> 
 def unregistered(ctx: Context, line: Line) -> Candidate:
     """A candidate that MLflow has not heard of: signed directory, signed facts."""
     return sign_candidate(ctx, line)
+
+
+def moved(
+    ctx: Context, action: Any, version: str | None, candidate: dict[str, str], previous: str | None = None, **other: Any
+) -> ReleaseRecord:
+    """A record of the releases, of `demo` unless `other` says otherwise."""
+    known = {"goal": action, "model": "demo", "candidate_version": "1", "by": "ada", "reason": "good", "at": now()}
+    facts = known | other
+    return releases.append(ctx, action=action, version=version, previous=previous, candidate=candidate, **facts)
 
 
 def sign_candidate(ctx: Context, line: Line) -> Candidate:

@@ -20,12 +20,11 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
 from plinth.report.impact_page import VersionRow
-from plinth.trust.clock import now
 from plinth.trust.root import Trust
 from plinth_jobs.cli.root import call
 from plinth_registry import consumers, feed, impact, releases, taint, verified, webhook
 from plinth_registry.signed_log import FEED
-from tests.registry.conftest import sign_candidate
+from tests.registry.conftest import moved, sign_candidate
 
 OWNER = "search@example.org"
 CHILD = "c" * 64
@@ -35,8 +34,7 @@ MADE = "2099-01-01T00:00:00+00:00"
 @pytest.fixture
 def release(ctx: Context, unregistered: Any) -> str:
     """A release whose champion is version 1."""
-    facts = {"goal": "champion", "model": "demo", "version": "1", "previous": None, "candidate": unregistered.subjects}
-    releases.append(ctx, action="champion", candidate_version="1", by="ada", reason="good", at=now(), **facts)
+    moved(ctx, "champion", "1", unregistered.subjects)
     return "demo"
 
 
@@ -96,15 +94,14 @@ def test_a_canary_serves_only_those_enrolled_for_it(ctx: Context, release: str) 
 
 def test_a_version_on_trial_is_refused_to_who_did_not_ask_for_it(ctx: Context, unregistered: Any) -> None:
     name = unregistered.model.removesuffix("-candidate")
-    facts = {"goal": "canary", "model": name, "version": "1", "previous": None, "candidate": unregistered.subjects}
-    releases.append(ctx, action="canary", candidate_version="1", by="ada", reason="trial", at=now(), **facts)
+    moved(ctx, "canary", "1", unregistered.subjects, model=name)
     consumers.enrol(ctx, "search", OWNER, model=name, canary=True)
     for target in (f"{name}@canary", f"{name}/1"):
         assert verified.verify_model(ctx, target, consumer="search").release == f"{name}/1"
         with pytest.raises(GateError, match="chat is not served"):
             verified.verify_model(ctx, target, consumer="chat")
         assert verified.verify_model(ctx, target)  # the platform itself measures it
-    releases.append(ctx, action="champion", candidate_version="1", by="ada", reason="good", at=now(), **facts)
+    moved(ctx, "champion", "1", unregistered.subjects, model=name)
     assert verified.verify_model(ctx, f"{name}@champion", consumer="chat")
 
 
@@ -114,8 +111,7 @@ def test_a_canary_serves_those_enrolled_for_it_and_the_others_get_the_champion(
     for version, action in (("1", "champion"), ("2", "canary")):
         made = sign_candidate(ctx, make_line(int(version)))
         name = made.model.removesuffix("-candidate")
-        facts = {"goal": action, "model": name, "version": version, "previous": None, "candidate": made.subjects}
-        releases.append(ctx, action=action, candidate_version="1", by="ada", reason="trial", at=now(), **facts)
+        moved(ctx, action, version, made.subjects, model=name)
     consumers.enrol(ctx, "search", OWNER, model=name, canary=True)
     consumers.enrol(ctx, "chat", "chat@example.org", model=name)
     trial = consumers.enrol(ctx, "only-trials", "chat@example.org", model=f"{name}@canary")
@@ -137,8 +133,7 @@ def test_a_canary_serves_those_enrolled_for_it_and_the_others_get_the_champion(
     assert verified.verify_model(ctx, f"{name}@champion", consumer="search").release == f"{name}/1"
     rows = impact.consumer_rows(ctx, (), [VersionRow(model=name, version="1", checkpoint="")])
     assert f"{name}@champion, now version 2 and 1, affected" in [row.uses for row in rows if row.name == "search"]
-    back = {"goal": "returned", "model": name, "version": "1", "previous": "2", "candidate": made.subjects}
-    releases.append(ctx, action="returned", candidate_version="1", by="ada", reason="worse", at=now(), **back)
+    moved(ctx, "returned", "1", made.subjects, "2", model=name)
     assert served("search") == f"{name}/1"
 
 

@@ -29,10 +29,11 @@ from plinth_audit.fairness import bias as fairness_bias
 from plinth_audit.fairness.measurement import BiasFacts
 from plinth_audit.fairness.pairs import Pair
 from plinth_audit.pii_outputs.measurement import WrittenPii
-from plinth_registry import attestations, candidate, evidence, measured, releases
+from plinth_registry import attestations, candidate, evidence, measured
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates.facts import ComparisonFacts, ProbeFacts, TaskFacts
 from tests.catalogues import Including
+from tests.registry.conftest import moved
 
 OURS = "a" * 64
 MEASURING = ("probes", "comparison", "memorisation/extraction", "memorisation/canaries", "fairness", "tasks/small")
@@ -281,10 +282,7 @@ def test_a_measurement_of_another_package_is_made_where_a_recipe_names_it(monkey
 
 
 def recorded(ctx: Context, action: str, version: str | None, checkpoint: str, previous: str | None = None) -> None:
-    facts: dict[str, Any] = {"model": "demo", "by": "ada", "reason": "good", "at": "2026-11-23T00:00:00+00:00"}
-    subjects = {"candidate": checkpoint, "checkpoint": checkpoint, "evaluation": checkpoint}
-    facts |= {"candidate": subjects, "candidate_version": "1", "previous": previous, "goal": action}
-    releases.append(ctx, action=action, version=version, **facts)
+    moved(ctx, action, version, dict.fromkeys(("candidate", "checkpoint", "evaluation"), checkpoint), previous)
 
 
 def test_the_champion_follows_from_the_signed_history_alone(ctx: Context) -> None:

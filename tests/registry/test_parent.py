@@ -13,13 +13,12 @@ from plinth.errors import GateError, LineageError, SignatureError
 from plinth.records import Manifest
 from plinth.storage.state import Refs
 from plinth.training.parameters.initial import InitialWeights
-from plinth.trust.clock import now
 from plinth_assets import initial
-from plinth_registry import candidate, releases, taint
+from plinth_registry import candidate, taint
 from plinth_registry.evidence import _trained_on
 from plinth_registry.registration import _child_of
 from plinth_registry.verified import verify_model
-from tests.registry.conftest import sign_candidate
+from tests.registry.conftest import moved, sign_candidate
 
 
 def chain_of(ctx: Context, line: Any) -> Any:
@@ -82,8 +81,7 @@ def test_a_broken_link_of_the_parent_breaks_the_child(ctx: Context, make_line: A
 
 
 def test_a_release_is_proved_by_its_signed_history(ctx: Context, unregistered: Any, line: Any) -> None:
-    facts = {"goal": "champion", "model": "demo", "version": "1", "previous": None, "candidate": unregistered.subjects}
-    releases.append(ctx, action="champion", candidate_version="1", by="ada", reason="good", at=now(), **facts)
+    moved(ctx, "champion", "1", unregistered.subjects)
     for target in ("demo@champion", "demo/1"):
         assert initial._release(ctx, target).digest == line.checkpoint.digest
         assert initial._meant(InitialWeights(release=target), ctx) == line.checkpoint.digest

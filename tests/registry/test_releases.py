@@ -19,23 +19,12 @@ from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth_registry import policy, releases
 from plinth_registry.history import ReleaseRecord
-from tests.registry.conftest import small_policy
+from tests.registry.conftest import moved, small_policy
 
 
 def write(ctx: Context, version: str, model: str = "demo") -> ReleaseRecord:
-    return releases.append(
-        ctx,
-        action="champion",
-        goal="champion",
-        model=model,
-        version=version,
-        previous=None,
-        candidate={"candidate": version * 64},
-        candidate_version=version,
-        by="ada",
-        reason="better",
-        at="2026-01-01T00:00:00+00:00",
-    )
+    made = {"model": model, "candidate_version": version, "at": "2026-01-01T00:00:00+00:00"}
+    return moved(ctx, "champion", version, {"candidate": version * 64}, **made)
 
 
 def test_records_are_numbered_and_chained(ctx: Context) -> None:

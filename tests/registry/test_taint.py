@@ -17,6 +17,7 @@ from plinth.trust.clock import now
 from plinth.trust.root import Trust
 from plinth_registry import candidate, freeze, releases, taint
 from plinth_registry.signed_log import MARKS
+from tests.registry.conftest import moved
 from tests.training_host import HOST
 
 
@@ -132,8 +133,7 @@ def test_without_the_compliance_key_nothing_is_marked(ctx: Context, line: Any, o
 def test_the_head_of_the_releases_shows_a_new_machine_that_a_mark_is_missing(
     ctx: Context, unregistered: Any, line: Any, own_trust: Path
 ) -> None:
-    facts = {"goal": "canary", "model": "demo", "version": "1", "previous": None, "candidate": unregistered.subjects}
-    releases.append(ctx, action="canary", candidate_version="1", by="ada", reason="trial", at=now(), **facts)
+    moved(ctx, "canary", "1", unregistered.subjects)
     taint.mark(ctx, line.checkpoint.digest, "ada", "because")
     assert releases.refresh(ctx)
     assert not releases.refresh(ctx)

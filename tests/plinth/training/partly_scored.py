@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from torch.nn.utils import get_total_norm
+from torch import Tensor
 
-from plinth.model.decoder import build
+from plinth.model.decoder import Decoder
 from plinth.model.loss import IGNORED
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.parallel.topology import place_of
+from tests.plinth.training import plain_training
 
 ROWS, STEPS = 8, 3
 LR = 3e-3
@@ -39,27 +38,16 @@ def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
 
 def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
     """Losses and gradient norms of one process: summed loss of the scored targets over their number, one batch."""
-    model = build(config.model, config.vocab_size, config.seed)
-    options = config.optimizer
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": options.weight_decay},
-        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=LR, betas=(options.beta1, options.beta2), eps=options.eps)
-    losses, norms = [], []
-    for step in range(1, STEPS + 1):
+
+    def loss_of(model: Decoder, step: int) -> Tensor:
         tokens, segments, scored = (torch.from_numpy(array) for array in rows_of(config, step))
         tokens = tokens.long()
         targets = tokens[:, 1:].masked_fill(~scored, IGNORED)
         logits = model(tokens[:, :-1], segments[:, :-1] if config.model.document_mask else None)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-        (loss / scored.sum()).backward()
-        norms.append(float(get_total_norm([p.grad for p in model.parameters() if p.grad is not None])))
-        losses.append(float(loss.detach() / scored.sum()))
-        torch.nn.utils.clip_grad_norm_(model.parameters(), options.grad_clip)
-        optimizer.step()
-        optimizer.zero_grad()
-    return losses, norms
+        return loss / scored.sum()
+
+    return plain_training.plain_run(config, STEPS, loss_of, lambda step: LR)[:2]
 
 
 def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], list[float]]]:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils import clip_grad_norm_
+from torch import Tensor
 
-from plinth.model.decoder import build
+from plinth.model.decoder import Decoder
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.parameter_groups import learning_rate
+from tests.plinth.training import plain_training
 
 
 def sequences_of(config: RunConfig, step: int) -> StepBatch:
@@ -35,24 +36,17 @@ def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
 
 def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
     """Losses and gradient norms of one process without DeepSpeed and without micro batches."""
-    model, options = build(config.model, config.vocab_size, config.seed), config.optimizer
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(options.beta1, options.beta2), eps=options.eps)
-    losses, norms = [], []
-    for step in range(1, config.total_steps + 1):
+
+    def loss_of(model: Decoder, step: int) -> Tensor:
         batch = replace(sequences_of(config, step), length=config.steps.length(step - 1)).expanded()
         tokens, segments = torch.from_numpy(batch.tokens[0]).long(), torch.from_numpy(batch.segments[0])
-        loss = model(tokens[:, :-1], segments[:, :-1], tokens[:, 1:])
-        loss.backward()
-        norms.append(float(clip_grad_norm_(model.parameters(), options.grad_clip)))
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(options, *config.progress(step))
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, norms
+        loss: Tensor = model(tokens[:, :-1], segments[:, :-1], tokens[:, 1:])
+        return loss
+
+    def rate_of(step: int) -> float:
+        return learning_rate(config.optimizer, *config.progress(step))
+
+    return plain_training.plain_run(config, config.total_steps, loss_of, rate_of)[:2]
 
 
 def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], list[float]]]:

@@ -21,16 +21,9 @@ from plinth.training.config import RunConfig
 
 #: Operations that give the host a number, or a shape that depends on numbers.
 READS = {
-    "aten::_local_scalar_dense",
-    "aten::nonzero",
-    "aten::masked_select",
-    "aten::equal",
-    "aten::is_nonzero",
-    "aten::_unique2",
-    "aten::unique_consecutive",
-    "aten::repeat_interleave.Tensor",
-    "aten::bincount",
-}
+    "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::is_nonzero",
+    "aten::_unique2", "aten::unique_consecutive", "aten::repeat_interleave.Tensor", "aten::bincount",
+}  # fmt: skip
 
 #: Operations that do so where an index is a mask.
 MASKED = {"aten::index.Tensor", "aten::index_put_", "aten::index_put"}

@@ -7,8 +7,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth_ops.metrics.signed import canary_samples, level_samples, release_samples
 from plinth_ops.metrics.table import METRICS
-from plinth_registry import releases
 from plinth_registry.signed_log import RELEASES
+from tests.registry.conftest import moved
 
 
 def values(ctx: Context) -> dict[tuple[str, ...], float]:
@@ -19,19 +19,7 @@ def values(ctx: Context) -> dict[tuple[str, ...], float]:
 
 
 def write(ctx: Context, action: str, version: str | None, previous: str | None = None) -> None:
-    releases.append(
-        ctx,
-        action=action,
-        goal=action,
-        model="demo",
-        version=version,
-        previous=previous,
-        candidate={"checkpoint": (version or "0") * 64},
-        candidate_version=version,
-        by="ada",
-        reason="better",
-        at="2026-01-01T00:00:00+00:00",
-    )
+    moved(ctx, action, version, {"checkpoint": (version or "0") * 64}, previous, at="2026-01-01T00:00:00+00:00")
 
 
 def test_versions_and_movements_are_those_of_the_history(ctx: Context) -> None:

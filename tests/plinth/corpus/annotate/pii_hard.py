@@ -186,18 +186,9 @@ EMAILS = {
     "Chinese": "zhang@firma.cn|zhang.wei@例子.中国|li@公司.cn", "Arabic": "علي@firma.sa", "Devanagari": "राम@firma.in",
 }  # fmt: skip
 AROUND = (
-    "{}",
-    "({})",
-    "Mail:{}.",
-    "<{}>, 2019",
-    'mailto="{}"',
-    "{}; or call",
-    "a,{}\n",
-    "x:{}|y",
-    "“{}”",
-    "*{}*",
+    "{}", "({})", "Mail:{}.", "<{}>, 2019", 'mailto="{}"', "{}; or call", "a,{}\n", "x:{}|y", "“{}”", "*{}*",
     "邮箱：{}。",
-)
+)  # fmt: skip
 KEYS: dict[str, Callable[[random.Random], str]] = {
     "sk-": lambda rng: "sk-" + made.token(rng, 48), "sk-ant-": lambda rng: f"sk-ant-api03-{made.token(rng, 93)}AA",
     "sk-proj-": lambda rng: "sk-proj-" + made.token(rng, 64), "sk- hex": lambda rng: "sk-" + made.hexes(rng, 32),

@@ -13,23 +13,9 @@ from plinth.corpus.sources.parameters import Normalisation
 
 PLAIN = Normalisation()
 PIECES = [
-    "a",
-    " ",
-    "\t",
-    "\n",
-    "\r",
-    "\r\n",
-    "\x0b",
-    "\x85",
-    "\u2028",
-    "\ufeff",
-    "\x00",
-    "\x9d",
-    "e\u0301",
-    "é",
-    "Ã©",
+    "a", " ", "\t", "\n", "\r", "\r\n", "\x0b", "\x85", "\u2028", "\ufeff", "\x00", "\x9d", "e\u0301", "é", "Ã©",
     "â€™",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

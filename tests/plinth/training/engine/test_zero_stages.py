@@ -8,15 +8,16 @@ import federated_sites
 import pytest
 import synthetic
 import torch
-from torch.nn.utils import clip_grad_norm_
+from torch import Tensor
 
-from plinth.model.decoder import build
+from plinth.model.decoder import Decoder, build
 from plinth.model.folder import load_model
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameter_groups import learning_rate
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.telemetry.timeline import timeline
+from tests.plinth.training import plain_training
 from tests.ranks import run_ranks
 
 STEPS = 6
@@ -24,29 +25,18 @@ STEPS = 6
 
 def plain_run(config: RunConfig) -> tuple[list[float], list[float], torch.nn.Module]:
     """The same run in one process without DeepSpeed: losses, gradient norms, the model."""
-    model = build(config.model, config.vocab_size, config.seed)
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    gains = [p for p in model.parameters() if p.dim() < 2]
-    options = config.optimizer
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": options.weight_decay}, {"params": gains, "weight_decay": 0.0}],
-        betas=(options.beta1, options.beta2),
-        eps=options.eps,
-    )
-    losses, norms = [], []
-    for step in range(1, config.total_steps + 1):
+
+    def loss_of(model: Decoder, step: int) -> Tensor:
         parts = [synthetic.batch_at(config, step, rank).expanded() for rank in range(config.ranks)]
         tokens = torch.cat([torch.from_numpy(part.tokens).long().flatten(0, 1) for part in parts])
         segments = torch.cat([torch.from_numpy(part.segments).flatten(0, 1) for part in parts])
-        loss = model(tokens[:, :-1], segments[:, :-1], tokens[:, 1:])
-        loss.backward()
-        norms.append(float(clip_grad_norm_(model.parameters(), options.grad_clip)))
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(options, *config.progress(step))
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, norms, model
+        loss: Tensor = model(tokens[:, :-1], segments[:, :-1], tokens[:, 1:])
+        return loss
+
+    def rate_of(step: int) -> float:
+        return learning_rate(config.optimizer, *config.progress(step))
+
+    return plain_training.plain_run(config, config.total_steps, loss_of, rate_of)
 
 
 @pytest.mark.slow

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.utils import clip_grad_norm_
+from torch import Tensor
 
-from plinth.model.decoder import build
+from plinth.model.decoder import Decoder
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.parallel.topology import place_of
+from tests.plinth.training import plain_training
 
 STEPS, ROWS = 4, 8
 LR = 3e-3
@@ -80,24 +81,15 @@ def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
 
 def plain_run(config: RunConfig) -> Trained:
     """Losses, gradient norms and parameters of one FP32 process without DeepSpeed."""
-    torch.set_num_threads(1)  # threads that wait for each other crawl on a busy machine
-    model = build(config.model, config.vocab_size, config.seed)
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    gains = [p for p in model.parameters() if p.dim() < 2]
-    options = config.optimizer
-    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": gains, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=LR, betas=(options.beta1, options.beta2), eps=options.eps)
-    losses, norms = [], []
-    for step in range(1, STEPS + 1):
+
+    def loss_of(model: Decoder, step: int) -> Tensor:
         batch = replace(rows_of(config, step), length=config.steps.length(step - 1)).expanded()
         tokens, segments = torch.from_numpy(batch.tokens[0]).long(), torch.from_numpy(batch.segments[0])
         mask = segments[:, :-1] if config.model.document_mask else None
-        loss = model(tokens[:, :-1], mask, tokens[:, 1:])
-        loss.backward()
-        norms.append(float(clip_grad_norm_(model.parameters(), options.grad_clip)))
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+        loss: Tensor = model(tokens[:, :-1], mask, tokens[:, 1:])
+        return loss
+
+    losses, norms, model = plain_training.plain_run(config, STEPS, loss_of, lambda step: LR)
     return losses, norms, {name: p.detach() for name, p in model.named_parameters()}
 
 

@@ -23,31 +23,9 @@ from plinth.storage.parts import read_table
 
 #: Languages of twelve scripts whose sentences in spaCy are fifty words or more.
 LANGUAGES = [
-    "ar",
-    "az",
-    "bo",
-    "da",
-    "de",
-    "el",
-    "es",
-    "fr",
-    "gu",
-    "he",
-    "hi",
-    "id",
-    "ja",
-    "lb",
-    "pl",
-    "ro",
-    "ru",
-    "sk",
-    "sl",
-    "sr",
-    "ta",
-    "uk",
-    "vi",
-    "zh",
-]
+    "ar", "az", "bo", "da", "de", "el", "es", "fr", "gu", "he", "hi", "id", "ja", "lb", "pl", "ro", "ru", "sk", "sl",
+    "sr", "ta", "uk", "vi", "zh",
+]  # fmt: skip
 
 
 def prose(language: str) -> str:
