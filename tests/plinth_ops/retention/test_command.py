@@ -54,7 +54,7 @@ def test_a_look_deletes_nothing_and_the_second_only_what_is_due(plinth: Plinth, 
     assert (deleted["manifest"], deleted["blob"]) == (1, 1)
     assert ctx.refs.digests() == [kept.digest]
     assert deletion.read(ctx) == {}
-    assert plinth("gc", "--keep-days", "1").code == 2
+    assert plinth("ops", "gc", "--keep-days", "1").code == 2
 
 
 def test_a_release_and_all_behind_it_prove_themselves_after_everything_else_is_gone(
