@@ -17,7 +17,7 @@ One file per stage, upstream first, with its logic:
     packing, mixture                         plinth/tokens/STEM
     ledger                                   plinth/provenance/ledger
     initial                                  plinth/training/initial, and the registry's proof
-    sampled, teacher_logits                  plinth/training/distillation
+    sampled                                  plinth/training/sampled_text
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
     pii, tasks                               plinth/evaluation/STEM

@@ -37,7 +37,6 @@ from plinth_assets import (
     slices,
     sources,
     span_dedup,
-    teacher_logits,
     tokenizer,
     training,
 )
@@ -70,7 +69,6 @@ STEMS = (
     funnel,
     data_card,
     ledger,
-    teacher_logits,
     training,
     measurements,
     evaluation_page,
@@ -80,7 +78,7 @@ STEMS = (
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(initial, tokenizer, canaries, shards, packing, mixture),
-    *(teacher_logits, training, measurements, evaluation_page, candidate),
+    *(training, measurements, evaluation_page, candidate),
 )
 
 

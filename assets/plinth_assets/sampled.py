@@ -8,11 +8,10 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.corpus.sources import sampled
 from plinth.corpus.sources.parameters import Bucket
-from plinth.corpus.sources.sampled import SampledText
+from plinth.corpus.sources.sampled import STAGE, SampledText
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.training.distillation import sampled_text
-from plinth.training.distillation.parameters import STAGE
+from plinth.training import sampled_text
 from plinth.training.initial.source import TEACHER
 from plinth.training.parameters.initial import InitialWeights
 from plinth_assets import initial

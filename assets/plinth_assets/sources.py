@@ -10,15 +10,14 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
-from plinth.corpus.sources.sampled import KIND
+from plinth.corpus.sources.sampled import KIND, STAGE
 from plinth.operation import asset_log
 from plinth.operation.indicators.facts import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.storage import listing
 from plinth.text.markdown import plain
-from plinth.training.distillation import sampled_text
-from plinth.training.distillation.parameters import STAGE
+from plinth.training import sampled_text
 from plinth_assets.framework.expectations import Suite, between, no_nulls, rows_between
 from plinth_assets.framework.present import markdown, table
 from plinth_assets.framework.stage import Inputs, Say, Stage

@@ -1,4 +1,7 @@
 """The ring: training and serving next to the main path. Found through entry points; nothing of the core imports it.
 
-    proxies/    product proxies: generated items, checked by code
+    federated/     rounds of sites that share weights and no text: a training hook, the coordinator and its command
+    privacy/       differentially private training: a training hook, its accountant and its key
+    distillation/  a run that learns from a teacher: a training hook, and the asset of stored logits
+    proxies/       product proxies: generated items, checked by code
 """

@@ -8,11 +8,11 @@ from typing import Any
 
 from plinth.tokens.order.steps import schedule
 from plinth.training.config import UNIDENTIFIED, RunConfig, identity, run_key
-from plinth.training.distillation.parameters import TeacherState
 from plinth.training.parameters.initial import InitialState
 from plinth.training.parameters.run import Training
 from plinth.training.preparation import RESOLVED
-from plinth.training.privacy.parameters import PrivacyState
+from plinth_extras.distillation.parameters import TeacherState
+from plinth_extras.privacy.parameters import PrivacyState
 
 COUNT = 200
 #: Attempts at a configuration that sets one key.

@@ -79,7 +79,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "profile": ("run.profile", "Trace chosen steps of a run under way, for Perfetto."),
         "audit": ("run.audit", "Prove that a resumed run equals the uninterrupted one."),
         "job": ("run.job", "Submit, inspect or cancel the job of a run."),
-        "federated": ("training.federated", "Average the weights of sites that share no text."),
     },
     "model": {
         "evaluation": ("model.evaluation", "Show bits per byte by slice, the worst documents and spans."),

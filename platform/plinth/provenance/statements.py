@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from plinth import fingerprint
+from plinth.corpus.sources.sampled import STAGE as WRITTEN
 from plinth.errors import LineageError, PlinthError
 from plinth.evaluation.comparison import folder
 from plinth.recipe.recipe import Recipe
@@ -22,7 +23,6 @@ from plinth.storage.state import Refs
 from plinth.training.attempts.host import together
 from plinth.training.attempts.statement import AttemptRecord, stated
 from plinth.training.checkpoint import mean_record
-from plinth.training.distillation.parameters import STAGE as WRITTEN
 from plinth.training.initial import replay, source
 from plinth.trust.dsse import statement
 

@@ -24,13 +24,11 @@ The steps of a rank (these modules import torch):
 
     data         batches of a rank from any step
     replica_batches  batches read by one of the ranks that divide a model, and sent to the others
+    sampled_text text that a model writes for a bucket
     hooks        features that take part in a run: records, their part on a rank, the order of calls
     loop         the training loop: steps with timeline, checkpoints and guard
     trainer      the steps of one rank: the same for a run, an audit and a replay
     averaging    the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint
-    distillation/ a teacher beside the student
-    privacy/     DP-SGD: epsilon of a run's weights; gradients imports torch, accounting imports Opacus where it is used
-    federated/   rounds of sites whose text stays where it is; imports torch but for parameters and exchange
     engine/      DeepSpeed behind a few methods
     parallel/    one model over several devices
 

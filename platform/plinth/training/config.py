@@ -18,14 +18,13 @@ from plinth.errors import MissingError, TrainingError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, Step
+from plinth.sections import extended, refusal
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.order.steps import Steps, schedule
 from plinth.tokens.reading.parameters import Reading
 from plinth.training import hooks
 from plinth.training.directory import RunDirectory
-from plinth.training.distillation.parameters import TeacherState
-from plinth.training.federated.parameters import Federated
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.deepspeed_block import identified_settings
 from plinth.training.parameters.engine import Float8, Optimizer
@@ -38,7 +37,6 @@ from plinth.training.parameters.run import Training
 from plinth.training.parameters.stopping import Stopping
 from plinth.training.parameters.telemetry import Telemetry
 from plinth.training.parameters.validation import Validation
-from plinth.training.privacy.parameters import PrivacyState
 from plinth.training.sinks.parameters import Sinks
 
 #: Version of a run's arithmetic, part of its identity. 3: initial weights are drawn by parameter and tile.
@@ -60,6 +58,7 @@ UNIDENTIFIED = (
 )
 
 
+@extended("run")
 class RunConfig(Frozen):
     """Everything a training job needs, in one JSON file. `workspace` is the only path and is not hashed."""
 
@@ -92,9 +91,6 @@ class RunConfig(Frozen):
     shards: Mapping[str, str]
     tokenizer: str
     initial: InitialState | None = Field(None, exclude_if=lambda given: given is None)
-    distillation: TeacherState | None = Field(None, exclude_if=lambda given: given is None)
-    federated: Federated | None = Field(None, exclude_if=lambda given: given is None)
-    privacy: PrivacyState | None = Field(None, exclude_if=lambda given: given is None)
     extensions: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude_if=lambda given: not given)
     stopping: Stopping = Stopping()
     telemetry: Telemetry = Telemetry()
@@ -251,7 +247,8 @@ def load(path: Path | str) -> RunConfig:
             f"no run configuration {path}", remedy="submit the run again: it is written first"
         ) from error
     except ValidationError as error:
-        raise TrainingError(f"{path} is not a run configuration", found=error) from error
+        absent = [why for detail in error.errors() if (why := refusal(f"run.{detail['loc'][0]}"))]
+        raise TrainingError(f"{path} is not a run configuration", found=absent[0] if absent else error) from error
 
 
 def _where_it_lies(config: RunConfig, folder: Path) -> RunConfig:

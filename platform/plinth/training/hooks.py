@@ -14,8 +14,9 @@ What is called, in this order:
     checkpoint    state, saved
     manifest      inputs, facts
 
-A built-in hook has a key of its own below `training`; one of another package is named below `training.extensions`, and
-its origin enters the identity of the run. See docs/extending.md.
+A hook of the ring has a section of its own below `training`, and one below `run`, the run's configuration, for its
+state. One of another package is named below `training.extensions`, and its origin enters the identity of the run. See
+docs/extending.md.
 """
 
 from __future__ import annotations
@@ -209,17 +210,7 @@ class TrainingHook:
     position: int = 100
 
 
-HOOKS = Catalogue(
-    "plinth.training_hooks",
-    "training hook",
-    TrainingHook,
-    {
-        "distillation": "plinth.training.distillation.hook:HOOK",
-        "federated": "plinth.training.federated.hook:HOOK",
-        "privacy": "plinth.training.privacy.hook:HOOK",
-    },
-    reserved=RESERVED,
-)
+HOOKS = Catalogue("plinth.training_hooks", "training hook", TrainingHook, {}, reserved=RESERVED)
 
 
 def asked(section: Training | RunConfig, *, usable: bool = False) -> list[tuple[TrainingHook, Any]]:

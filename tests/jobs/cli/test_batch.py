@@ -31,8 +31,8 @@ from plinth.training import config, preparation
 from plinth.training.data import open_batches
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.run import Training
-from plinth.training.privacy import secret
-from plinth.training.privacy.parameters import Privacy
+from plinth_extras.privacy import secret
+from plinth_extras.privacy.parameters import Privacy
 
 Plinth = Callable[..., Any]
 SEQUENCE = 8

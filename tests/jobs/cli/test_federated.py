@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from plinth.storage.workspace import Workspace
-from plinth.training.federated.exchange import Exchange
 from plinth.trust.root import Trust
+from plinth_extras.federated.exchange import Exchange
 from plinth_jobs.recipes import find
 from tests.plinth.training.federated_sites import contribution
 

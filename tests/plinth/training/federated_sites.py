@@ -18,11 +18,11 @@ from torch import Tensor
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Share, file_name, key_of, write
 from plinth.training.config import RunConfig
-from plinth.training.federated.coordinator import Coordinator, coordinate
-from plinth.training.federated.exchange import Contribution, Exchange, now
-from plinth.training.federated.parameters import Federated
-from plinth.training.federated.site import Site
 from plinth.trust.root import Trust
+from plinth_extras.federated.coordinator import Coordinator, coordinate
+from plinth_extras.federated.exchange import Contribution, Exchange, now
+from plinth_extras.federated.parameters import Federated
+from plinth_extras.federated.site import Site
 
 
 def contribution(exchange: Exchange, site: str, weights: Mapping[str, Tensor], **changes: object) -> Contribution:

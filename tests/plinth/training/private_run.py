@@ -13,8 +13,8 @@ from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 
 if TYPE_CHECKING:
-    from plinth.training.privacy.gradients import PrivateGradients
     from plinth.training.trainer import Trainer
+    from plinth_extras.privacy.gradients import PrivateGradients
 
 
 def rows_of(config: RunConfig, step: int, rank: int) -> StepBatch:
@@ -39,7 +39,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 def gradients_of(trainer: Trainer) -> PrivateGradients:
     """What makes the gradients of a private run."""
-    from plinth.training.privacy.gradients import PrivateRun
+    from plinth_extras.privacy.gradients import PrivateRun
 
     hook = trainer.hooks["privacy"]
     assert isinstance(hook, PrivateRun)

@@ -90,18 +90,6 @@ def test_a_step_calls_what_a_hook_has() -> None:
         RankHooks({"a": OwnGradient(), "b": OwnGradient()})
 
 
-def test_built_in_hooks_come_in_a_fixed_order() -> None:
-    training = Training.model_validate(
-        {
-            "federated": {"site": "a", "sites": ["a"], "exchange": "/x"},
-            "distillation": {"teacher": "a@b"},
-        }
-    )
-    assert [hook.name for hook, _ in hooks.asked(training)] == ["distillation", "federated"]
-    assert hooks.assets(training) == ("teacher",)
-    assert not hooks.one_by_one(training)
-
-
 def test_the_origin_of_a_hook_is_part_of_the_identity(site: list[str], tmp_path: Path) -> None:
     plain, hooked = Training(), Training(extensions=WEIGHT)
     stronger = Training(extensions={"small_embeddings": {"weight": 1.0}})
@@ -118,7 +106,6 @@ def test_a_recipe_names_a_hook_like_any_member(site: list[str]) -> None:
     assert found(WEIGHT) == []
     assert found({"small_embeddings": {"weight": 0}}) == ["input should be greater than 0"]
     assert found({"smal_embeddings": {}}) == ["no such training hook"]
-    assert found({"privacy": {}}) == ["has a key of its own"]
 
 
 @pytest.mark.slow

@@ -27,14 +27,12 @@ from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
-from plinth.training import config, job, manifests, preparation
+from plinth.training import config, hooks, job, manifests, preparation
 from plinth.training.attempts import statement
 from plinth.training.attempts.host import code_digests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
-from plinth.training.distillation.parameters import Distillation
-from plinth.training.federated.parameters import Federated
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import GuardParameters
@@ -45,7 +43,6 @@ from plinth.training.parameters.run import Training
 from plinth.training.parameters.stopping import Stopping
 from plinth.training.parameters.telemetry import Telemetry
 from plinth.training.parameters.validation import Validation
-from plinth.training.privacy.parameters import Privacy
 from plinth.training.sinks.parameters import Sinks
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import timeline
@@ -82,7 +79,7 @@ def test_prepare_resolves_and_writes(ctx: Context, prepared: RunConfig) -> None:
     assert prepared.audit_step == 9
     assert [step for step in range(1, 13) if prepared.saves_at(step)] == [4, 8, 9, 12]
     assert config.load(ctx.workspace.runs / prepared.run_id / "config.json") == prepared
-    taken = set(Training.model_fields) - preparation.RESOLVED
+    taken = set(Training.model_fields) - {*preparation.RESOLVED, *hooks.HOOKS}
     assert prepared.model_dump(include=taken) == TRAINING.model_dump(include=taken)
 
 
@@ -117,18 +114,13 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "fp32_matmul": "tf32",
         "float8": "rowwise",
         "deepspeed": {"zero_optimization": {"zero_quantized_gradients": True}},
-        "distillation": Distillation(teacher="large@champion"),
         "initial": InitialWeights(folder="llama", licence="MIT", vocabulary="mean"),
-        "federated": Federated(site="oslo", sites=("lima", "oslo"), exchange="/exchange"),
-        "privacy": Privacy(epsilon=8.0, delta=1e-6),
     }
     others = [config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") for name, value in decisive.items()]
     others += [config.run_key(TRAINING, "n", "t"), config.run_key(TRAINING, "m", "u")]
-    others += [config.run_key(TRAINING.model_copy(update={"privacy": Privacy(epsilon=8.0, delta=1e-7)}), "m", "t")]
-    moved = Federated(site="oslo", sites=("lima", "oslo"), exchange="s3://exchange")
-    assert config.run_key(TRAINING.model_copy(update={"federated": moved}), "m", "t") in others
     assert len({key, *others}) == len(others) + 1
-    assert set(Training.model_fields) == set(placed) | set(decisive) | {"changes"}  # how recipes write the schedules
+    own = set(Training.model_fields) - set(hooks.HOOKS) - {"extensions"}  # which have tests of their own
+    assert own == set(placed) | set(decisive) | {"changes"}  # how recipes write the schedules
 
 
 def test_a_mixture_of_one_step_is_refused(ctx: Context) -> None:

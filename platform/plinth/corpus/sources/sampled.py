@@ -3,7 +3,7 @@
 The `path` of such a source names the model; the asset `BUCKET/sampled` writes the text, as JSON lines, which are
 read here like any others.
 
-Does not belong here: the writing (`plinth.training.distillation.sampled_text`).
+Does not belong here: the writing (`plinth.training.sampled_text`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from plinth.records import Frozen
 
 #: `kind` of the source.
 KIND = "teacher"
+#: Name of the asset with text that a model wrote for a bucket (`BUCKET/sampled`); `documents` reads it as files.
+STAGE = "sampled"
 
 
 class SampledText(Frozen):

@@ -14,8 +14,6 @@ from plinth.sections import extended
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
 from plinth.training import hooks
-from plinth.training.distillation.parameters import Distillation
-from plinth.training.federated.parameters import Federated
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.engine import Float8, Optimizer
 from plinth.training.parameters.guard import GuardParameters
@@ -25,7 +23,6 @@ from plinth.training.parameters.rotary_schedule import RotaryChange, TrainingCha
 from plinth.training.parameters.stopping import Stopping
 from plinth.training.parameters.telemetry import Telemetry
 from plinth.training.parameters.validation import Validation
-from plinth.training.privacy.parameters import Privacy
 from plinth.training.sinks.parameters import Sinks
 
 
@@ -77,19 +74,10 @@ class Training(Frozen):
         "resume that is proved within a measured tolerance only, which the gate policy must accept.",
         exclude_if=lambda given: given,
     )
-    distillation: Distillation | None = Field(
-        None, exclude_if=lambda given: given is None, description="A teacher; left out: cross-entropy alone."
-    )
     initial: InitialWeights | None = Field(
         None,
         exclude_if=lambda given: given is None,
         description="Weights to begin from: a release, a checkpoint or a folder; left out: random ones of the seed.",
-    )
-    federated: Federated | None = Field(
-        None, exclude_if=lambda given: given is None, description="Sites that average weights; left out: none."
-    )
-    privacy: Privacy | None = Field(
-        None, exclude_if=lambda given: given is None, description="Differential privacy; left out: none."
     )
     extensions: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict,

@@ -14,6 +14,7 @@ from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
 from plinth.operation.planning import interval, memory, ranking
 from plinth.operation.planning.ranking import TrainingWork
+from plinth.training import hooks
 from plinth.training.parameters.optimizers import problems_with_division
 from plinth.training.parameters.parallel import Parallel, problems
 from plinth.training.parameters.run import Training
@@ -30,17 +31,21 @@ KINDS: dict[str, dict[str, Any]] = {
     "adamw": {},
     "compiled, every other block recomputed": {"parallel": {"compile": True, "activation_checkpointing": 2}},
     "muon": {"optimizer": {"kind": "muon"}},
-    "private": {"privacy": {"epsilon": 8, "delta": 1e-6}},
     "float8": {"float8": "tensorwise"},
-    "distilled": {"distillation": {"teacher": "large@1"}},
 }
+#: Those of training hooks, by the hook.
+OF_HOOKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "privacy": ("private", {"epsilon": 8, "delta": 1e-6}),
+    "distillation": ("distilled", {"teacher": "large@1"}),
+}
+KINDS |= {kind: {name: given} for name, (kind, given) in OF_HOOKS.items() if name in hooks.HOOKS}
 
 
 def _work(training: Training) -> TrainingWork:
     return TrainingWork(
         training.model, 512, 64, training.global_batch_sequences, "bf16", training.parallel, training.optimizer,
-        private=training.privacy is not None, float8=training.float8 != "none",
-        distilled=training.distillation is not None,
+        private=hooks.one_by_one(training), float8=training.float8 != "none",
+        undivided=frozenset(hooks.undivided(training)),
     )  # fmt: skip
 
 
@@ -64,7 +69,7 @@ def test_legal_is_what_a_recipe_may_say(kind: str) -> None:
                 continue
             if any(problems_with_division(said.optimizer, said.parallel, TINY.model, "bf16")):
                 continue
-            micros = (1,) if said.privacy else (1, 2, 4, 8)
+            micros = (1,) if hooks.one_by_one(said) else (1, 2, 4, 8)
             data = said.parallel.data_ranks(4)
             wanted |= {(*block.values(), micro) for micro in micros if 16 % (data * micro) == 0}
             break  # compiled, if it may be
@@ -85,7 +90,7 @@ def test_memory_is_the_planners(kind: dict[str, Any]) -> None:
         used = memory.per_device(
             TINY.model, block, vocab_size=512, sequence_tokens=64, micro_batch=one.micro_batch,
             accumulation=one.accumulation, ranks=4, precision="bf16", optimizer=training.optimizer,
-            private=training.privacy is not None,
+            private=hooks.one_by_one(training),
         )  # fmt: skip
         assert (one.memory_bytes, one.host_bytes) == (used.total, used.host)
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import measured_memory
 import pytest
 
 from plinth.model.parameters import Model
-from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.parameters.engine import Optimizer
-from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.privacy import secret
-from plinth.training.privacy.parameters import PrivacyState
 from tests.ranks import run_ranks
 
 #: Parameters are nearly all of it: 4.9 million, and four tokens. The largest are more than a bucket.
@@ -75,27 +70,6 @@ def test_muon_and_a_mean_of_the_weights_are_planned(
             for stage in stages for name, optimizer in kinds.items()
         }
     )  # fmt: skip
-
-
-@pytest.mark.exhaustive  # on a busy machine gloo frees late, and the peak is another's
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_a_private_step_is_planned(precision: str, make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    """Two sequences a rank, one at a time: their sum in FP32 is there beside what a plain step takes."""
-    key = secret.make(Workspace(tmp_path), "private-0")
-    state = PrivacyState(
-        epsilon=50.0, delta=1e-5, clip_norm=1.0, noise_multiplier=0.8, sample_rate=0.25, secret_sha256=key
-    )
-    fields = {
-        **ROWS, "precision": precision, "global_batch_sequences": 4, "privacy": state, "run_id": "private-0",
-        "guard": GuardParameters(enabled=False), "workspace": tmp_path,
-    }  # fmt: skip
-    blocks = {"zero 0": Parallel(zero_stage=0, reduce_bucket_elements=200_000)} | {
-        f"zero 1, overlap {overlap}": Parallel(
-            zero_stage=1, overlap_communication=overlap, reduce_bucket_elements=200_000
-        )
-        for overlap in (False, True)
-    }
-    within_two_percent({name: make(parallel=block, **fields) for name, block in blocks.items()})
 
 
 def within_two_percent(configs: dict[str, RunConfig]) -> None:

@@ -1,0 +1,106 @@
+"""Stored logits of a teacher, read by position: a record per token, of one size, in parts that are mapped.
+
+    S  tokens of a sequence    k  stored tokens of a position    n  sequences
+
+    part     positions of the data order, one after another; a position is a sequence of S records
+    record   k ids, ascending, 16 or 32 bits each | k + 1 logarithms: of their probabilities, and of the tail's mass
+
+Does not belong here: how they are made (teacher_logits), and anything of torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.errors import MissingError
+from plinth.records import Manifest
+from plinth.sections import of
+from plinth.storage.store import Store
+from plinth.tokens.shards.mapped import map_file
+from plinth.training.parameters.run import Training
+from plinth_extras.distillation.parameters import Distillation
+
+ASSET = "teacher_logits"
+VERSION = "1"
+
+#: A part holds about so much.
+PART_BYTES = 64 * 2**20
+
+PRECISIONS = {"fp16": np.float16, "fp32": np.float32}
+
+
+class LogitRows(NamedTuple):
+    """What a teacher said of sequences: ids [n, S, k], and logarithms [n, S, k + 1]."""
+
+    ids: NDArray[Any]
+    log_p: NDArray[Any]
+
+
+def identified(training: Training) -> dict[str, int | float | str | bool]:
+    """What decides the bytes, beside mixture and teacher.
+
+    `precision` is that of the teacher: BF16 where the recipe names it for the run, else FP32.
+    """
+    params = of(training, "distillation", Distillation)
+    assert params is not None
+    assert params.top_k is not None
+    return {
+        "top_k": params.top_k,
+        "stored": params.stored,
+        "temperature": params.temperature,
+        "precision": "bf16" if training.precision == "bf16" else "fp32",
+        "document_mask": training.model.document_mask,
+    }
+
+
+def record_of(top_k: int, vocab_size: int, precision: str) -> np.dtype[np.void]:
+    """The record of a token."""
+    ids = np.uint16 if vocab_size <= 2**16 else np.int32
+    return np.dtype([("ids", ids, (top_k,)), ("log_p", PRECISIONS[precision], (top_k + 1,))])
+
+
+def part_positions(record: np.dtype[np.void], sequence_tokens: int) -> int:
+    """Positions of a part."""
+    return max(1, PART_BYTES // (record.itemsize * sequence_tokens))
+
+
+class StoredLogits:
+    """The stored logits of a run's data order; a part is opened, and its digest compared, when first read.
+
+    Args:
+        store: where the parts are.
+        made: the manifest of `teacher_logits`.
+    """
+
+    def __init__(self, store: Store, made: Manifest) -> None:
+        self._store, self._parts, self._mapped = store, made.parts, dict[int, NDArray[np.void]]()
+        self._record = record_of(made.params["top_k"], made.stats["vocab_size"], made.params["stored"])
+        self._tokens = int(made.stats["sequence_tokens"])
+        self._count = made.parts[0].rows  # as that of every part but the last
+        self._positions = int(made.stats["positions"])
+
+    def rows(self, first: int, stop: int) -> LogitRows:
+        """Those of the positions `first` to `stop`.
+
+        Raises:
+            MissingError: nothing is stored of a position; or, as IntegrityError, a part is absent or has changed.
+        """
+        if not 0 <= first <= stop <= self._positions:
+            raise MissingError(f"stored logits of {first} to {stop}", expected=f"positions from 0 to {self._positions}")
+        out = np.empty((stop - first, self._tokens), self._record)
+        at = first
+        while at < stop:
+            number, offset = divmod(at, self._count)
+            taken = self._part(number)[offset : offset + stop - at]
+            out[at - first : at - first + len(taken)] = taken
+            at += len(taken)
+        return LogitRows(np.ascontiguousarray(out["ids"]), np.ascontiguousarray(out["log_p"]))
+
+    def _part(self, number: int) -> NDArray[np.void]:
+        if number not in self._mapped:
+            data = map_file(self._store.open_path(self._parts[number].blob))
+            self._mapped[number] = data.view(self._record).reshape(-1, self._tokens)
+        return self._mapped[number]

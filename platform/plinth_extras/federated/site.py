@@ -1,0 +1,181 @@
+"""The rounds of one run: it sends its weights, waits for the common ones, and goes on from them.
+
+    last inner step ─► every rank writes its share of the FP32 masters ─► one signed record ─► wait ─► adopt
+
+The optimizer's state stays with the site, as in DiLoCo. A site that comes late, because it was lost for a while, finds
+its round committed without it: its inner steps of that round are lost, and it goes on from the newest common weights.
+
+What a run adopts after a step is kept beside its checkpoints (`federated/step-00000500.json`, the coordinator's signed
+record), so that a resume, a rollback and the audit adopt the same. Each rank reads its share of the common weights.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from plinth.errors import MissingError, PlinthError
+from plinth.records import Blob
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.training.checkpoint import checkpoint, sharded_state, universal
+from plinth.training.config import RunConfig
+from plinth.training.engine.engine import TrainingEngine
+from plinth.training.engine.ranks import Rank
+from plinth.training.hooks import RankHook
+from plinth.training.rank_failure import RankFailure
+from plinth.training.telemetry.timeline import Pulse
+from plinth.trust.root import Trust
+from plinth_extras.federated.exchange import Contribution, Exchange, Round, now
+from plinth_extras.federated.parameters import Federated
+
+POLL_S = 1.0
+
+
+class Site(RankHook):
+    """The place of a run in a federation, on one rank."""
+
+    engine: TrainingEngine
+
+    def __init__(self, config: RunConfig, rank: Rank, params: Federated, poll_s: float = POLL_S) -> None:
+        self.config, self.params, self.rank, self._poll_s = config, params, rank, poll_s
+        self.exchange = Exchange(params.exchange, Trust.of(Workspace(config.workspace)))
+        self.beat = Pulse(config.directory.events)
+        self.reset()
+
+    def attach(self, engine: TrainingEngine) -> None:
+        self.engine = engine
+
+    def reset(self) -> None:
+        """As before the first round."""
+        self._round, self._common, self._adopted = -1, "", -1
+
+    def state(self) -> dict[str, Any]:
+        """The round whose common weights the run goes on from, and the step that adopted them."""
+        return {"round": self._round, "common": self._common, "step": self._adopted}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's state."""
+        self._round, self._common, self._adopted = state["round"], state["common"], state["step"]
+
+    def due(self, step: int) -> bool:
+        """Whether the run shares its weights after this step and has not adopted the common ones yet."""
+        return self.params.ends_round(step, self.config.total_steps) and self._adopted < step
+
+    def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, dict[str, Any]] | int:
+        """Send the weights, wait, adopt the common ones; the event of it, or the signal that ended the wait. A
+        collective.
+
+        Args:
+            asked_to_stop: the signal that this rank has received, or 0.
+
+        Raises:
+            CheckpointError, IntegrityError, MissingError, StorageError: the exchange cannot be used; on every rank.
+        """
+        if not self._on_all(self._path(step).exists, lead=True):
+            wanted = self._round + 1
+            if self._on_all(lambda: self.exchange.newest() < wanted and not self._has_sent(wanted), lead=True):
+                self._send(step, wanted)
+            while self._on_all(self.exchange.newest, lead=True) < wanted:
+                signals: list[int] = [0] * dist.get_world_size()
+                dist.all_gather_object(signals, asked_to_stop())
+                if max(signals):
+                    return max(signals)
+                self.beat()
+                time.sleep(self._poll_s)
+            self._on_all(lambda: self._keep(step), lead=True)
+        made = self.adopt(step)
+        ours = made.taken.get(self.params.site)
+        return "averaged", {
+            "round": made.round,
+            "sites": sorted(made.taken),
+            "missing": list(made.missing),
+            "refused": dict(made.refused),
+            "common": made.common.sha256,
+            **({} if ours else {"left_out": self.params.site}),
+        }
+
+    def adopt(self, step: int) -> Round:
+        """Go on from the common weights that the run adopted after this step; their round. A collective.
+
+        Raises:
+            CheckpointError, IntegrityError, MissingError: nothing was adopted here, or it cannot be read.
+        """
+        made: Round = self._on_all(lambda: self._recorded(step), lead=True)
+        file = self._on_all(lambda: self.exchange.store.open_path(made.common))
+        universal.replace_masters(self.engine, file, self.beat)
+        self._round, self._common, self._adopted = made.round, made.common.sha256, step
+        return made
+
+    def _send(self, step: int, number: int) -> None:
+        """Every rank writes its share of the masters; the leading one signs for all."""
+        files: list[Blob] = [self._on_all(self._write)] * dist.get_world_size()
+        dist.all_gather_object(files, files[self.rank.index])
+        made = Contribution(
+            site=self.params.site,
+            round=number,
+            base=self._common,
+            step=step,
+            goes_back_to=self._oldest_needed(number) if self.rank.leads else 0,
+            ends=step == self.config.total_steps,
+            files=tuple(files),
+            at=now(),
+        )
+        self._on_all(lambda: self.exchange.send(made), lead=True)
+
+    def _oldest_needed(self, number: int) -> int:
+        """The first round that the run adopts again if it goes back to its oldest checkpoint."""
+        oldest = min(checkpoint.committed(self.config.directory), default=0)
+        for path in sorted(self.config.directory.federated.glob("step-*.json")):
+            if int(path.stem.removeprefix("step-")) >= oldest:
+                return self.exchange.opened_round(path.read_bytes(), str(path)).round
+        return number
+
+    def _write(self) -> Blob:
+        store = self.exchange.store
+        folder = store.root / "staging" / f"{self.params.site}-{self.rank.index}"
+        shutil.rmtree(folder, ignore_errors=True)  # of a rank that was killed here
+        folder.mkdir(parents=True)
+        sharded_state.write(universal.masters_of(self.engine), folder, self.rank.index)
+        self.beat()
+        made = store.put_file(folder / sharded_state.file_name(self.rank.index))
+        shutil.rmtree(folder)
+        return made
+
+    def _has_sent(self, number: int) -> bool:
+        return self.exchange.has_sent(number, self.params.site)
+
+    def _keep(self, step: int) -> None:
+        """Write down which round the run adopts after a step, before it does."""
+        _, signed = self.exchange.round(self.exchange.newest())
+        write_bytes(self._path(step), signed.data)
+
+    def _recorded(self, step: int) -> Round:
+        path = self._path(step)
+        if not path.exists():
+            raise MissingError(f"the run did not write down what it adopted after step {step}", expected=path)
+        return self.exchange.opened_round(path.read_bytes(), str(path))
+
+    def _path(self, step: int) -> Path:
+        return self.config.directory.federated / f"step-{step:08d}.json"
+
+    def _on_all(self, work: Callable[[], Any], *, lead: bool = False) -> Any:
+        """What the work yields, on every rank its own or, with `lead`, the leading rank's; the error of one rank is
+        raised on all."""
+        value, failure = None, None
+        if self.rank.leads or not lead:
+            try:
+                value = work()
+            except PlinthError as error:
+                failure = RankFailure.of(error)
+        gathered: list[tuple[Any, RankFailure | None]] = [(None, None)] * dist.get_world_size()
+        dist.all_gather_object(gathered, (value if lead else None, failure))
+        for _, found in gathered:
+            if found is not None:
+                raise found.error()
+        return gathered[0][0] if lead else value

@@ -1,0 +1,132 @@
+"""Epsilon by Opacus' accountant: Rényi divergences of the sampled Gaussian mechanism (Mironov, arXiv:1908.10530).
+
+    python -m plinth_extras.privacy.accounting < question.json      the noise of a run; one JSON object
+
+Opacus imports torch, so the control plane asks a process of its own. Neighbours differ in one sequence, which one has
+and the other has not. Every step that has looked at data counts, whatever came of its update.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from plinth import processes
+from plinth.errors import RecipeError, TrainingError
+from plinth_extras.privacy.parameters import UNIT, Privacy, PrivacyState
+
+
+def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
+    """What so many steps have spent."""
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = [(noise_multiplier, sample_rate, steps)] if steps else []
+    return float(accountant.get_epsilon(delta))
+
+
+def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]:
+    """The noise multiplier of a run of so many steps, and the epsilon that they spend.
+
+    Raises:
+        RecipeError: they would spend more than the budget, or no noise is enough for it.
+    """
+    from opacus.accountants.utils import get_noise_multiplier
+
+    noise = params.noise_multiplier
+    if noise is None:
+        given = {"target_epsilon": params.epsilon, "target_delta": params.delta, "sample_rate": sample_rate}
+        try:
+            noise = float(get_noise_multiplier(**given, steps=steps, accountant="rdp"))
+        except ValueError as error:
+            raise RecipeError(
+                "training.privacy.epsilon is too low for this run",
+                found=f"epsilon {params.epsilon:g}, {steps} steps, a sampling rate of {sample_rate:.4g}: {error}",
+                expected="a budget that some noise keeps to",
+                remedy="raise epsilon, take fewer steps, or train on more sequences, which lowers the rate of each",
+            ) from error
+    spent = epsilon(noise, sample_rate, steps, params.delta)
+    if spent > params.epsilon:
+        raise RecipeError(
+            f"{steps} steps spend more than training.privacy.epsilon",
+            found=f"epsilon {spent:.4g} with noise_multiplier {noise:g} and a sampling rate of {sample_rate:.4g}",
+            expected=f"at most {params.epsilon:g}",
+            remedy="leave noise_multiplier out, raise it or epsilon, or take fewer steps",
+        )
+    return {"noise_multiplier": noise, "epsilon": spent}
+
+
+def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]:
+    """As `resolve`, in another process, for one that must not import torch.
+
+    Raises:
+        RecipeError: as `resolve`; or Opacus is not installed.
+    """
+    question = {"params": params.model_dump(), "sample_rate": sample_rate, "steps": steps}
+    command = processes.python("plinth_extras.privacy.accounting")
+    done = processes.run(command, input=json.dumps(question), capture_output=True, text=True)
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise RecipeError(
+            "training.privacy needs an accountant that cannot be used here",
+            found=done.stderr.strip().splitlines()[-1:] or f"exit status {done.returncode}",
+            expected="the extra dp",
+            remedy="pip install 'plinth[dp]'",
+        ) from None
+    if "what" in answer:
+        raise RecipeError(**answer)
+    return answer
+
+
+class PrivacyBudget:
+    """What a run has spent, and whether it may take another step."""
+
+    def __init__(self, state: PrivacyState) -> None:
+        self._state = state
+        self.steps = 0
+
+    def spend(self, step: int) -> None:
+        """Before a step looks at data; one that is taken again, with the same noise, spends nothing more.
+
+        Raises:
+            TrainingError: it would spend more than the budget.
+        """
+        if step <= self.steps:
+            return
+        state = self._state
+        if self._of(step) > state.epsilon:
+            raise TrainingError(
+                f"step {step} would spend more than the privacy budget of the run",
+                found=f"epsilon {self._of(step):.4g} after it, {self._of(step - 1):.4g} before",
+                expected=f"at most {state.epsilon:g} at delta {state.delta:g}",
+                remedy="the last checkpoint is within the budget; begin another run with a larger one, or more noise",
+            )
+        self.steps = step
+
+    def state(self) -> dict[str, Any]:
+        """What the run's evidence says of its privacy."""
+        names = {"delta", "clip_norm", "noise_multiplier", "sample_rate"}
+        spent = {"unit": UNIT, "steps": self.steps, "epsilon": self._of(self.steps)}
+        return {**spent, **self._state.model_dump(include=names)}
+
+    def _of(self, steps: int) -> float:
+        return epsilon(self._state.noise_multiplier, self._state.sample_rate, steps, self._state.delta)
+
+
+def main() -> None:
+    """Answer the question on standard input."""
+    question = json.load(sys.stdin)
+    try:
+        answer: dict[str, Any] = resolve(
+            Privacy.model_validate(question["params"]), question["sample_rate"], question["steps"]
+        )
+    except RecipeError as error:
+        fields = {name: getattr(error, name) for name in ("what", "found", "expected", "remedy")}
+        answer = {name: None if value is None else str(value) for name, value in fields.items()}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
