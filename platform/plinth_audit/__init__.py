@@ -8,6 +8,7 @@
     trace         a text back to documents, shards, steps and checkpoints
     text_export   curated text with its columns of the ledger, for others
     papers        model card, data card, bill of materials, summary of training content, out of evidence
+    quarantine    hits on lists of illegal content; stored text that grown lists hit
     takedown      everything that holds a document, its removal, and the proof
 
 Each folder has a feature whole: parameters, work, stage of the pipeline, gate, section of the page, command.

@@ -57,7 +57,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "review": ("corpus.sample", "Label a sample, or summarise all labels."),
         "label": ("corpus.sample", "Label one removed document good or bad."),
         "near": ("corpus.near", "Find documents similar to a text: copies, leaks, takedowns."),
-        "quarantine": ("corpus.quarantine", "List hits on lists of illegal content, without their text."),
         "slices": ("corpus.slices", "Show the error rates of learned gates by slice."),
         "policy": ("corpus.policy", "Compare another policy; show what learned rules remove."),
         "limits": ("corpus.limits", "Fit limits and stop words by language from a bucket."),

@@ -1,7 +1,6 @@
 """Commands about the corpus, in the order of the pipeline.
 
 source      `plinth corpus source value`: the value of a new source, from a sample or from runs
-quarantine  `plinth corpus quarantine`: hits on lists of illegal content, without their text
 arpa        `plinth corpus arpa`: an n-gram model as ARPA
 slices      `plinth corpus slices`: error rates of learned gates by slice
 policy      `plinth corpus policy try`: another policy compared with the published verdicts

@@ -4,7 +4,6 @@
     match       records against the lists
     gate        in the documents stage: hits become rejects without text
     report      hits as a table for those who must answer for them
-    search      blobs of the store that hit the lists as they are now
     parameters  lists and bounds
 
 The annotator `illegal` matches documents that are stored already.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @group(
+    short_help="List hits on lists of illegal content, without their text.",
     invoke_without_command=True,
     epilog=examples(
         "plinth corpus quarantine",
@@ -82,8 +83,8 @@ def find_(settings: Settings, as_json: bool) -> None:
     After a list has grown, run the pipeline first, then remove files that only older assets hold
     (docs/illegal-content.md).
     """
-    from plinth.corpus.illegal.search import find
     from plinth.errors import MissingError
+    from plinth_audit.quarantine.search import find
     from plinth_jobs.cli import output
 
     ctx, params = settings.context(), settings.load_recipe().corpus.illegal

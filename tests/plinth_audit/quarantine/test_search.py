@@ -3,9 +3,9 @@
 from typing import Any
 
 from plinth.corpus.illegal.parameters import Matching
-from plinth.corpus.illegal.search import find
 from plinth.corpus.lists import lists
 from plinth.records import Manifest
+from plinth_audit.quarantine.search import find
 
 
 def listed(ctx: Any, words: str) -> Manifest:
