@@ -18,7 +18,6 @@ from plinth.evaluation.slices.tables import DOCUMENTS
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.training.attempts.statement import AttemptRecord, state
@@ -32,26 +31,18 @@ from plinth_registry.candidate import Candidate, CandidateRun, Facts
 from plinth_registry.gates import GatePolicy
 from plinth_registry.gates.settings import gate_policy
 from plinth_registry.history import ReleaseRecord
+from tests import document_rows
 from tests.training_host import HOST
 
 
 def document_table(*texts: str) -> pa.Table:
     """Documents whose ids are the first 16 bytes of SHA-256 of their text."""
-    rows = [
-        {
-            "id": bytes.fromhex(fingerprint.digest(text))[:16],
-            "text": text,
-            "uri": f"test://{text}",
-            "captured_at": None,
-            "snapshot": "2026-01",
-            "licence": "MIT",
-            "mime": "text/plain",
-            "source_bytes": len(text),
-            "extra": '{"domain": "test"}',
-        }
+    rows = (
+        {"id": bytes.fromhex(fingerprint.digest(text))[:16], "text": text, "uri": f"test://{text}",
+         "snapshot": "2026-01", "extra": '{"domain": "test"}'}
         for text in texts
-    ]
-    return pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
+    )  # fmt: skip
+    return document_rows.document_table(rows)
 
 
 #: Digest of the parameters of every checkpoint here.

@@ -18,9 +18,10 @@ from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.parameters import Contamination, Holdout
 from plinth.records import Manifest, Part, Step
-from plinth.schemas import DOCUMENT_SCHEMA, EDIT_TYPE
+from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
+from tests.document_rows import document_part
 from tests.rights import MIT
 
 POLICY_SCHEMA = pa.schema(
@@ -123,18 +124,12 @@ class Corpus:
         return manifest(asset, Step(name="test", version="1"), {}, made, stats)
 
     def _document(self, name: str, docs: Sequence[Doc]) -> Part:
-        columns = {
-            "id": [doc.id for doc in docs],
-            "text": [doc.text for doc in docs],
-            "uri": [f"test:{doc.name}" for doc in docs],
-            "captured_at": [None] * len(docs),
-            "snapshot": ["2026-46"] * len(docs),
-            "licence": ["MIT"] * len(docs),
-            "mime": ["text/plain"] * len(docs),
-            "source_bytes": [len(doc.text.encode()) for doc in docs],
-            "extra": ["{}"] * len(docs),
-        }
-        return write_table(self.ctx.store, name, pa.table(columns, schema=DOCUMENT_SCHEMA))
+        rows = (
+            {"id": doc.id, "text": doc.text, "uri": f"test:{doc.name}", "snapshot": "2026-46",
+             "source_bytes": len(doc.text.encode())}
+            for doc in docs
+        )  # fmt: skip
+        return document_part(self.ctx, rows, name)
 
     def _policy(self, name: str, docs: Sequence[Doc]) -> Part:
         edits = [

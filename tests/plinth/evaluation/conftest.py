@@ -14,9 +14,9 @@ from plinth.compute.context import Context
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
 from plinth.records import Manifest, Part
-from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
+from tests.document_rows import document_part
 from tests.model_folder import byte_level, save_folder
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the größte Ärger der Welt. "
@@ -76,21 +76,11 @@ def curated(ctx: Context) -> Callable[..., Manifest]:
 
 
 def _part(ctx: Context, bucket: str, name: str, texts: Sequence[str]) -> Part:
-    rows = [
-        {
-            "id": hashlib.sha256(f"{bucket}:{text}".encode()).digest()[:16],
-            "text": text,
-            "uri": f"file:///{bucket}/{i}",
-            "captured_at": None,
-            "snapshot": "1",
-            "licence": "MIT",
-            "mime": "text/plain",
-            "source_bytes": len(text),
-            "extra": "{}",
-        }
+    rows = (
+        {"id": hashlib.sha256(f"{bucket}:{text}".encode()).digest()[:16], "text": text, "uri": f"file:///{bucket}/{i}"}
         for i, text in enumerate(texts)
-    ]
-    return write_table(ctx.store, name, pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+    )
+    return document_part(ctx, rows, name)
 
 
 @pytest.fixture

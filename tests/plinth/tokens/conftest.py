@@ -9,14 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import Engine, InlineEngine
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
@@ -26,6 +23,7 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from tests.document_rows import document_part
 
 TEXT = "the be to of and that have with house river 42 token shard été über 東京 -> () { } x = 1"
 WORDS = [*TEXT.split(), "\n\n", "\n"]
@@ -54,22 +52,11 @@ def _write_curated(ctx: Context, bucket: str, parts: Sequence[Sequence[str]], as
     """A bucket's documents of these texts, in these parts."""
     written = []
     for i, texts in enumerate(parts):
-        rows = [
-            {
-                "id": _id(bucket, text, 1000 * i + row),
-                "text": text,
-                "uri": f"{bucket}/{i}/{row}",
-                "captured_at": None,
-                "snapshot": "s",
-                "licence": "MIT",
-                "mime": "text/plain",
-                "source_bytes": len(text),
-                "extra": "{}",
-            }
+        rows = (
+            {"id": _id(bucket, text, 1000 * i + row), "text": text, "uri": f"{bucket}/{i}/{row}"}
             for row, text in enumerate(texts)
-        ]
-        table = pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
-        written.append(write_table(ctx.store, f"part-{i:05d}.parquet", table))
+        )
+        written.append(document_part(ctx, rows, f"part-{i:05d}.parquet"))
     return Manifest(asset=f"{bucket}/{asset}", step="made", version="1", params={}, inputs={}, parts=tuple(written))
 
 

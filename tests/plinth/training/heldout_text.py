@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import partly_scored
-import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.records import Manifest, Part
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training.config import RunConfig
+from tests.document_rows import document_part
 
 HELD_OUT = {
     "code": ["def f(x): return x", "", "while True: pass  # größte\n" * 5, "x"],
@@ -31,20 +29,11 @@ def curated(ctx: Context, bucket: str, train: Sequence[str], held_out: Sequence[
 
 
 def _part(ctx: Context, bucket: str, name: str, texts: Sequence[str]) -> Part:
-    rows = [
-        {
-            "id": hashlib.sha256(f"{bucket}:{text}".encode()).digest()[:16],
-            "text": text,
-            "uri": f"file:///{bucket}/{n}",
-            "snapshot": "1",
-            "licence": "MIT",
-            "mime": "text/plain",
-            "source_bytes": len(text),
-            "extra": "{}",
-        }
+    rows = (
+        {"id": hashlib.sha256(f"{bucket}:{text}".encode()).digest()[:16], "text": text, "uri": f"file:///{bucket}/{n}"}
         for n, text in enumerate(texts)
-    ]
-    return write_table(ctx.store, name, pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+    )
+    return document_part(ctx, rows, name)
 
 
 def corpus(ctx: Context, held_out: Mapping[str, Sequence[str]] = HELD_OUT) -> tuple[dict[str, Manifest], Manifest]:

@@ -12,14 +12,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from plinth.compute.context import Context
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
@@ -34,6 +30,7 @@ from plinth.training.parameters.engine import Optimizer
 from plinth.training.parameters.guard import GuardParameters
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Training
+from tests.document_rows import document_part
 
 #: Steps of the run, and those whose batches are all poison.
 STEPS, POISON = 120, range(97, 103)
@@ -61,21 +58,13 @@ def noise(chooser: random.Random, characters: int) -> str:
 
 
 def curated(ctx: Context, bucket: str, texts: list[str], domain: str) -> Manifest:
-    rows = [
-        {
-            "id": hashlib.sha256(f"{bucket} {number} {text}".encode()).digest()[:16],
-            "text": text,
-            "uri": f"https://{domain}/{number}",
-            "captured_at": None,
-            "snapshot": "s",
-            "licence": "MIT",
-            "mime": "text/plain",
-            "source_bytes": len(text),
-            "extra": json.dumps({"domain": domain}),
-        }
+    origin = json.dumps({"domain": domain})
+    rows = (
+        {"text": text, "uri": f"https://{domain}/{number}", "extra": origin,
+         "id": hashlib.sha256(f"{bucket} {number} {text}".encode()).digest()[:16]}
         for number, text in enumerate(texts)
-    ]
-    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+    )  # fmt: skip
+    part = document_part(ctx, rows)
     made = Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
     ctx.refs.save(made)
     return made

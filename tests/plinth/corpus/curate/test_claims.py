@@ -6,15 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
 from plinth.corpus.curate import claims
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
+from tests.document_rows import document_part
 
 GRANTED = {"train": True, "redistribute": True, "commercial": True}
 
@@ -24,12 +22,8 @@ def source(domain: str, **refused: bool) -> dict[str, Any]:
 
 
 def curated(ctx: Context, *domains: str) -> Manifest:
-    rows = [
-        {"id": bytes(16), "text": "x", "uri": "u", "snapshot": "2026-46", "licence": "MIT", "mime": "text/plain",
-         "source_bytes": 1, "extra": json.dumps({"domain": domain}), "captured_at": None}
-        for domain in domains
-    ]  # fmt: skip
-    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+    origins = ({"snapshot": "2026-46", "extra": json.dumps({"domain": domain})} for domain in domains)
+    part = document_part(ctx, ({"text": "x", **origin} for origin in origins))
     return Manifest(asset="b/curated", step="s", version="1", params={}, inputs={}, parts=(part,))
 
 

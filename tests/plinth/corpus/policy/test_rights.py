@@ -21,9 +21,9 @@ from plinth.corpus.policy.rights import Rights
 from plinth.corpus.policy.whatif import rules_of
 from plinth.errors import StageError
 from plinth.records import Manifest, Step
-from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
+from tests.document_rows import document_part
 from tests.rights import permitting
 
 MIT = permitting("MIT")
@@ -34,12 +34,12 @@ FORBIDDEN = [False, True, True, False, True]
 
 
 def documents(ctx: Context, sources: tuple[dict[str, Any], ...] = ()) -> Manifest:
-    rows = [
-        {"id": bytes([number]) * 16, "text": f"text {number}", "uri": f"u:{number}", "captured_at": None,
-         "snapshot": "s", "licence": licence, "mime": "", "source_bytes": 6, "extra": json.dumps({"domain": domain})}
+    rows = (
+        {"id": bytes([number]) * 16, "text": f"text {number}", "uri": f"u:{number}", "licence": licence,
+         "extra": json.dumps({"domain": domain})}
         for number, (licence, domain) in enumerate(ROWS)
-    ]  # fmt: skip
-    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, DOCUMENT_SCHEMA))
+    )  # fmt: skip
+    part = document_part(ctx, rows)
     step = Step(name="documents", version="1", params={"sources": list(sources)})
     return manifest("web/documents", step, {}, [part])
 

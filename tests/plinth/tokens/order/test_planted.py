@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
@@ -17,8 +16,7 @@ from plinth.corpus.canaries.parameters import BUCKET, Canaries
 from plinth.errors import RecipeError, TrainingError
 from plinth.model.parameters import Model
 from plinth.records import Manifest
-from plinth.schemas import DOCUMENT_SCHEMA
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture, mixture_audit
 from plinth.tokens.mixture.parameters import Mixture, Phase
@@ -37,6 +35,7 @@ from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import lexis_of
 from plinth.training import preparation
 from plinth.training.parameters.run import Training
+from tests.document_rows import document_part
 
 SEQUENCE, SEQUENCES, BATCH = 64, 1600, 8
 Packing = Literal["concatenate", "best-fit"]
@@ -66,15 +65,8 @@ class Planted(NamedTuple):
 
 def _curated(ctx: Context, bucket: str) -> Manifest:
     rng, syllables = random.Random(bucket), [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
-    rows = [
-        {
-            "id": rng.randbytes(16), "text": " ".join("".join(rng.choices(syllables, k=3)) for _ in range(40)),
-            "uri": f"{bucket}/{n}", "snapshot": "s", "licence": "MIT", "mime": "text/plain", "source_bytes": 1,
-            "extra": "{}",
-        }
-        for n in range(40)
-    ]  # fmt: skip
-    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+    texts = (" ".join("".join(rng.choices(syllables, k=3)) for _ in range(40)) for _ in range(40))
+    part = document_part(ctx, ({"text": text, "uri": f"{bucket}/{n}"} for n, text in enumerate(texts)))
     made = Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
     ctx.refs.save(made)
     return made
