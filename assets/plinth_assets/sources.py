@@ -12,7 +12,7 @@ from plinth.corpus.sources.inventory import Inventory, inventory, not_read, reme
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.corpus.sources.sampled import KIND, STAGE
 from plinth.operation import asset_log
-from plinth.operation.indicators.facts import ARRIVED
+from plinth.operation.asset_log import ARRIVED
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.storage import listing

@@ -34,7 +34,6 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     verdict       what the gates said, as a signed verification summary
     measured      statistics of manifests -> facts that gates read
     recount/      figures that gates read, counted again from their tables
-    service_levels  service levels of a workspace, with the lineage of its runs
     evidence      gather the evidence that the gates read
     registration  experiment, run, metrics and version in MLflow, each made once
     version_text  marks, gates and scores where MLflow shows them first

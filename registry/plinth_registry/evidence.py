@@ -7,7 +7,6 @@ history, decisions from signatures and tags. Evidence that is missing stays None
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,14 +17,13 @@ from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.errors import PlinthError, TrustError
 from plinth.evaluation.measurement import JudgedCheckpoint
-from plinth.operation.indicators import ErrorBudget
 from plinth.provenance.statements import INITIAL, Chain, attempts_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text.plural import counted
 from plinth.trust.authority import TRAINER
 from plinth.trust.root import Trust
-from plinth_registry import approval, attestations, measured, policy, releases, service_levels, signing, taint, trained
+from plinth_registry import approval, attestations, measured, policy, releases, signing, taint, trained
 from plinth_registry.attestations import Attestation
 from plinth_registry.candidate import Candidate, evidence_of, resume_facts, signed_chain
 from plinth_registry.gates import CheckResult, Evidence
@@ -37,7 +35,7 @@ from plinth_registry.gates.facts import (
     ResumeFacts,
     StabilityFacts,
 )
-from plinth_registry.gates.operation import ERROR_BUDGET
+from plinth_registry.gates.settings import release_gates
 from plinth_registry.recount.figures import differences
 
 
@@ -64,7 +62,7 @@ def gather(
         parent=_parent(chain),
         expected_slices=tuple(sorted({*recipe.corpus.buckets, *(provenance or {}).get("materials", {})})),
         measured=measured.facts(found, JudgedCheckpoint(candidate.evaluation, provenance, _trained_on(chain))),
-        error_budgets=_error_budgets(ctx, recipe.required_release().name),
+        own=_own(ctx, recipe.required_release().name),
         requested_by=candidate.facts.requested_by,
         approvals=approvals,
         approval_faults=faults,
@@ -145,16 +143,17 @@ def _champion(ctx: Context, release: str, own: str) -> str | None:
         return None
 
 
-def _error_budgets(ctx: Context, release: str) -> tuple[ErrorBudget, ...] | None:
-    """Of the whole pipeline until now, by the objectives of the policy that governs; None where it asks for none, or
-    what they are counted from cannot be read."""
-    try:
+def _own(ctx: Context, release: str) -> dict[str, Any]:
+    """What gates find themselves, by the policy that governs; nothing where that, or what they read, cannot be read."""
+    found: dict[str, Any] = {}
+    with suppress(PlinthError):
         governing = policy.current(ctx, release).policy
-        if ERROR_BUDGET not in governing.asked:
-            return None
-        return tuple(service_levels.measure(ctx, governing.error_budget.objectives, time.time()))
-    except PlinthError:
-        return None
+        for name in governing.asked:
+            gate = release_gates().get(name)
+            if gate and gate.find:
+                with suppress(PlinthError):
+                    found[name] = gate.find(ctx, governing.parameters(gate))
+    return found
 
 
 def _parent(chain: Chain | None) -> str | None:

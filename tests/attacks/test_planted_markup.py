@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from plinth.compute.context import Context
-from plinth.operation.indicators import Objectives
 from plinth.report.data_card import CardBucket, Screening, card
 from plinth.storage.workspace import Workspace
 from plinth.text.markdown import code, plain
@@ -17,6 +16,7 @@ from plinth_assets.evaluation import _worst
 from plinth_assets.framework.present import Code, table
 from plinth_jobs.recipes import load
 from plinth_ops.service_levels import export as level_export
+from plinth_ops.service_levels.parameters import Objectives
 from plinth_registry.version_text import SCORES, scores, version_text
 
 PAYLOADS = (

@@ -12,7 +12,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.operation import asset_log
-from plinth.operation.indicators.facts import CHECKED
+from plinth.operation.asset_log import CHECKED
 from plinth.recipe.load import load
 from plinth.records import Step
 from plinth.report.workspace_index import StateTile

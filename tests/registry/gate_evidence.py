@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from plinth.evaluation.measurement import MEASUREMENTS
-from plinth.operation.indicators import ErrorBudget
 from plinth_assets.measurements.pii import PiiShare
+from plinth_ops.service_levels.tallies import ErrorBudget
 from plinth_registry.gates import Approval, CheckResult, Evidence, GatePolicy, SliceScore
 from plinth_registry.gates.facts import (
     ComparisonFacts,
@@ -128,12 +128,14 @@ def proof(**changes: Any) -> Evidence:
         "resume": ResumeFacts(bit_exact=True, compared_steps=4),
         "stability": StabilityFacts(events={"restarts": 1, "interventions": 0}),
         "cost": CostFacts(amounts={"wall_s": 9.0, "tokens": 2.0**20}),
-        "error_budgets": (
-            ErrorBudget(indicator="job success", unit="rank-s", target=0.95, good_s=96, total_s=100),
-            ErrorBudget(indicator="restore time", unit="rank-s", target=0.9, good_s=91, total_s=100),
-            ErrorBudget(indicator="checkpoint age", unit="rank-s", target=0.99, good_s=0, total_s=0),
-            ErrorBudget(indicator="ingestion lag", unit="bucket-s", target=0.9, good_s=0, total_s=100),
-        ),
+        "own": {
+            "error_budget": (
+                ErrorBudget(indicator="job success", unit="rank-s", target=0.95, good_s=96, total_s=100),
+                ErrorBudget(indicator="restore time", unit="rank-s", target=0.9, good_s=91, total_s=100),
+                ErrorBudget(indicator="checkpoint age", unit="rank-s", target=0.99, good_s=0, total_s=0),
+                ErrorBudget(indicator="ingestion lag", unit="bucket-s", target=0.9, good_s=0, total_s=100),
+            )
+        },
         "requested_by": "grace",
         "approvals": (person("ada"),),
     }

@@ -59,7 +59,7 @@ SPOILT: dict[str, list[tuple[str, object]]] = {
     "stability": [("stability/events/restarts", 21)],
     "bias": [("measured/fairness/attributes/age/high", 1.01), ("measured/fairness/attributes/religion/low", -1.01)],
     "cost": [("cost/amounts/tokens", 0.0)],
-    "error_budget": [("error_budgets/0/good_s", 0.0)],
+    "error_budget": [("own/error_budget/0/good_s", 0.0)],
     "taint": [("taints", ["web/curated is marked by ada: poisoned"])],
     "approvals": [("approvals", [])],
 }

@@ -151,13 +151,13 @@ FLIPS: dict[str, list[tuple[str, object]]] = {
     ],
     "cost": [("cost/amounts/tokens", 0.0), ("cost/amounts", {"wall_s": 1.0}), ("cost", None)],
     "error_budget": [
-        ("error_budgets/0/good_s", 95),  # the objective itself: nothing is left
-        ("error_budgets/1/good_s", 89),
-        ("error_budgets/1/good_s", math.nan),
-        ("error_budgets/2/total_s", 1),
-        ("error_budgets/0/total_s", 0),  # it is required
-        ("error_budgets", None),
-        ("error_budgets", []),
+        ("own/error_budget/0/good_s", 95),  # the objective itself: nothing is left
+        ("own/error_budget/1/good_s", 89),
+        ("own/error_budget/1/good_s", math.nan),
+        ("own/error_budget/2/total_s", 1),
+        ("own/error_budget/0/total_s", 0),  # it is required
+        ("own/error_budget", None),
+        ("own/error_budget", []),
     ],
     "taint": [("taints", ["web/curated is marked by ada: poisoned"]), ("taints", None)],
     "approvals": [("approvals", []), ("approvals/0/decision", "rejected"), ("approvals", None)],

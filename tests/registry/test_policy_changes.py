@@ -76,7 +76,7 @@ def test_every_bound_has_a_direction() -> None:
         others += [None] if value is None else []
         others += [(*value, "more")] if isinstance(value, tuple) else []
         unknown += [key for other in others if other != value and direction(key, value, other) == "changed"]
-    assert unknown == ["error_budget.objectives.window_days", "trial.level", "trial.least", "trial.higher_is_better"]
+    assert unknown == ["trial.level", "trial.least", "trial.higher_is_better", "error_budget.objectives.window_days"]
 
 
 def test_the_worst_comes_first_with_both_values() -> None:

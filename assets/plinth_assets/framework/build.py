@@ -21,7 +21,7 @@ from plinth.compute import costs
 from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, PlinthError
 from plinth.operation import asset_log
-from plinth.operation.indicators.facts import CHECKED, PUBLISHED
+from plinth.operation.asset_log import CHECKED, PUBLISHED
 from plinth.operation.spending import corpus_admission
 from plinth.records import Manifest
 from plinth.text.markdown import plain

@@ -9,7 +9,7 @@ import time
 
 from plinth.compute.context import Context
 from plinth.operation import asset_log
-from plinth.operation.indicators.facts import CHECKED
+from plinth.operation.asset_log import CHECKED
 from plinth.report.workspace_index import Standing, StateTile
 from plinth_jobs.workspace_index.links import beside, some
 

@@ -73,6 +73,8 @@ class Gate:
         always: no policy leaves it out, and no waiver lifts it.
         rests_on: evidence whose figures are counted again before the gate may pass; by default what it needs.
         keys: dotted keys of the recipe without which there is no evidence, beside those of the measurements.
+        find: `(context, parameters)` -> evidence that the gate itself finds in the workspace now, as `Evidence.own`.
+        shown: False: the dump of a policy has the section only where it is not as by default.
     """
 
     name: str
@@ -85,6 +87,8 @@ class Gate:
     always: bool = False
     rests_on: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    find: Callable[[Any, Any], Any] | None = None
+    shown: bool = True
 
     @property
     def by_name(self) -> bool:
@@ -132,7 +136,6 @@ GATES = Catalogue(
         "resume": f"{_ORIGIN}:RESUME",
         "stability": f"{_ORIGIN}:STABILITY",
         "cost": f"{_ORIGIN}:COST",
-        "error_budget": "plinth_registry.gates.operation:GATE",
         "taint": f"{_ORIGIN}:TAINT",
         "approvals": "plinth_registry.gates.people:GATE",
         "compressed": "plinth_registry.gates.compressed:GATE",

@@ -13,11 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.training.telemetry.timeline import Event, Timeline, read_events
+
+#: Kinds of events.
+ARRIVED: Final = "arrived"
+CHECKED: Final = "checked"
+PUBLISHED: Final = "published"
 
 
 def path(workspace: Workspace) -> Path:

@@ -127,9 +127,9 @@ def end_silence(number: str, url: str) -> None:
 
 def _table(settings: Settings) -> tuple[Alert, ...]:
     """The alerts for the objectives of a workspace, checked."""
-    from plinth.operation import objectives
     from plinth.storage.workspace import Workspace
     from plinth_ops.alerts import table
+    from plinth_ops.service_levels import objectives
 
     found = table.alerts(objectives.load(Workspace(settings.workspace)))
     folder = Path(__file__).resolve().parents[3] / "docs" / "runbooks"  # a wheel has no pages; its tests had

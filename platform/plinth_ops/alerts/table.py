@@ -16,7 +16,6 @@ from typing import Final, Literal
 from pydantic import Field
 
 from plinth.errors import CheckFailedError
-from plinth.operation.indicators import Objectives
 from plinth.records import Frozen
 from plinth_ops.alerts.conditions import (
     Age,
@@ -34,6 +33,7 @@ from plinth_ops.alerts.conditions import (
     metrics_of,
 )
 from plinth_ops.metrics.table import METRICS
+from plinth_ops.service_levels.parameters import Objectives
 
 #: Seconds between two readings of an exporter, and between two evaluations of all rules.
 SCRAPE_S: Final = 15.0

@@ -193,7 +193,7 @@ NAMED_CHARACTERS: Final = 36
 
 def objectives_set(scope: CheckScope) -> CheckAnswer:
     """Somebody has chosen the objectives of this workspace."""
-    from plinth.operation import objectives
+    from plinth_ops.service_levels import objectives
 
     path = scope.ctx.workspace.root / "objectives.yaml"
     try:
@@ -207,13 +207,14 @@ def objectives_set(scope: CheckScope) -> CheckAnswer:
 
 def error_budget_left(scope: CheckScope) -> CheckAnswer:
     """No error budget is spent."""
-    from plinth.operation import indicators, objectives
+    from plinth_ops.service_levels import objectives
+    from plinth_ops.service_levels.tallies import refuse_spent
 
     wanted = objectives.load(scope.ctx.workspace)
     found = objectives.measure(scope.ctx, wanted, scope.now)
     window = f"in {wanted.window_days:g} days, {objectives.source(scope.ctx.workspace)}"
     try:
-        indicators.refuse_spent(found)
+        refuse_spent(found)
     except CheckFailedError:
         return failed(f"{'; '.join(one.words for one in found if one.is_spent)}; {window}")
     return passed(f"{'; '.join(one.words for one in found if one.total_s)}; {window}")
@@ -237,8 +238,8 @@ def money_limited(scope: CheckScope) -> CheckAnswer:
 
 def alerts_sound(scope: CheckScope) -> CheckAnswer:
     """Every alert can fire under the objectives of this workspace, in its promised time, and has a runbook."""
-    from plinth.operation import objectives
     from plinth_ops.alerts import table
+    from plinth_ops.service_levels import objectives
 
     folder = Path(plinth.__file__).resolve().parents[2] / "docs" / "runbooks"
     known = table.alerts(objectives.load(scope.ctx.workspace))

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from plinth.compute.context import Context
 from plinth.compute.worker_process import Handler, ItemWatch
 from plinth.errors import MissingError, PlinthError, TrustError
-from plinth.operation import objectives
 from plinth.provenance.impact.descendants import descent
 from plinth.storage.workspace import Workspace
 from plinth.training.sinks.metric import MetricSample
 from plinth_jobs.last_recipe import recall
-from plinth_registry import releases, service_levels, taint
+from plinth_ops.service_levels import objectives
+from plinth_registry import releases, taint
 from plinth_registry.history import ReleaseHistory
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def level_samples(ctx: Context) -> Iterator[MetricSample]:
     Raises:
         PlinthError: a timeline or the objectives cannot be read.
     """
-    for one in service_levels.measure(ctx, objectives.load(ctx.workspace), time.time()):
+    for one in objectives.measure(ctx, objectives.load(ctx.workspace), time.time(), objectives.completeness(ctx)):
         yield MetricSample("plinth_sli_objective_ratio", (one.indicator,), one.target)
         if one.value is not None and one.spent is not None:
             yield MetricSample("plinth_sli_ratio", (one.indicator,), one.value)

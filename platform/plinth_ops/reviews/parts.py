@@ -10,8 +10,6 @@ from pathlib import Path
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.operation import objectives
-from plinth.operation.indicators import ErrorBudget
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
 from plinth.provenance import lineage
@@ -19,6 +17,8 @@ from plinth.text.plural import counted
 from plinth.training.telemetry.timeline import read_events
 from plinth_jobs.sensors.alarms import ALARMS
 from plinth_ops.reviews.page import Period, PeriodSection, first_line, section, when
+from plinth_ops.service_levels import objectives
+from plinth_ops.service_levels.tallies import ErrorBudget
 
 #: Events of a timeline that say why a run failed.
 FAILURES = ("failed", "lost", "rank_failed", "hang", "device_error", "save_failed")
@@ -111,9 +111,9 @@ def _compared(what: str, cost: float, usual: float) -> tuple[str, ...]:
 
 def levels(ctx: Context, span: Period) -> PeriodSection:
     """Indicators against their objectives, and what is spent of the error budgets."""
-    from plinth_registry import service_levels
-
-    found: list[ErrorBudget] = service_levels.measure(ctx, objectives.load(ctx.workspace), span.end)
+    found: list[ErrorBudget] = objectives.measure(
+        ctx, objectives.load(ctx.workspace), span.end, objectives.completeness(ctx)
+    )
     rows = [
         (one.indicator, f"{one.value:.2%}", f"{one.target:.2%}", one.state.removesuffix(" spent"))
         for one in found

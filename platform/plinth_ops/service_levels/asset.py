@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
-from plinth.operation import objectives
-from plinth.operation.indicators import ErrorBudget, Objectives, Tally, budgets, value
 from plinth.recipe.recipe import Recipe
 from plinth.report.style import ACCENT, FAINT, SOFT_INK, WARNING, WIDTH_INCHES
 from plinth_assets.framework.inputs import shared_owner
 from plinth_assets.framework.present import page_link, picture, table
 from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_jobs.asset_jobs import AddedDefinitions, AssetJob, with_schedule
+from plinth_ops.service_levels import objectives
+from plinth_ops.service_levels.indicators import budgets
+from plinth_ops.service_levels.parameters import Objectives
+from plinth_ops.service_levels.tallies import ErrorBudget, Tally, value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,11 +64,9 @@ def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
         metadata=page_link(pages),
     )
     def service_levels(plinth: PlinthResource, session: dg.ResourceParam[Session]) -> Iterator[Any]:
-        from plinth_registry import service_levels
-
         ctx, until = plinth.context(session), time.time()
         wanted = objectives.load(ctx.workspace)
-        tallies = service_levels.tallies(ctx, wanted, until)
+        tallies = objectives.tallies(ctx, wanted, until, objectives.completeness(ctx))
         found = budgets(tallies, wanted, until)
         yield dg.MaterializeResult(metadata=_shown(tallies, found, wanted, until), check_results=_checked(found))
 

@@ -13,7 +13,7 @@ from plinth.text.plural import counted
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
 
 if TYPE_CHECKING:
-    from plinth.operation.indicators import ErrorBudget
+    from plinth_ops.service_levels.tallies import ErrorBudget
 
 at_option = click.option("--at", type=click.DateTime(), help="UTC; as things stood then.", show_default="now")
 
@@ -45,22 +45,24 @@ def sli(
     if ctx.invoked_subcommand is not None:
         return
     from plinth.errors import RequestError
-    from plinth.operation import indicators, objectives
     from plinth_jobs.cli import output
-    from plinth_registry import service_levels
+    from plinth_ops.service_levels import objectives
+    from plinth_ops.service_levels.indicators import INDICATORS
+    from plinth_ops.service_levels.tallies import refuse_spent
 
-    if unknown := sorted(set(only) - set(indicators.INDICATORS)):
-        raise RequestError(f"no indicator {unknown[0]}", expected=", ".join(indicators.INDICATORS))
+    if unknown := sorted(set(only) - set(INDICATORS)):
+        raise RequestError(f"no indicator {unknown[0]}", expected=", ".join(INDICATORS))
     state, until = settings.context(), _until(at)
     wanted = objectives.load(state.workspace)
-    found = [one for one in service_levels.measure(state, wanted, until) if not only or one.indicator in only]
+    measured = objectives.measure(state, wanted, until, objectives.completeness(state))
+    found = [one for one in measured if not only or one.indicator in only]
     if as_json:
         rows = [{**one.model_dump(), "value": one.value, "spent": one.spent} for one in found]
         output.emit_json({"until": until, "objectives": wanted, "indicators": rows})
     else:
         _show(found, wanted.window_days, until)
     if gate:
-        indicators.refuse_spent(found)
+        refuse_spent(found)
 
 
 def _show(found: Sequence[ErrorBudget], days: float, until: float) -> None:
@@ -91,14 +93,13 @@ def _row(one: ErrorBudget) -> tuple[object, ...]:
 @json_option
 def export(settings: Settings, directory: Path, at: datetime | None, as_json: bool) -> None:
     """Write service levels below DIRECTORY: `tallies.parquet`, `objectives.parquet`, and `views.sql` for DuckDB."""
-    from plinth.operation import objectives
     from plinth_jobs.cli import output
     from plinth_ops.service_levels import export as level_export
-    from plinth_registry import service_levels
+    from plinth_ops.service_levels import objectives
 
     state, until = settings.context(), _until(at)
     wanted = objectives.load(state.workspace)
-    found = service_levels.tallies(state, wanted, until)
+    found = objectives.tallies(state, wanted, until, objectives.completeness(state))
     files = level_export.export(found, wanted, until, directory)
     if as_json:
         output.emit_json({"until": until, "tallies": len(found), "files": [str(path) for path in files]})

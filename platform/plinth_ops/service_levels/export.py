@@ -15,8 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plinth.operation.indicators import INDICATORS, Objectives, Tally
 from plinth.storage.atomic import write_bytes
+from plinth_ops.service_levels.indicators import INDICATORS
+from plinth_ops.service_levels.parameters import Objectives
+from plinth_ops.service_levels.tallies import Tally
 
 TALLIES, OBJECTIVES, VIEWS = "tallies.parquet", "objectives.parquet", "views.sql"
 

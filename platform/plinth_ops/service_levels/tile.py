@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from plinth.compute.context import Context
-from plinth.operation import objectives
 from plinth.report.workspace_index import Standing, StateTile
 from plinth_jobs.workspace_index.states import WARN_SHARE, AddedTile
+from plinth_ops.service_levels import objectives
 
 
 def state(ctx: Context) -> StateTile:

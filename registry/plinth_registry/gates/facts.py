@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, SerializeAsAny, field_validator
 
 from plinth.evaluation.measurement import MEASUREMENTS
-from plinth.operation.indicators import ErrorBudget
 from plinth.records import Frozen
 from plinth.training.forensics.proof import Tolerance
 
@@ -194,7 +193,7 @@ class Evidence(Frozen):
     """The evidence that the gates read. None: there is no such evidence, so its gate fails.
 
     Found by whoever judges: `signature`, `lineage`, `code`, `taints`, `champion`, `parent`, `expected_slices`,
-    `error_budgets`, decisions of people. All others are attested, a field for each kind; what was measured stands in
+    `own`, decisions of people. All others are attested, a field for each kind; what was measured stands in
     `measured`.
     """
 
@@ -219,7 +218,7 @@ class Evidence(Frozen):
     stability: StabilityFacts | None = None
     cost: CostFacts | None = None
 
-    error_budgets: tuple[ErrorBudget, ...] | None = Field(None, description="Of the pipeline, now.")
+    own: Mapping[str, Any] = Field(default_factory=dict, description="By gate: what it has found itself (`Gate.find`).")
 
     requested_by: str | None = None
     approvals: tuple[Approval, ...] | None = None

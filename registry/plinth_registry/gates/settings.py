@@ -15,7 +15,6 @@ from pydantic import ConfigDict, Field, ValidationInfo, create_model, field_vali
 
 from plinth.entry_points import absent
 from plinth.evaluation.gate import GATES, Gate
-from plinth.operation.indicators import INDICATORS, Objectives
 from plinth.records import Frozen
 from plinth.training.forensics.proof import ToleranceClass
 
@@ -131,28 +130,6 @@ class CostPolicy(Frozen):
     amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Names, each above 0.")
 
 
-class ErrorBudgetPolicy(Frozen):
-    """Seconds of the pipeline that may be bad. The objectives are the policy's: nothing in a workspace changes them."""
-
-    indicators: tuple[str, ...] = Field(
-        ("job success", "checkpoint age", "restore time"),
-        min_length=1,
-        description="Error budgets of which some must be left, by the names of `plinth ops sli`.",
-    )
-    required: tuple[str, ...] = Field(
-        ("job success",), description="Those that must have been measured; others may have had no occasion."
-    )
-    objectives: Objectives = Field(Objectives(), description="Window, shares and bounds, as in `objectives.yaml`.")
-
-    @model_validator(mode="after")
-    def _known(self) -> ErrorBudgetPolicy:
-        if unknown := sorted({*self.indicators, *self.required} - set(INDICATORS)):
-            raise ValueError(f"there is no indicator {unknown[0]!r}; there are {', '.join(INDICATORS)}")
-        if lacking := sorted(set(self.required) - set(self.indicators)):
-            raise ValueError(f"{lacking[0]} is required and not among the indicators")
-        return self
-
-
 class PrometheusPolicy(Frozen):
     """Two expressions of PromQL, of one series each, evaluated at the same times."""
 
@@ -250,11 +227,6 @@ class GatePolicy(Frozen):
     resume: ResumePolicy = ResumePolicy()
     stability: StabilityPolicy = StabilityPolicy()
     cost: CostPolicy = CostPolicy()
-    error_budget: ErrorBudgetPolicy = Field(
-        ErrorBudgetPolicy(),
-        description="Error budgets of the pipeline.",
-        exclude_if=lambda given: given == ErrorBudgetPolicy(),
-    )
     approvals: ApprovalPolicy = ApprovalPolicy()
     trial: TrialPolicy = Field(
         TrialPolicy(),
@@ -297,11 +269,17 @@ class GatePolicy(Frozen):
         return self
 
 
+def _default(gate: Gate) -> Any:
+    """The field of a gate's parameters: a section that is not shown is left out of a dump where it is as by default."""
+    default = gate.params()
+    return default if gate.shown else Field(default, exclude_if=lambda given: given == default)
+
+
 @lru_cache(maxsize=1)
 def policy_model() -> type[GatePolicy]:
     """The policy with a key for the parameters of every gate of a measurement."""
     known = GatePolicy.model_fields
-    own = {one.section: (one.params, one.params()) for one in release_gates().values() if one.section}
+    own = {one.section: (one.params, _default(one)) for one in release_gates().values() if one.section}
     made: type[GatePolicy] = create_model(  # type: ignore[call-overload]
         "GatePolicy", __base__=GatePolicy, **{name: field for name, field in own.items() if name not in known}
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from plinth.errors import CheckFailedError
-from plinth.operation.indicators import Objectives
 from plinth_ops.alerts.conditions import (
     Age,
     BurnRate,
@@ -29,6 +28,7 @@ from plinth_ops.alerts.evaluate import AlertState, evaluate, first_fired, replay
 from plinth_ops.alerts.prometheus import rules, written
 from plinth_ops.alerts.table import PAGE_WINDOWS, Alert, alerts, problems, require_sound
 from plinth_ops.metrics.table import METRICS
+from plinth_ops.service_levels.parameters import Objectives
 from tests.plinth_ops.alerts.recorded import RECORDINGS, Recording, concerned, promtool, promtool_values
 
 ALL = alerts()

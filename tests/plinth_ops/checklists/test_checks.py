@@ -23,8 +23,6 @@ from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, MissingError, RequestError, SignatureError, WorkspaceError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.operation import objectives
-from plinth.operation.indicators import ErrorBudget
 from plinth.operation.spending.ledger import Ledger, Limit
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
@@ -47,6 +45,8 @@ from plinth_ops.checklists.check import (
     passed,
     undetermined,
 )
+from plinth_ops.service_levels import objectives
+from plinth_ops.service_levels.tallies import ErrorBudget
 from plinth_registry import api, feed, incidents, policy
 from plinth_registry.signed_log import AUDIT, FEED
 from tests.attacks.conftest import mlflow, mlflow_database

@@ -7,13 +7,14 @@ from pathlib import Path
 import dagster as dg
 
 from plinth.operation import asset_log
-from plinth.operation.indicators import INDICATORS, Objectives
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework.resources import PlinthResource, Session
 from plinth_jobs.instance import interruptible
 from plinth_ops.service_levels import asset as service_levels
-from plinth_registry import service_levels as levels
+from plinth_ops.service_levels import objectives
+from plinth_ops.service_levels.indicators import INDICATORS
+from plinth_ops.service_levels.parameters import Objectives
 from tests.assets.test_build import _run, _stage
 from tests.jobs.conftest import RECIPE
 from tests.plinth_ops.service_levels.test_command import trained
@@ -49,5 +50,7 @@ def test_a_run_of_data_that_is_not_here_has_no_complete_lineage(tmp_path: Path) 
     trained(tmp_path)
     from plinth.compute.context import Context
 
-    found = {one.indicator: one for one in levels.measure(Context(Workspace(tmp_path)), Objectives(), 86400.0)}
+    ctx = Context(Workspace(tmp_path))
+    measured = objectives.measure(ctx, Objectives(), 86400.0, objectives.completeness(ctx))
+    found = {one.indicator: one for one in measured}
     assert found["lineage completeness"].value == 0

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from plinth.operation.indicators import INDICATORS
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
+from plinth_ops.service_levels.indicators import INDICATORS
 from tests.peers import Peer
-from tests.plinth.operation.indicators.test_indicators import healthy, restarted
 from tests.plinth.training.conftest import tiny
+from tests.plinth_ops.service_levels.test_indicators import healthy, restarted
 
 duckdb = Peer("duckdb")
 

@@ -13,15 +13,15 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import GateError
-from plinth.operation.indicators import ErrorBudget
 from plinth.training import config as configuration
+from plinth_ops.service_levels.gate import ErrorBudgetPolicy, error_budget
+from plinth_ops.service_levels.tallies import ErrorBudget
 from plinth_registry import api, policy, waivers
 from plinth_registry.gates import GatePolicy
 from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.operation import error_budget
-from plinth_registry.gates.settings import ErrorBudgetPolicy, gate_policy
-from tests.plinth.operation.indicators.test_indicators import event, healthy
+from plinth_registry.gates.settings import gate_policy
 from tests.plinth.training.conftest import tiny
+from tests.plinth_ops.service_levels.test_indicators import event, healthy
 from tests.registry.conftest import NOT_MEASURED, small_policy
 from tests.registry.test_api import ADA, register
 
@@ -107,14 +107,14 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
         return ErrorBudget(indicator=indicator, unit="rank-s", target=0.9, good_s=good_s, total_s=100.0)
 
     policy, well = asking("demo", indicators=["job success"]), budget("job success", 99)
-    found = error_budget(policy.error_budget, Evidence.model_construct(error_budgets=(well, budget("goodput", 63))))
+    found = error_budget(policy.error_budget, Evidence(own={GATE: (well, budget("goodput", 63))}))
     assert (found.passed, found.reason) == (
         True,
         "some left of each required error budget: job success 99.00% of 100 rank-s, objective 90.00% (10% spent); "
         "in 28 days, objectives of the policy; spent, not required by the policy: goodput 63.00% of 100 rank-s, "
         "objective 90.00% (370% spent)",
     )
-    found = error_budget(policy.error_budget, Evidence.model_construct(error_budgets=(budget("job success", 10),)))
+    found = error_budget(policy.error_budget, Evidence(own={GATE: (budget("job success", 10),)}))
     assert (found.passed, found.reason) == (
         False,
         "error budget spent: job success 10.00% of 100 rank-s, objective 90.00% (900% spent); "
@@ -122,9 +122,9 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
     )
     short = budget("goodput", 10).model_copy(update={"minimum_s": 3600.0})
     named = asking("demo", indicators=["goodput"], required=["goodput"])
-    assert not error_budget(named.error_budget, Evidence.model_construct(error_budgets=(short,))).passed
+    assert not error_budget(named.error_budget, Evidence(own={GATE: (short,)})).passed
     optional = asking("demo", indicators=["goodput"], required=[])
-    assert error_budget(optional.error_budget, Evidence.model_construct(error_budgets=(short,))).state == "skipped"
+    assert error_budget(optional.error_budget, Evidence(own={GATE: (short,)})).state == "skipped"
 
 
 def test_a_policy_names_indicators_that_there_are() -> None:

@@ -6,12 +6,10 @@ attempt counts in every window with the seconds that lie there, and a window of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from plinth.errors import CheckFailedError, MissingError
-from plinth.operation.indicators.parameters import Objectives
 from plinth.records import Frozen
 
 #: Pieces shorter than so many microseconds together are one tally.
@@ -170,41 +168,6 @@ def value(tallies: Iterable[Tally], indicator: str, begin: float, end: float) ->
     found = [cut for one in tallies if one.indicator == indicator and (cut := clipped(one, begin, end))]
     total = sum(one.total_us for one in found)
     return sum(one.good_us for one in found) / total if total else None
-
-
-def budgets(tallies: Iterable[Tally], objectives: Objectives, until: float) -> list[ErrorBudget]:
-    """Of every indicator, over the window of the objectives that ends at `until` (Unix seconds)."""
-    from plinth.operation.indicators.table import INDICATORS
-
-    since = until - objectives.window_days * 86400
-    counted: dict[str, list[Tally]] = {name: [] for name in INDICATORS}
-    for one in tallies:
-        if cut := clipped(one, since, until):
-            counted[one.indicator].append(cut)
-    return [
-        ErrorBudget(
-            indicator=name,
-            unit=row.unit,
-            target=objectives.target(name),
-            good_s=sum(one.good_us for one in counted[name]) / 1e6,
-            total_s=sum(one.total_us for one in counted[name]) / 1e6,
-            measure=_measure(counted[name]) if row.measured_in else None,
-            measured_in=row.measured_in,
-            covered_s=sum(one.end - one.begin for one in counted[name]),
-            minimum_s=objectives.minimum_s(name),
-        )
-        for name, row in INDICATORS.items()
-    ]
-
-
-def _measure(tallies: Sequence[Tally]) -> float | None:
-    """The ratio of sums where there are weights, else the largest."""
-    numbers = [one.measured for one in tallies if one.measured is not None]
-    weights = [one.weight for one in tallies if one.weight is not None]
-    if weights:
-        return sum(numbers) / sum(weights) if sum(weights) else None
-    largest = max(numbers, default=math.inf)
-    return largest if math.isfinite(largest) else None  # it was no number: its seconds are bad
 
 
 def refuse_spent(found: Sequence[ErrorBudget]) -> None:

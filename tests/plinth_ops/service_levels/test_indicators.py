@@ -10,10 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from plinth.errors import CheckFailedError, MissingError
-from plinth.operation.indicators import ErrorBudget, Objectives, Tally, budgets, of_run, refuse_spent, value
-from plinth.operation.indicators.facts import run_facts
-from plinth.operation.indicators.tallies import clipped
 from plinth.training.telemetry.goodput.account import account
+from plinth_ops.service_levels.facts import run_facts
+from plinth_ops.service_levels.indicators import budgets, of_run
+from plinth_ops.service_levels.parameters import Objectives
+from plinth_ops.service_levels.tallies import ErrorBudget, Tally, clipped, refuse_spent, value
 
 Events = list[dict[str, Any]]
 LATE = 1e6

@@ -4,7 +4,7 @@
     tallies(ctx, ...)    good and all seconds of every indicator, for windows of any length
     measure(ctx, ...)    error budgets over the window of the objectives
 
-Whether the data of a run is known down to its sources is for a package above to say (`plinth_registry.service_levels`).
+    completeness(ctx)    whether the data of a run is known down to its sources, for both
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plinth.compute.context import Context
+from plinth.errors import IntegrityError, LineageError, MissingError
 from plinth.operation import asset_log
-from plinth.operation.indicators import ErrorBudget, Objectives, Tally, budgets, of_assets, of_run
-from plinth.operation.indicators.facts import AssetFacts, RunFacts, run_facts
 from plinth.operation.settings_file import read_settings
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import MICROS, Ledger, Reservation
+from plinth.provenance.statements import chain
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.devices import read_samples
 from plinth.training.telemetry.timeline import read_events
+from plinth_ops.service_levels.facts import AssetFacts, RunFacts, run_facts
+from plinth_ops.service_levels.indicators import budgets, of_assets, of_run
+from plinth_ops.service_levels.parameters import Objectives
+from plinth_ops.service_levels.tallies import ErrorBudget, Tally
 
 #: Says of a run whether its data is known down to its sources; None: it cannot be said.
 Complete = Callable[[RunConfig], bool | None]
@@ -80,6 +84,22 @@ def measure(
         IntegrityError, TrainingError, StorageError: as `tallies`.
     """
     return budgets(tallies(ctx, objectives, until, complete), objectives, until)
+
+
+def completeness(ctx: Context) -> Complete:
+    """Whether every manifest from a run's mixture down to the inventories of its sources is here and unchanged; each
+    mixture is walked once."""
+    known: dict[str, bool] = {}
+
+    def complete(config: RunConfig) -> bool:
+        if config.mixture not in known:
+            try:
+                known[config.mixture] = bool(chain(ctx.refs, ctx.refs.load(config.mixture)).sources)
+            except (LineageError, MissingError, IntegrityError):
+                known[config.mixture] = False
+        return known[config.mixture]
+
+    return complete
 
 
 def _facts(

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from plinth.training.telemetry.goodput.account import GoodputAccount
 from plinth.training.telemetry.goodput.ledger import AttemptTime, TimeSpan
@@ -14,10 +14,6 @@ from plinth.training.telemetry.timeline import JOB_ENDS
 
 Event = Mapping[str, Any]
 
-#: Kinds of events in the log of assets.
-ARRIVED: Final = "arrived"
-CHECKED: Final = "checked"
-PUBLISHED: Final = "published"
 
 
 @dataclass(frozen=True)
