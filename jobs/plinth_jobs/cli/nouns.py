@@ -71,7 +71,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "batch": ("run.batch", "List the documents of a training step."),
         "timeline": ("run.timeline", "Write the page of a run: metrics, events, cost."),
         "goodput": ("run.goodput", "Show where every rank-second of a run went."),
-        "roofline": ("training.roofline", "Name what bounds a run's steps, and what would help."),
         "replay": ("run.forensics", "Score a step's batch again, document by document."),
         "blame": ("run.forensics", "Attribute the loss of a step to documents and sources."),
         "checkpoint": ("run.checkpoint", "List and verify the checkpoints of a run."),

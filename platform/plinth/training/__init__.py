@@ -41,12 +41,11 @@ Around the steps:
     stopping/    rules that end a run: budgets, plateau, regression, reuse
     validation/  bits per byte of held-out text during a run
     telemetry/   events.jsonl: write, read, count lost work
-    roofline/    what a run's steps are bound by, against the measured speed of its machine
     sinks/       the timeline in TensorBoard, Weights & Biases and Prometheus
     forensics/   past steps: their documents and losses, blame, and the audit that proves a resume exact
 
 The control plane imports what needs no torch: parameters, config, preparation, directory, run_watch, amendments, job,
-manifests, attempts/, stopping/, supervise/, sinks/, roofline/ but for its probe, the files of checkpoint/, what of
+manifests, attempts/, stopping/, supervise/, sinks/, the files of checkpoint/, what of
 telemetry/ is not marked (torch) in its map, step_documents, and offline_audit of forensics/.
 Does not belong here: where a job runs (launch/), what a batch holds (tokens/), what is trained (model/).
 """

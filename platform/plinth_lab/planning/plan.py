@@ -25,7 +25,7 @@ from plinth.training.attempts.host import hardware
 from plinth.training.parallel.gradient_path import GradientPath, gradient_path
 from plinth.training.parameters.parallel import Parallel, not_with, problems
 from plinth.training.parameters.run import Training
-from plinth.training.roofline import machine_speed
+from plinth.training.telemetry import machine_speed
 
 
 class RecordedSpeed(NamedTuple):

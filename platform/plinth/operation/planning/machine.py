@@ -11,8 +11,8 @@ from plinth.launch import devices
 from plinth.launch.devices import Device
 from plinth.storage.workspace import Workspace
 from plinth.training.attempts.host import hardware
-from plinth.training.roofline import machine_speed
-from plinth.training.roofline.machine_speed import MachineSpeed
+from plinth.training.telemetry import machine_speed
+from plinth.training.telemetry.machine_speed import MachineSpeed
 
 #: Name of processors that were measured.
 CPU = "cpu"

@@ -35,9 +35,9 @@ from plinth.text.plural import counted
 from plinth.training import config as configuration
 from plinth.training.attempts import statement
 from plinth.training.config import RunConfig
-from plinth.training.roofline import machine_speed
-from plinth.training.roofline.step_parts import StepSeconds, following_steps
+from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.goodput.account import account
+from plinth.training.telemetry.step_parts import StepSeconds, following_steps
 from plinth.training.telemetry.timeline import Event, read_events
 
 #: Steps that a run must have trained for its efficiency to be taken; the share of them that is left out at each end.

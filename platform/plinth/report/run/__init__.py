@@ -7,6 +7,6 @@ probes    the panel and the table of probes
 step_parts   the parts of a step as stacked shares
 formats   numbers as text, with their units
 interventions   the table of what the guard did
-roofline_section   what bounds the steps: parts, causes, the run below the roof of its machine
+added_sections   sections that packages add
 run_page  `page(events, about) -> str`; a script of the page reads values out at the pointer
 """

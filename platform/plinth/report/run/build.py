@@ -11,11 +11,11 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.model import flops as planned
 from plinth.report.run import run_page
+from plinth.report.run.added_sections import SECTIONS
 from plinth.storage.atomic import write_bytes
 from plinth.text.plural import counted
 from plinth.tokens.mixture.mixture_audit import shares_over_run
 from plinth.training.config import RunConfig
-from plinth.training.roofline import machine_speed, run_roofline
 from plinth.training.telemetry.devices import read_samples
 from plinth.training.telemetry.timeline import read_events
 from plinth.training.validation import seeds
@@ -66,7 +66,7 @@ def write(
         ),
         peak_flops=peak_flops,
         price_per_rank_hour=price,
-        roofline=_roofline(ctx, config),
+        added=tuple((one, one.html(ctx, config)) for one in SECTIONS.values()),
         mixture=tuple(shares_over_run(ctx.refs.load(config.mixture).stats, STRETCHES)),
         sequence_tokens=config.sequence_tokens,
         over_seeds=seeds.over_seeds(config, curves(events)),
@@ -75,14 +75,6 @@ def write(
     together = list(merge(events, samples, key=lambda event: float(event["time"])))
     write_bytes(place, run_page.page(together, about).encode())
     return place
-
-
-def _roofline(ctx: Context, config: RunConfig) -> run_roofline.RunRoofline | None:
-    """What bounds the steps of a run, with the roof of its machine where that was measured; None: too few steps."""
-    try:
-        return run_roofline.of_run(config, machine_speed.known(ctx.workspace, run_roofline.machine(config)))
-    except MissingError:
-        return None
 
 
 def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:

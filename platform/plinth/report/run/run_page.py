@@ -15,14 +15,14 @@ from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
 from plinth.report.page import template
-from plinth.report.run import panels, probes, roofline_section, step_parts
+from plinth.report.run import panels, probes, step_parts
+from plinth.report.run.added_sections import AddedSection
 from plinth.report.run.formats import degrees, number, percents, seconds, watts
 from plinth.report.run.interventions import interventions
 from plinth.report.run.metrics import MARKED, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, MUTED, PALETTE
 from plinth.text.plural import counted
-from plinth.training.roofline.run_roofline import RunRoofline
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.goodput.ledger import CAUSES, GoodputLedger
@@ -43,7 +43,7 @@ class About(Frozen):
         peak_flops: of one device in the run's precision; gives the model FLOPs utilisation (Chowdhery et al. 2022).
         price_per_rank_hour: in `currency`.
         over_seeds: by probe the last score of this run and of those that differ by the seed alone.
-        roofline: what bounds its steps; None: too few are known.
+        added: sections of packages, each with its HTML.
         mixture: rows of `mixture_audit.shares_over_run`, with the tokens of a sequence.
     """
 
@@ -56,7 +56,7 @@ class About(Frozen):
     peak_flops: float | None = None
     price_per_rank_hour: float | None = None
     currency: str = "USD"
-    roofline: RunRoofline | None = None
+    added: tuple[tuple[AddedSection, str], ...] = ()
     mixture: tuple[Mapping[str, Any], ...] = ()
     sequence_tokens: int = 0
     over_seeds: Mapping[str, Sequence[float]] = {}
@@ -73,7 +73,7 @@ def page(events: Sequence[Event], about: About) -> str:
         subtitle=about.description,
         verdict=_verdict(measured, about),
         facts=_facts(measured, about),
-        roofline=roofline_section.section(about.roofline),
+        added=[{"name": one.name, "title": one.title, "html": html} for one, html in about.added if html],
         spent=_spent(ledger),
         queued=bool(ledger.rank_us["queue"]),
         views=views,
@@ -273,7 +273,7 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         {"what": "the documents of a step", "command": f"plinth run batch {about.run_id} {bad}"},
         {"what": "a step's loss, document by document", "command": f"plinth run replay {about.run_id} {bad}"},
         {"what": "which sources a step's loss came from", "command": f"plinth run blame {about.run_id} {bad}"},
-        {"what": "what bounds its steps", "command": f"plinth run roofline {about.run_id}"},
+        *({"what": one.question, "command": f"{one.command} {about.run_id}"} for one, _ in about.added),
         {
             "what": "what is committed, and whether it is intact",
             "command": f"plinth run checkpoint list {about.run_id}",

@@ -2,7 +2,7 @@
 them from here and label them with these words.
 
 Does not belong here: curves over the run (`report.run.metrics`), its rank-seconds (`goodput`), the mean step by part
-(`training.roofline`).
+(`step_parts`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.roofline.machine_speed import DeviceSpeed, MachineSpeed
+from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed
 from tests.plinth.training.conftest import TINY, tiny
 
 STEPS = 20

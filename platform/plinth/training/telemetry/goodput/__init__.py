@@ -14,7 +14,7 @@ account after an event depends on no later one, so that a run that is followed a
 same. Time is whole microseconds of the events' clock, which never goes back: causes add up to the whole exactly.
 
 Causes are those of ml-goodput-measurement, divided further. The leading rank's division of a step stands for all ranks:
-ranks that wait for a slower one do so in the communication of a step, which is goodput here (see roofline).
+ranks that wait for a slower one do so in the communication of a step, which is goodput here (see step_parts).
 
 Does not belong here: what a rank-second costs, which runs are looked at together.
 """

@@ -12,8 +12,9 @@ from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.telemetry import Telemetry
-from plinth.training.roofline import machine_speed, run_roofline
-from plinth.training.roofline.machine_speed import MachineSpeed
+from plinth.training.telemetry import machine_speed
+from plinth.training.telemetry.machine_speed import MachineSpeed
+from plinth_extras.roofline import bottleneck
 from tests.plinth.training.conftest import tiny
 from tests.ranks import run_ranks
 
@@ -54,7 +55,7 @@ def verdict(root: Path, planted: str, speed: MachineSpeed, trial: int, steps: in
         **changes,
     )  # fmt: skip
     run_ranks(2, planted_causes.train, config, planted)
-    found = run_roofline.of_run(config, speed)
+    found = bottleneck.of_run(config, speed)
     slow = found.step.slow_ranks
     named = (slow[0].rank, str(slow[0].part)) if slow and planted in planted_causes.ONE_RANK else None
     return found.causes[0].cause, named

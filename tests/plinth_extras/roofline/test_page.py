@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from plinth.report.run import roofline_section, run_page
-from plinth.training.roofline.bottleneck import Roof, StepWork, bottlenecks
-from plinth.training.roofline.machine_speed import DeviceSpeed
-from plinth.training.roofline.run_roofline import RunRoofline
-from plinth.training.roofline.step_parts import MeanStep
+from plinth.report.run import run_page
+from plinth.training.telemetry.machine_speed import DeviceSpeed, Roof
+from plinth.training.telemetry.step_parts import MeanStep
+from plinth_extras.roofline import page as roofline_section
+from plinth_extras.roofline.bottleneck import RunRoofline, StepWork, bottlenecks
 
 ROOF = Roof(flops_per_s=1e10, bytes_per_s=1e9)
 WORK = StepWork(flops=3e8, bytes=1e8)
@@ -27,7 +27,6 @@ def made(roof: Roof | None = ROOF) -> RunRoofline:
 
 def test_causes_in_order_with_their_bounds() -> None:
     found = roofline_section.section(made())
-    assert found is not None
     assert found["first"] == "memory"
     assert [(row["cause"], row["width"], row["bound"]) for row in found["rows"]] == [
         ("memory", 75, "at most 4 times as fast"),
@@ -58,7 +57,8 @@ def test_on_the_page_of_a_run() -> None:
     ]  # fmt: skip
 
     def page(roofline: RunRoofline | None) -> str:
-        return run_page.page(events, run_page.About(run_id="tiny-0123", roofline=roofline))
+        added = ((roofline_section.SECTION, roofline_section.rendered(roofline) if roofline else ""),)
+        return run_page.page(events, run_page.About(run_id="tiny-0123", added=added))
 
     measured, unmeasured, none = page(made()), page(made(roof=None)), page(None)
     assert "What bounds a step: memory" in measured

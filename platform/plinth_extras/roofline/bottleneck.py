@@ -1,4 +1,4 @@
-"""The rule that names what a run's steps are bound by, and what a step without it would take.
+"""The roofline of a run: its mean step, its computation, the roof of its machine, and the rule for its bottleneck.
 
 The part with the most time comes first (ties: in the order of `STEP_PARTS`). Computation that comes first is bound by
 one of two roofs (Williams, Waterman and Patterson 2009): with fewer FLOPs for a byte than the ridge point, at which the
@@ -16,8 +16,15 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+from plinth.model import flops
+from plinth.model.flops import attention_bytes, product_bytes, update_bytes
 from plinth.records import Frozen
-from plinth.training.roofline.step_parts import STEP_PARTS, StepPart
+from plinth.training.attempts import statement
+from plinth.training.config import RunConfig
+from plinth.training.telemetry import machine_speed
+from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed, Roof
+from plinth.training.telemetry.step_parts import STEP_PARTS, MeanStep, StepPart, mean_step
+from plinth.training.telemetry.timeline import read_events
 
 Cause = Literal["compute", "memory", "communication", "slow rank", "input", "checkpoint", "host"]
 
@@ -25,6 +32,9 @@ Cause = Literal["compute", "memory", "communication", "slow rank", "input", "che
 LOW = 0.2
 #: Speed-ups below this round to once.
 NO_GAIN = 1.005
+
+#: Bytes of an element of activations and weights.
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 #: Changes that help against a cause.
 HELP: dict[Cause, str] = {
@@ -39,22 +49,6 @@ HELP: dict[Cause, str] = {
     "checkpoint": "training.checkpoints: a larger every_steps, mode async, a faster disk",
     "host": "larger steps, fewer other processes on the node",
 }
-
-
-class Roof(Frozen):
-    """The most that one rank's device can do, as measured."""
-
-    flops_per_s: float
-    bytes_per_s: float
-
-    @property
-    def ridge(self) -> float:
-        """FLOPs for a byte above which arithmetic is the limit."""
-        return self.flops_per_s / self.bytes_per_s
-
-    def attainable(self, intensity: float) -> float:
-        """FLOP/s at so many FLOPs for a byte."""
-        return min(self.flops_per_s, intensity * self.bytes_per_s)
 
 
 class StepWork(Frozen):
@@ -130,3 +124,76 @@ def _of_compute(seconds: float, work: StepWork | None, roof: Roof | None) -> Cau
         return "compute"
     fed = work.intensity >= roof.ridge and work.flops / seconds >= LOW * roof.flops_per_s
     return "compute" if fed else "memory"
+
+
+class RunRoofline(Frozen):
+    """What a run's steps are bound by. Roof and device are None where its machine was not measured."""
+
+    run: str
+    step: MeanStep
+    work: StepWork
+    roof: Roof | None
+    device: DeviceSpeed | None
+    causes: tuple[Bottleneck, ...]
+
+    @property
+    def reached(self) -> float:
+        """FLOP/s of a rank while it computes."""
+        seconds = self.step.seconds["compute"]
+        return self.work.flops / seconds if seconds > 0 else 0.0
+
+
+def machine(config: RunConfig) -> str:
+    """The fingerprint of the machine of a run's leading rank; this machine's, where none was stated."""
+    known = statement.known(config.directory)
+    if not known:
+        return machine_speed.this_machine()
+    return machine_speed.machine_of(statement.stated(known[-1], config.run_id).hosts[0])
+
+
+def of_run(config: RunConfig, speed: MachineSpeed | None) -> RunRoofline:
+    """The roofline of a run as its timeline stands.
+
+    Args:
+        speed: of its machine; None: computation is not told apart from memory.
+
+    Raises:
+        MissingError: no two steps follow each other yet.
+        IntegrityError: the timeline is broken.
+    """
+    step = mean_step(read_events(config.directory.events))
+    work = step_work(config, step)
+    found = speed.roof(step.device, precision(config, step), config.launch) if speed else None
+    roof, device = found or (None, None)
+    causes = bottlenecks(step.seconds, work, roof, waited_s=step.waited_s)
+    return RunRoofline(run=config.run_id, step=step, work=work, roof=roof, device=device, causes=causes)
+
+
+def precision(config: RunConfig, step: MeanStep) -> str:
+    """The precision of a run's matrix products, as `DeviceSpeed` names it. FP8 was not measured: BF16 stands for it."""
+    return "tf32" if step.precision == "fp32" and config.fp32_matmul == "tf32" else step.precision
+
+
+def step_work(config: RunConfig, step: MeanStep) -> StepWork:
+    """Computation of one rank in the mean step: the model's, divided over the ranks that share it."""
+    model, parallel = config.model, config.parallel
+    every, fused = parallel.activation_checkpointing, step.device == "cuda"
+    recomputed = model.layers // every if every else 0
+    element = ELEMENT_BYTES.get(step.precision, 4)
+    lengths = {stretch.length for stretch in config.steps.stretches}
+    per_token = {
+        length: flops.flops_hardware(model, config.vocab_size, length, recomputed=recomputed, fused=fused)
+        for length in lengths
+    }
+    done = moved = 0.0
+    for number in step.steps:
+        length = config.steps.length(number - 1)
+        tokens = config.micro_batch_sequences * config.sequence_tokens // parallel.sequence
+        done += config.step_tokens(number) * per_token[length] / config.ranks
+        once = product_bytes(model, config.vocab_size, tokens, element, tensor=parallel.tensor)
+        once += attention_bytes(model, tokens, element, tensor=parallel.tensor)
+        again = 1 + recomputed / model.layers / 3  # a third of the bytes are the forward pass's
+        moved += config.accumulation(number) * once * again / parallel.pipeline
+    shared = parallel.tensor * parallel.pipeline * (config.data_ranks if parallel.zero_stage else 1)
+    update = update_bytes(model, config.vocab_size, shared)
+    return StepWork(flops=done / len(step.steps), bytes=moved / len(step.steps) + update)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from plinth.compute.context import Context
+from plinth.errors import MissingError
 from plinth.report import style
+from plinth.report.page import template
 from plinth.report.render import svg
+from plinth.report.run.added_sections import AddedSection
 from plinth.report.run.panels import UNITS_PER_INCH, WIDTH
 from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING
 from plinth.text.plural import counted
-from plinth.training.roofline.bottleneck import HELP, Roof
-from plinth.training.roofline.run_roofline import RunRoofline
+from plinth.training.config import RunConfig
+from plinth.training.telemetry import machine_speed
+from plinth.training.telemetry.machine_speed import Roof
+from plinth_extras.roofline.bottleneck import HELP, RunRoofline, machine, of_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,10 +28,22 @@ MARGIN = 8.0
 HEIGHT = 230
 
 
-def section(found: RunRoofline | None) -> dict[str, Any] | None:
-    """Words, rows and drawing; None where nothing is known of the run's steps."""
-    if found is None:
-        return None
+def html(ctx: Context, config: RunConfig) -> str:
+    """The section, with the roof of the run's machine where that was measured; empty where too few steps are known."""
+    try:
+        found = of_run(config, machine_speed.known(ctx.workspace, machine(config)))
+    except MissingError:
+        return ""
+    return rendered(found)
+
+
+def rendered(found: RunRoofline) -> str:
+    """The section as HTML."""
+    return template("section.html.j2", "plinth_extras.roofline").render(roofline=section(found))
+
+
+def section(found: RunRoofline) -> dict[str, Any]:
+    """Words, rows and drawing."""
     tones = style.colours(HELP)
     rows = [
         {
@@ -77,3 +95,12 @@ def figure(found: RunRoofline, roof: Roof) -> Figure:
     ax.set_ylabel("FLOP/s of a rank")
     ax.grid(axis="both")
     return fig
+
+
+SECTION = AddedSection(
+    name="roofline",
+    title="Bottleneck",
+    html=html,
+    question="what bounds its steps",
+    command="plinth run roofline",
+)

@@ -16,8 +16,8 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.attempts import statement
 from plinth.training.config import RunConfig
-from plinth.training.roofline import machine_speed
-from plinth.training.roofline.machine_speed import DeviceSpeed, MachineSpeed
+from plinth.training.telemetry import machine_speed
+from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed
 from tests.plinth.training.conftest import TINY, tiny
 from tests.training_host import HOST
 

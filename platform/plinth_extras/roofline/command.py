@@ -11,7 +11,7 @@ from plinth.text.plural import counted
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
-    from plinth.training.roofline.run_roofline import RunRoofline
+    from plinth_extras.roofline.bottleneck import RunRoofline
 
 #: Share of the wall clock that parts may leave without a word.
 CLOSE = 0.01
@@ -29,18 +29,19 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
     FLOP/s and bandwidth of this machine are measured once, in seconds, when the run has ended, and kept in the
     workspace. A run of another machine is compared with that one's; run this command there first.
     """
-    from plinth.training.roofline import machine_speed, run_roofline
+    from plinth.training.telemetry import machine_speed
+    from plinth_extras.roofline import bottleneck
     from plinth_jobs.cli import output
     from plinth_jobs.runs import find_run
 
     ctx = settings.context()
     config = find_run(ctx, run)
-    machine = run_roofline.machine(config)
+    machine = bottleneck.machine(config)
     speed = None if measure else machine_speed.known(ctx.workspace, machine)
     idle = config.directory.result.exists()  # a measurement beside the ranks would disturb them, and be too low
     if speed is None and (idle or measure) and machine == machine_speed.this_machine():
         speed = machine_speed.measure(ctx.workspace)
-    found = run_roofline.of_run(config, speed)
+    found = bottleneck.of_run(config, speed)
     if as_json:
         output.emit_json(
             {

@@ -1,6 +1,6 @@
 """Measure the devices of this machine: the best of many large matrix products, and of many copies. Imports torch.
 
-    python -m plinth.training.roofline.probe   one line of JSON: a list of fields of `DeviceSpeed`
+    python -m plinth.training.telemetry.machine_probe   one line of JSON: a list of fields of `DeviceSpeed`
 
 The best, not the mean: others use the machine too, and a roof is what it can do. Products are square, and one of them
 stays below a second, also in a precision that the processor emulates; a copy reads and writes buffers that no cache

@@ -19,13 +19,28 @@ from plinth.launch.parameters import Launch
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.training.attempts.host import HostFacts, hardware
-from plinth.training.roofline.bottleneck import Roof
 
 #: Of the workspace.
 FOLDER = "machines"
 
 #: The probe takes a few seconds for each device.
 TIMEOUT_S = 300.0
+
+
+class Roof(Frozen):
+    """The most that one rank's device can do, as measured."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs for a byte above which arithmetic is the limit."""
+        return self.flops_per_s / self.bytes_per_s
+
+    def attainable(self, intensity: float) -> float:
+        """FLOP/s at so many FLOPs for a byte."""
+        return min(self.flops_per_s, intensity * self.bytes_per_s)
 
 
 class DeviceSpeed(Frozen):
@@ -110,7 +125,7 @@ def measure(workspace: Workspace) -> MachineSpeed:
 
 
 def _probed() -> list[dict[str, object]]:
-    command = processes.python("plinth.training.roofline.probe")
+    command = processes.python("plinth.training.telemetry.machine_probe")
     try:
         # of the whole machine: no threads are set for it
         done = processes.run(command, own={"OMP_NUM_THREADS": ""}, capture_output=True, text=True, timeout=TIMEOUT_S)

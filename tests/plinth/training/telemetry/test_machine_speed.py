@@ -13,9 +13,9 @@ from plinth.errors import IntegrityError, WorkerError
 from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
 from plinth.training.attempts.host import this_host
-from plinth.training.roofline import machine_speed
-from plinth.training.roofline.bottleneck import Roof
-from plinth.training.roofline.machine_speed import DeviceSpeed, MachineSpeed
+from plinth.training.telemetry import machine_speed
+from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed
+from plinth_extras.roofline.bottleneck import Roof
 
 CPU = DeviceSpeed(kind="cpu", name="cpu", flops={"fp32": 8e10}, bytes_per_s=4e10)
 GPUS = tuple(
@@ -50,7 +50,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_best_of_many_repetitions_without_the_first() -> None:
-    from plinth.training.roofline import probe
+    from plinth.training.telemetry import machine_probe as probe
 
     times = chain([0.001], cycle([5.0, 3.0, 4.0]))
     assert probe.best_s(lambda: None, lambda action: next(times)) == 3.0
@@ -58,7 +58,7 @@ def test_the_best_of_many_repetitions_without_the_first() -> None:
 
 @pytest.mark.parametrize(("per_s", "side", "calls"), [(1e12, 1536, 4), (4e8, 384, 3), (1e6, 192, 2)])
 def test_a_precision_that_is_emulated_is_measured_by_smaller_products(per_s: float, side: int, calls: int) -> None:
-    from plinth.training.roofline import probe
+    from plinth.training.telemetry import machine_probe as probe
 
     asked: list[int] = []
     assert probe.largest_side(1536, lambda side: asked.append(side) or 2 * side**3 / per_s) == side  # type: ignore[func-returns-value]
@@ -89,7 +89,7 @@ def test_a_probe_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_on_a_gpu_every_precision_has_a_speed_of_its_own() -> None:
     import torch
 
-    from plinth.training.roofline import probe
+    from plinth.training.telemetry import machine_probe as probe
 
     found = DeviceSpeed(**probe.speed(torch.device("cuda", 0), torch.cuda.get_device_name(0)))
     assert found.flops["bf16"] > found.flops["tf32"] > found.flops["fp32"]
@@ -99,7 +99,7 @@ def test_on_a_gpu_every_precision_has_a_speed_of_its_own() -> None:
 
 def test_the_control_plane_measures_without_torch() -> None:
     code = (
-        "import sys; import plinth.training.roofline.run_roofline, plinth.training.roofline.machine_speed;"
+        "import sys; import plinth.training.telemetry.step_parts, plinth.training.telemetry.machine_speed;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
