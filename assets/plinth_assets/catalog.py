@@ -40,8 +40,7 @@ from plinth_assets import (
     tokenizer,
     training,
 )
-from plinth_assets.framework.attested import attested
-from plinth_assets.framework.stage import Stage, Stages
+from plinth_assets.framework.stage import Stage, Stages, attested
 
 STEMS = (
     sampled,

@@ -196,7 +196,7 @@ def _named(name: str, model: Mapping[str, Any]) -> str:
 
 
 def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import comparison_figure
+    from plinth.report import comparison
 
     if not made.stats["lines"]:
         return {"lines": "nothing was compared: there is no champion yet"}
@@ -209,6 +209,6 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
              for one in lines]  # fmt: skip
     return {
         "page": page_value(ctx, target),
-        "differences": picture(comparison_figure.figure, lines),
+        "differences": picture(comparison.figure, lines),
         "lines": markdown(table(header, cells)),
     }

@@ -317,10 +317,10 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 def _page(ctx: Context, prepared: RunConfig) -> Path:
     """The page of the run, at the price of the ledger."""
     from plinth.operation.spending import parameters
-    from plinth.report.run import build
+    from plinth.report.run import run_page
 
     price = parameters.load(ctx.workspace).price(prepared.stopping.price_per_rank_hour)
-    return build.write(ctx, prepared, price_per_rank_hour=price or None)
+    return run_page.write(ctx, prepared, price_per_rank_hour=price or None)
 
 
 def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def _note(workspace: Path) -> dict[str, Any]:
 
 def _editable(workspace: Path, recipe: Path) -> bool:
     """True if the recipe, or one that it extends, is a file that who writes the workspace can edit."""
-    from plinth.recipe.extends import files
+    from plinth.recipe.yaml_lines import files
     from plinth_jobs.recipes import FOLDER
 
     return own_notes.passes(workspace, files(recipe, FOLDER))

@@ -29,7 +29,6 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     attestations  statements about a checkpoint, each signed by the role that may state it
     gates/        pure functions: policy and evidence -> state, reason
     policy        the signed policy that governs a release: a log, the newest version holds
-    policy_changes  what a new policy makes weaker or stronger
     waivers       the owner lets one candidate pass one gate until a date
     verdict       what the gates said, as a signed verification summary
     measured      statistics of manifests -> facts that gates read

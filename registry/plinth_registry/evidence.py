@@ -36,7 +36,7 @@ from plinth_registry.gates.facts import (
     StabilityFacts,
 )
 from plinth_registry.gates.settings import release_gates
-from plinth_registry.recount.figures import differences
+from plinth_registry.recount.measurements import differences
 
 
 def gather(

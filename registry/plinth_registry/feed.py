@@ -9,7 +9,13 @@ its pinned root and the entry before (`received`); a missing, repeated or moved 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from plinth import fingerprint
@@ -17,10 +23,13 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.provenance.impact.descendants import Descendant, descent
 from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
 from plinth.storage.locks import locked
+from plinth.trust import dsse
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth_registry import consumers, impact, releases, taint
+from plinth_registry.consumers import Consumer, enrolled
 from plinth_registry.history import ReleaseRecord
 from plinth_registry.signed_log import FEED
 from plinth_registry.taint import TaintStatement
@@ -153,3 +162,125 @@ def _entry(record: LogRecord) -> FeedEntry:
         )
     except ValueError as error:
         raise SignatureError(f"entry {record.number} of the feed cannot be read", found=error) from error
+
+
+# Entries of the feed to consumers that named a webhook: at least once, in order, signed twice.
+#
+#     POST URL
+#     X-Plinth-Sequence: 12                           the number of the entry
+#     Idempotency-Key: <SHA-256 of the entry>         the same for every attempt
+#     X-Plinth-Signature: t=<Unix time>,v1=<hex>      HMAC-SHA256, keyed with the consumer's secret, of `<t>.<body>`
+#
+#     <the entry's file: a DSSE envelope>
+#
+# The HMAC says that this workspace sent it, and when; the envelope says who stated it. The secret is made when the
+# consumer is enrolled, is shown once, and lies beside the pinned root with mode 600. The number of the last entry that
+# was accepted (status 2xx) lies there too: what was not accepted is sent again, and nobody who can write the workspace
+# stops it.
+
+ATTEMPTS = 4
+FIRST_WAIT_S = 0.5  # doubled after each attempt
+TIMEOUT_S = 10.0
+SEQUENCE, KEY, SIGNATURE = "X-Plinth-Sequence", "Idempotency-Key", "X-Plinth-Signature"
+
+
+class Delivery(Frozen):
+    """What came of the entries that waited for one consumer; `error` is the reason why the rest still wait."""
+
+    consumer: str
+    sent: int
+    waiting: int
+    error: str | None = None
+
+
+def make_secret(ctx: Context, name: str) -> str:
+    """A new secret of a consumer, kept here; its owner needs it to verify what is sent."""
+    secret = secrets.token_hex(32)
+    path = _secret_path(Trust.of(ctx.workspace), name)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_bytes(path, secret.encode(), mode=0o600)
+    return secret
+
+
+def deliver(
+    ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None] = time.sleep
+) -> tuple[Delivery, ...]:
+    """Send every consumer the entries that it has not accepted, oldest first; one that fails stops only its own.
+
+    Args:
+        attempts: for each entry, before it is left to the next call.
+
+    Raises:
+        SignatureError: the feed or the list of consumers does not hold.
+    """
+    feed = entries(ctx)
+    send = partial(_post, ctx, attempts=attempts, wait=wait)
+    return tuple(_to_one(ctx, consumer, feed, send) for consumer in enrolled(ctx) if consumer.webhook)
+
+
+def signature(secret: str, at: int, body: bytes) -> str:
+    """The value of the signature header."""
+    mac = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={at},v1={mac}"
+
+
+def verified(secret: str, header: str, body: bytes, now: float, within_s: float = 300.0) -> bool:
+    """Whether a consumer may believe a request: its HMAC holds, and it was sent not longer ago than that."""
+    at = header.partition(",")[0].removeprefix("t=")
+    if not at.isascii() or not at.isdigit() or abs(now - int(at)) > within_s:
+        return False
+    return hmac.compare_digest(signature(secret, int(at), body), header)
+
+
+def _to_one(ctx: Context, consumer: Consumer, feed: tuple[FeedEntry, ...], send: Callable[..., None]) -> Delivery:
+    trust = Trust.of(ctx.workspace)
+    seen_as = [f"webhook {consumer.name} of {place}" for place in ctx.workspace.places]
+    waiting = feed[max(consumer.after, trust.seen(*seen_as)) :]
+    for sent, entry in enumerate(waiting):
+        try:
+            send(consumer, _secret(trust, consumer.name), entry)
+        except (OSError, SignatureError) as error:  # the errors of `requests` are OSErrors
+            line = " ".join(str(error).split())
+            return Delivery(consumer=consumer.name, sent=sent, waiting=len(waiting) - sent, error=line)
+        trust.remember(seen_as[0], entry.number)
+    return Delivery(consumer=consumer.name, sent=len(waiting), waiting=0)
+
+
+def _post(
+    ctx: Context, consumer: Consumer, secret: str, entry: FeedEntry, attempts: int, wait: Callable[[float], None]
+) -> None:
+    import requests
+
+    path = FEED.path(ctx, entry.number)
+    body = dsse.bytes_of(path)
+    if hashlib.sha256(body).hexdigest() != entry.sha256:
+        raise SignatureError(f"{path} was exchanged", expected="the entry that was verified")
+    headers = {"Content-Type": "application/vnd.dsse+json", SEQUENCE: str(entry.number), KEY: entry.sha256}
+    for attempt in range(attempts):
+        if attempt:
+            wait(FIRST_WAIT_S * 2 ** (attempt - 1))
+        try:
+            signed = headers | {SIGNATURE: signature(secret, int(time.time()), body)}
+            answer = requests.post(
+                str(consumer.webhook), data=body, headers=signed, timeout=TIMEOUT_S, allow_redirects=False
+            )
+        except requests.RequestException:
+            if attempt == attempts - 1:
+                raise
+            continue
+        if 200 <= answer.status_code < 300:
+            return
+    raise OSError(f"{consumer.webhook} answered {answer.status_code} to entry {entry.number}, {attempts} times")
+
+
+def _secret(trust: Trust, name: str) -> str:
+    try:
+        return _secret_path(trust, name).read_text().strip()
+    except FileNotFoundError as error:
+        raise SignatureError(
+            f"no webhook secret of {name} on this machine", remedy="deliver where it was enrolled, or enrol it again"
+        ) from error
+
+
+def _secret_path(trust: Trust, name: str) -> Path:
+    return trust.folder / "webhooks" / f"{name}.secret"

@@ -14,7 +14,7 @@ from plinth.provenance.impact.targets import DOCUMENT_ID, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.report.impact_page import ConsumerRow, VersionRow
-from plinth_registry import audit_log, feed, impact, mlflow_client, policy, promotion, releases, taint, webhook
+from plinth_registry import audit_log, feed, impact, mlflow_client, policy, promotion, releases, taint
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.feed import FeedEntry
 from plinth_registry.history import ReleaseRecord
@@ -155,4 +155,4 @@ def _tell(ctx: Context) -> tuple[str, ...]:
     feed.catch_up(ctx)
     with suppress(SignatureError), locked(ctx):  # without the promoter's key, the sensor of its machine signs the head
         releases.refresh(ctx)
-    return tuple(f"the webhook of {each.consumer}: {each.error}" for each in webhook.deliver(ctx) if each.error)
+    return tuple(f"the webhook of {each.consumer}: {each.error}" for each in feed.deliver(ctx) if each.error)

@@ -22,7 +22,7 @@ from plinth.errors import GateError, MissingError, SignatureError
 from plinth.report.impact_page import VersionRow
 from plinth.trust.root import Trust
 from plinth_jobs.cli.root import call
-from plinth_registry import consumers, feed, impact, releases, taint, verified, webhook
+from plinth_registry import consumers, feed, impact, releases, taint, verified
 from plinth_registry.signed_log import FEED
 from tests.registry.conftest import moved, sign_candidate
 
@@ -245,7 +245,7 @@ def hooked(ctx: Context, release: str, line: Any, receiver: Receiver) -> Callabl
 
     def enrolled() -> str:
         consumers.enrol(ctx, "search", OWNER, model="demo", webhook=f"{receiver.url}/plinth")
-        secret = webhook.make_secret(ctx, "search")
+        secret = feed.make_secret(ctx, "search")
         for digest in (line.curated.digest, line.checkpoint.digest):
             taint.mark(ctx, digest, "ada", "because")
         feed.catch_up(ctx)
@@ -255,7 +255,7 @@ def hooked(ctx: Context, release: str, line: Any, receiver: Receiver) -> Callabl
 
 
 def delivered(ctx: Context, attempts: int = 3) -> tuple[int, int]:
-    (found,) = webhook.deliver(ctx, attempts, wait=lambda seconds: None)
+    (found,) = feed.deliver(ctx, attempts, wait=lambda seconds: None)
     assert (found.error is None) == (found.waiting == 0)
     return found.sent, found.waiting
 
@@ -266,12 +266,12 @@ def test_every_entry_arrives_in_order_signed_twice(ctx: Context, hooked: Any, re
     last = None
     for number, (headers, body) in enumerate(receiver.got, start=1):
         entry, last = feed.received(ctx, body, last)
-        assert entry.number == number == int(headers[webhook.SEQUENCE])
-        assert headers[webhook.KEY] == hashlib.sha256(body).hexdigest()
-        assert webhook.verified(secret, headers[webhook.SIGNATURE], body, time.time())
-        assert not webhook.verified(secret, headers[webhook.SIGNATURE], body + b" ", time.time())
-        assert not webhook.verified("0" * 64, headers[webhook.SIGNATURE], body, time.time())
-        assert not webhook.verified(secret, headers[webhook.SIGNATURE], body, time.time() + 301)
+        assert entry.number == number == int(headers[feed.SEQUENCE])
+        assert headers[feed.KEY] == hashlib.sha256(body).hexdigest()
+        assert feed.verified(secret, headers[feed.SIGNATURE], body, time.time())
+        assert not feed.verified(secret, headers[feed.SIGNATURE], body + b" ", time.time())
+        assert not feed.verified("0" * 64, headers[feed.SIGNATURE], body, time.time())
+        assert not feed.verified(secret, headers[feed.SIGNATURE], body, time.time() + 301)
     assert delivered(ctx) == (0, 0)
     assert len(receiver.got) == 3
 
@@ -282,7 +282,7 @@ def test_a_refused_entry_is_sent_again_under_the_same_key(ctx: Context, hooked: 
     assert delivered(ctx) == (1, 2)
     assert len(receiver.got) == 4  # a redirect is not followed
     assert delivered(ctx) == (2, 0)
-    keys = [headers[webhook.KEY] for headers, _ in receiver.got]
+    keys = [headers[feed.KEY] for headers, _ in receiver.got]
     assert len(set(keys)) == 3
     assert keys == [keys[0], *[keys[1]] * 4, keys[-1]]
 
@@ -290,13 +290,13 @@ def test_a_refused_entry_is_sent_again_under_the_same_key(ctx: Context, hooked: 
 def test_a_consumer_that_is_down_does_not_stop_another(ctx: Context, hooked: Any, receiver: Receiver) -> None:
     hooked()
     consumers.enrol(ctx, "down", OWNER, model="demo", webhook="http://127.0.0.1:9/")
-    webhook.make_secret(ctx, "down")
+    feed.make_secret(ctx, "down")
     consumers.enrol(ctx, "a-first-without-secret", OWNER, model="demo", webhook=receiver.url)
     consumers.leave(ctx, "search")
     consumers.enrol(ctx, "search", OWNER, model="demo", webhook=f"{receiver.url}/plinth")
     taint.lift(ctx, feed.entries(ctx)[0].target.split()[1], "ben", "granted")
     feed.catch_up(ctx)
-    lacking, down, search = webhook.deliver(ctx, 2, wait=lambda seconds: None)
+    lacking, down, search = feed.deliver(ctx, 2, wait=lambda seconds: None)
     assert (lacking.sent, lacking.waiting) == (0, 1)
     assert "no webhook secret" in str(lacking.error)
     assert (down.sent, down.waiting) == (0, 1)
@@ -304,7 +304,7 @@ def test_a_consumer_that_is_down_does_not_stop_another(ctx: Context, hooked: Any
 
 
 def test_the_secret_is_private_and_outside_the_workspace(ctx: Context, release: str) -> None:
-    secret = webhook.make_secret(ctx, "search")
+    secret = feed.make_secret(ctx, "search")
     path = Trust.of(ctx.workspace).folder / "webhooks" / "search.secret"
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (secret, 0o600)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

@@ -3,7 +3,6 @@
 stage         Stage: inputs, work, version and parameters of an asset, and the key that identifies the work
 up_to_date    the one decision of what is up to date, read by everything that starts work
 build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present
-attested      the evaluator's statement about every measurement of a checkpoint
 expectations  suites on statistics, never on documents; a blocking failure publishes nothing
 data_docs     the same suites in Great Expectations, in a process of their own; their results and pages
 marks         the check of an asset against marks of unfitness

@@ -1,16 +1,18 @@
 """A stage of the pipeline as data: one record from which the Dagster asset, the up-to-date decision and the
-catalogue are made."""
+catalogue are made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_assets.framework.expectations import Suite
 
@@ -31,21 +33,6 @@ class Statement(Protocol):
 
 #: Called with lines worth reading while a stage works (a training run's steps, for one).
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Stages that a package of the ring, or anyone's, adds to the pipeline: a member of the group `plinth.stages`.
-
-    Args:
-        name: the entry point's.
-        stages: `(recipe)` -> stages; none where the recipe does not ask for them.
-        with_mixture: only for a recipe that has a mixture.
-    """
-
-    name: str
-    stages: Callable[[Any], Sequence[Stage]]
-    with_mixture: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,3 +93,45 @@ class Stage:
                 "outside": self.outside(ctx) if self.outside else None,
             }
         )
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Stages that a package of the ring, or anyone's, adds to the pipeline: a member of the group `plinth.stages`.
+
+    Args:
+        name: the entry point's.
+        stages: `(recipe)` -> stages; none where the recipe does not ask for them.
+        with_mixture: only for a recipe that has a mixture.
+    """
+
+    name: str
+    stages: Callable[[Any], Sequence[Stage]]
+    with_mixture: bool = False
+
+
+CHECKPOINT = "checkpoint"
+GROUP = "evaluation"
+
+
+@dataclass(frozen=True)
+class MeasurementStatement:
+    """The statement that a manifest is what was measured of the checkpoint among its inputs."""
+
+    recipe: Recipe
+
+    def holds(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> bool:
+        from plinth_registry import attestations
+
+        return attestations.is_attested(ctx, inputs[CHECKPOINT], made)
+
+    def sign(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> None:
+        from plinth_registry import attestations
+
+        attestations.attest_measurement(ctx, self.recipe, inputs[CHECKPOINT], made)
+
+
+def attested(recipe: Recipe, stage: Stage) -> Stage:
+    """The stage with its statement, where it measures a checkpoint that may be released."""
+    measures = recipe.release is not None and stage.group == GROUP and CHECKPOINT in stage.deps
+    return replace(stage, statement=MeasurementStatement(recipe)) if measures else stage

@@ -12,9 +12,8 @@ from plinth.evaluation.measurement import JudgedCheckpoint, Measurement, Stats
 from plinth.extensions import late
 from plinth.records import Frozen, Manifest
 from plinth_registry.gates.facts import Evidence, F
-from plinth_registry.gates.margins import WHOLE
+from plinth_registry.gates.margins import WHOLE, UpperBound, worst_share
 from plinth_registry.gates.result import GateResult, missing, number
-from plinth_registry.gates.shares import UpperBound, worst_share
 
 
 class PiiPolicy(Frozen):

@@ -13,8 +13,7 @@ from plinth.evaluation.probes import probe_sets, tables
 from plinth.evaluation.probes.noise import Worth
 from plinth.evaluation.probes.scoring import EXCLUDED
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Measure, Section, TextTable
-from plinth.report.evaluation.sections import BITS, group, measure
+from plinth.report.evaluation.data import BITS, Measure, Section, TextTable, group, measure
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store
 

@@ -27,7 +27,7 @@ DEFAULT = "default"
 
 def find(given: str) -> Path:
     """The file that a person means: a path, or the name of a packaged policy with or without `.yaml`."""
-    from plinth.recipe.extends import named
+    from plinth.recipe.yaml_lines import named
 
     return named(given, Path(), FOLDER) or Path(given)
 

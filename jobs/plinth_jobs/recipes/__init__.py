@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent
 
 def find(given: str) -> Path:
     """The file that `-r` means: a path, or the name of a packaged recipe with or without `.yaml`."""
-    from plinth.recipe.extends import named
+    from plinth.recipe.yaml_lines import named
 
     return named(given, Path(), FOLDER) or Path(given)
 

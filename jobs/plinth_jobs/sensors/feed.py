@@ -1,6 +1,6 @@
 """Marks and movements of releases: into the signed feed, to consumers, to the alerts, and onto assets.
 
-Does not belong here: who sends what to whom (`plinth_registry.feed`, `plinth_registry.webhook`).
+Does not belong here: who sends what to whom (`plinth_registry.feed`, `plinth_registry.feed`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,8 +32,8 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
     @dg.sensor(name="feed", minimum_interval_seconds=INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Brings the signed feed up to date and sends consumers what waits for them."""
+        from plinth_registry import feed
         from plinth_registry import feed as feeds
-        from plinth_registry import webhook
 
         ctx = Context(Workspace(workspace))
         (ctx.workspace.dagster / HEARTBEAT).touch()
@@ -41,7 +41,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
         try:
             feeds.catch_up(ctx)
             fresh = feeds.entries(ctx, int(known))
-            waiting = [each for each in webhook.deliver(ctx, attempts=1) if each.error]
+            waiting = [each for each in feed.deliver(ctx, attempts=1) if each.error]
         except PlinthError as error:
             # An alarm for each new finding (a mark that was edited or removed), not for each tick.
             found = fingerprint.digest(str(error))

@@ -4,8 +4,6 @@
     lineage      walk a manifest's ancestry; verify it down to the raw sources, naming the first broken link
     explain      one document: source, scores, verdict, cluster, edits, shard, steps and checkpoints that read it
     document_rows  one document's row in every table that has one
-    canary_rows  planted copies of canaries, and canaries that the coin left out
-    text_search  documents by the beginning of their text
     exposure     tokens, training steps and checkpoints of a curated document
     impact/      the same links read the other way: everything made of a manifest, asset, source, document or commit
     ledger/      one row per document with all that was measured and decided

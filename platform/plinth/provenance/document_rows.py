@@ -14,14 +14,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
+from plinth.corpus.canaries import plant
 from plinth.errors import MissingError
-from plinth.records import Manifest, Part
+from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.parts import iter_batches, read_row
 
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
@@ -160,3 +162,80 @@ def _likeness(letters: set[str], target: str, uri: str) -> float:
     """Shared last segment, shared letters, and a length that is not too different."""
     shared = 2.0 * (target.rsplit("/", 1)[-1] in uri) + len(letters & set(uri)) / (len(letters | set(uri)) or 1)
     return shared - abs(len(uri) - len(target)) / max(len(uri), len(target), 1)
+
+
+# Canaries, which are in no bucket's documents: planted copies, and those that the coin left out.
+#
+# A copy's URI is `canary://NUMBER/COPY` (`corpus.canaries.plant`). Of a canary that its coin left out there is no copy
+# and no row of curated text; of one that is planted, copies are counted from 0.
+
+URI = re.compile(r"canary://(\d{1,9})/(\d{1,9})", re.ASCII)
+
+
+def planted(ctx: Context, target: str) -> DocumentPlace | None:
+    """The place of a planted copy, by id or URI."""
+    manifest = ctx.refs.published(plant.ASSET)
+    if manifest is None:
+        return None
+    by_id = DOCUMENT_ID.fullmatch(target) is not None
+    wanted: Any = pa.scalar(bytes.fromhex(target), pa.binary(16)) if by_id else pa.scalar(target)
+    places = (
+        DocumentPlace(bucket_of(plant.ASSET), manifest, number, row)
+        for number, part in enumerate(manifest.named("part-"))
+        for row in matching_rows(ctx, part, "id" if by_id else "uri", wanted)
+    )
+    return next(places, None)
+
+
+def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
+    """The row (`plant.SCHEMA`) of a canary that its coin left out, by the URI that a copy would have; None for what is
+    no URI of a canary, and where no canaries are published.
+
+    Raises:
+        MissingError: there is no such canary, or no such copy of one that is planted; names those there are.
+    """
+    named, manifest = URI.fullmatch(target), ctx.refs.published(plant.ASSET)
+    if named is None or manifest is None:
+        return None
+    number = int(named[1])
+    table = plant.table(ctx.store, manifest)
+    canaries = table.filter(pc.equal(table["kind"], "canary"))
+    own = canaries.filter(pc.equal(canaries["number"], number)).to_pylist()
+    if own and not own[0]["planted"]:
+        return dict(own[0])
+    have = f"copies 0 to {own[0]['repetitions'] - 1} of canary {number}" if own else f"{canaries.num_rows} canaries"
+    raise MissingError(
+        f"no planted copy {target}",
+        found=have,
+        expected="canary://NUMBER/COPY, both counted from 0",
+        remedy="name one of them",
+    )
+
+
+#: Fewer characters would find half the corpus.
+LEAST_CHARACTERS = 8
+#: Places returned at most; a longer passage narrows the search.
+MOST = 20
+#: Assets that hold or index text and are searched for removed text, whatever was made of them.
+SEARCHED_ASSETS: Final = re.compile(r"ledger|takedown/.*|dedup/index|(.*/)?trace_index")
+#: Words compared; RE2 refuses very long patterns, and so many words identify a document.
+MOST_WORDS = 200
+
+
+def by_text(ctx: Context, beginning: str) -> list[DocumentPlace]:
+    """Every document whose text begins so, but for white space; at most `MOST`. Reads all texts until then."""
+    words = beginning.split()
+    if sum(map(len, words)) < LEAST_CHARACTERS:
+        return []
+    pattern = r"^\s*" + r"\s+".join(re.escape(word) for word in words[:MOST_WORDS])
+    found: list[DocumentPlace] = []
+    for bucket, manifest in published(ctx, DOCUMENTS):
+        for number, part in enumerate(manifest.named("part-")):
+            first = 0
+            for batch in iter_batches(ctx.store, part, ["text"]):
+                hits = pc.match_substring_regex(batch.column("text"), pattern).to_numpy(zero_copy_only=False)
+                found += [DocumentPlace(bucket, manifest, number, first + int(row)) for row in np.flatnonzero(hits)]
+                first += batch.num_rows
+                if len(found) >= MOST:
+                    return found[:MOST]
+    return found

@@ -24,7 +24,7 @@ from plinth.corpus.policy.rights import COLUMNS, TEXTS
 from plinth.corpus.protected import protected
 from plinth.corpus.sources.parameters import source_of
 from plinth.errors import MissingError
-from plinth.provenance import canary_rows, document_rows, exposure, text_search
+from plinth.provenance import document_rows, exposure
 from plinth.provenance.document_rows import DocumentPlace
 from plinth.records import Part
 from plinth.storage.parts import read_row, read_table
@@ -57,10 +57,10 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     Raises:
         MissingError: no document, reject or canary has this id, URI or beginning; names the nearest URIs.
     """
-    planted = canary_rows.planted(ctx, target)
+    planted = document_rows.planted(ctx, target)
     if planted is not None:
         return _canary(ctx, planted)
-    out = canary_rows.left_out(ctx, target)
+    out = document_rows.left_out(ctx, target)
     if out is not None:
         return _left_out(target, out)
     place, *others = _places(ctx, target)
@@ -74,7 +74,7 @@ def _places(ctx: Context, target: str) -> list[DocumentPlace]:
     try:
         return document_rows.locate(ctx, target)
     except MissingError:
-        found = text_search.by_text(ctx, target) if len(target.split()) > 1 else []
+        found = document_rows.by_text(ctx, target) if len(target.split()) > 1 else []
         if not found:
             raise
         return found

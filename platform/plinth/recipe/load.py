@@ -21,10 +21,9 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 from plinth import fingerprint as canonical
 from plinth.errors import RecipeError
-from plinth.recipe.extends import follow, shown
 from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
 from plinth.recipe.retired import MESSAGE, retired, settable
-from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, merge
+from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, follow, merge, read, shown
 from plinth.records import OneValue, is_internal, is_spelling
 from plinth.sections import refusal
 from plinth.text.plural import counted
@@ -281,3 +280,51 @@ def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _model_at(inner[1], loc[1:])
     return None
+
+
+# A recipe tried with other policies: a whole recipe, or a few keys laid over the one in force.
+#
+#     policies:                      the same as   corpus:
+#       default:                                     policies:
+#         rules: [...]                                 default: …
+#
+# Keys merge as with `extends:`, so a file may state one policy and leave the rest alone; what is wrong is named by
+# the line of the file it was written in.
+
+#: A file that has one of these is a recipe of its own.
+WHOLE = frozenset({"extends", "name"})
+#: Keys that may stand at the top, without `corpus:` around them.
+SHORT = frozenset({"policies", "buckets"})
+
+
+def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
+    """The recipe that a file of changes means.
+
+    Args:
+        new: a whole recipe, or keys to lay over `recipe`; `policies:` may stand at the top.
+        recipe: the recipe in force.
+        packaged: folder of recipes that `extends:` finds by name.
+
+    Raises:
+        RecipeError: the file cannot be read, or names what does not exist, with its line and the nearest name.
+    """
+    lined = read(new, shown(new))
+    if lined.problems or WHOLE & lined.data.keys():
+        return load(new, packaged)
+    # No gate is measured in a trial, so a trial may leave out the rules that a gate consists of.
+    return check_over(recipe, [_placed(lined)], new, without="slices", packaged=packaged)
+
+
+def _placed(lined: Lined) -> Lined:
+    """`policies:` and `buckets:` moved below `corpus:`."""
+    if "corpus" in lined.data or not SHORT & lined.data.keys():
+        return lined
+    data = {key: value for key, value in lined.data.items() if key not in SHORT}
+    data["corpus"] = {key: value for key, value in lined.data.items() if key in SHORT}
+    first = min(lined.marks.values(), key=lambda mark: mark.line)
+    marks = {_deeper(key): mark for key, mark in lined.marks.items()} | {("corpus",): first}
+    return replace(lined, data=data, marks=marks)
+
+
+def _deeper(key: Key) -> Key:
+    return ("corpus", *key) if key[0] in SHORT else key

@@ -12,7 +12,8 @@
     page          `page(data) -> str`, the page of results
     impact_figure what came of something, as a graph; impact_page is the page around it
     incident_page facts of a postmortem, as HTML or Markdown
-    trial_figure  evidence about a canary, pair by pair; trial_page is the page around it
+    trial_page    the page of a canary's trial: every stream beside the champion, what was taken in, what decides;
+                  loads nothing
     comparison    the page of two models side by side; comparison_figure draws its differences
     evaluation/   the page of an evaluation
     workspace_index  the index of all pages: state on one screen, runs, links

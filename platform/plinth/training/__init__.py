@@ -27,6 +27,7 @@ The steps of a rank (these modules import torch):
     sampled_text text that a model writes for a bucket
     hooks        features that take part in a run: records, their part on a rank, the order of calls
     loop         the training loop: steps with timeline, checkpoints and guard
+    rank_failure   a rank's error on its way to the user
     trainer      the steps of one rank: the same for a run, an audit and a replay
     averaging    the mean of several checkpoints, or the mean of weights that one keeps, as a checkpoint
     engine/      DeepSpeed behind a few methods

@@ -18,8 +18,7 @@ from plinth.evaluation.comparison.pairs import Pairs, align, chosen, labelled, p
 from plinth.evaluation.measurement import Figures, Stats
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.evaluation.data import Section
-from plinth.report.evaluation.sections import group, measure
+from plinth.report.evaluation.data import Section, group, measure
 from plinth.report.style import ACCENT, MUTED, WIDTH_INCHES
 from plinth.storage.parts import named_table
 from plinth.storage.store import Store

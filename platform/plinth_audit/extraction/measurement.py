@@ -11,9 +11,8 @@ from plinth.evaluation.measurement import Measurement, Stats, single
 from plinth.extensions import late
 from plinth.records import Frozen
 from plinth_registry.gates.facts import Evidence
-from plinth_registry.gates.margins import WHOLE
+from plinth_registry.gates.margins import WHOLE, UpperBound, worst_share
 from plinth_registry.gates.result import GateResult, missing, number
-from plinth_registry.gates.shares import UpperBound, worst_share
 
 
 class ExtractionPolicy(Frozen):

@@ -13,9 +13,8 @@ from plinth.extensions import late
 from plinth.records import Frozen
 from plinth.text.plural import counted
 from plinth_registry.gates.facts import Evidence, PairedLine
-from plinth_registry.gates.margins import WHOLE, Bounded, compared, is_known, label
+from plinth_registry.gates.margins import WHOLE, Bounded, UpperBound, compared, is_known, label
 from plinth_registry.gates.result import GateResult, decided, missing, number, shown
-from plinth_registry.gates.shares import UpperBound
 
 #: Measure of a comparison: how far groups are apart, whichever is favored.
 APART: Final = "bits between groups"

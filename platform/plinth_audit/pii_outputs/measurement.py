@@ -18,8 +18,8 @@ from plinth_assets.measurements.pii import (
 )
 from plinth_audit.pii_outputs import parameters
 from plinth_registry.gates.facts import Evidence
+from plinth_registry.gates.margins import UpperBound
 from plinth_registry.gates.result import GateResult, decided, missing, number
-from plinth_registry.gates.shares import UpperBound
 
 
 class WrittenPii(Frozen):

@@ -17,10 +17,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.errors import BudgetError, RecipeError
 from plinth.model.flops import flops_exact
-from plinth.recipe.extends import named, shown
 from plinth.recipe.load import check_over
 from plinth.recipe.recipe import Recipe
-from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, read
+from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, named, read, shown
 from plinth.records import Frozen, Name
 from plinth_lab.experiments.sweep import Sweep
 from plinth_lab.mixture.swarm import ConfirmationQuestion, Swarm

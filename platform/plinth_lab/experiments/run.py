@@ -27,9 +27,8 @@ from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.errors import MissingError, PlinthError, RequestError
-from plinth.recipe.extends import files, named
 from plinth.recipe.recipe import Recipe
-from plinth.recipe.yaml_lines import read
+from plinth.recipe.yaml_lines import files, named, read
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.root import Trust

@@ -28,7 +28,7 @@ from plinth.corpus.sources.parameters import Bucket
 from plinth.corpus.sources.record import EXCLUSIONS, damage
 from plinth.errors import MissingError
 from plinth.evaluation import statistics
-from plinth.recipe.corpus import Corpus
+from plinth.recipe.recipe import Corpus
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth_lab.source_value import proxy

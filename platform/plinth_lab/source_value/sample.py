@@ -41,7 +41,7 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.corpus.sources.inventory import Inventory, groups, wanted_suffixes
 from plinth.corpus.sources.licences import LICENCES_FILE
 from plinth.corpus.sources.parameters import Bucket, Source
-from plinth.recipe.corpus import Corpus
+from plinth.recipe.recipe import Corpus
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing
 from plinth.storage.files import SourceFile

@@ -157,7 +157,7 @@ def no_literals(scope: CheckScope) -> CheckAnswer:
 
 
 def _places(scope: CheckScope) -> Iterator[tuple[str, Any]]:
-    from plinth.recipe.extends import follow
+    from plinth.recipe.yaml_lines import follow
 
     root = scope.ctx.workspace.root
     if scope.recipe_path is not None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from plinth.compute.progress import Progress, metered
 from plinth.errors import IntegrityError, MissingError
-from plinth.provenance.text_search import SEARCHED_ASSETS
+from plinth.provenance.document_rows import SEARCHED_ASSETS
 from plinth.storage.state import State
 from plinth_ops.retention.roots import MANIFESTS, MD5_LENGTH, NAMED, RECORD, RUN, blobs
 

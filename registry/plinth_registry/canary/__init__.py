@@ -2,11 +2,9 @@
 
     judgement       streams of paired values -> give back, go on, may become champion; pure
     measured_pairs  values of both on held-out text and probes, out of what the evaluator has signed for
-    prometheus      values of an expression over time, from Prometheus's HTTP API
     feeds           pairs out of the owner's metrics: lines of JSON, or two queries; rejects are counted
     journal         what was taken in of the feeds, kept between ticks
     observation     the canary that stands, everything that was observed of it, and what decides next
-    presentation    a trial as the contents of its page
     tick            one look of the sensor, and what follows from it
 
 Does not belong here: how a version is moved (`plinth_registry.promotion`).

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
-from plinth.report.trial_page import TrialData, page
+from plinth.report.trial_page import FeedRow, TrialData, TrialStream, page
 from plinth.storage.atomic import write_bytes
 from plinth_registry import promotion, timeline
-from plinth_registry.canary.observation import CanaryStatus, observe
-from plinth_registry.canary.presentation import shown
+from plinth_registry.canary.judgement import PairedStream, StreamTrial, evidence_curve
+from plinth_registry.canary.observation import CanaryStatus, FeedCount, Observed, observe
+from plinth_registry.gates import TrialPolicy
 from plinth_registry.history import ReleaseRecord
 from plinth_registry.registration import describe
 
@@ -73,3 +74,46 @@ def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None
     describe(client, held, {**held.tags, **tags})
     if run := held.tags.get("run"):
         timeline.keep(client, recipe.name, run, [path])
+
+
+def shown(found: Observed) -> TrialData:
+    """The streams with their curves, in shares of the champion's mean where it has one."""
+    status, rules = found.status, found.policy
+    pairs = zip(found.streams, status.trial.streams, strict=True)
+    return TrialData(
+        release=status.release,
+        canary=status.canary,
+        champion=status.champion or "none",
+        since=status.since,
+        decision=status.trial.decision,
+        next=status.next,
+        margin=rules.margin,
+        level=rules.level,
+        policy=status.policy,
+        streams=tuple(_stream(rules, stream, judged) for stream, judged in pairs),
+        small=status.small,
+        missing=status.missing,
+        feeds=tuple(_feed(name, one) for name, one in status.feeds.items()),
+        manifests=tuple(status.manifests.items()),
+    )
+
+
+def _feed(name: str, one: FeedCount) -> FeedRow:
+    rejects = tuple(one.rejects.items())
+    return FeedRow(name=name, pairs=one.pairs, earlier=one.earlier, rejects=rejects, fault=one.fault)
+
+
+def _stream(rules: TrialPolicy, stream: PairedStream, judged: StreamTrial) -> TrialStream:
+    by = abs(judged.champion or 0.0)
+    scale = 100 / by if by else 1.0
+    points = evidence_curve(rules, stream, judged.decided_at)
+    return TrialStream(
+        name=judged.name,
+        role=judged.role,
+        decision=judged.decision,
+        finding=judged.sentence,
+        unit="%" if by else "",
+        margin=100 * rules.margin if by else 0.0,
+        points=tuple((one.pairs, scale * one.value, scale * one.low, scale * one.high) for one in points),
+        decided_at=judged.decided_at,
+    )

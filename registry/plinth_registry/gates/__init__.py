@@ -3,8 +3,7 @@
     settings    the gate policy: bounds of each gate, approvers, gates that are not required and why
     facts       the evidence, a record for each kind of attestation
     result      the state of one gate, and the account of all
-    margins     paired differences from the champion, for gates of measurements (`plinth_assets.measurements`)
-    shares      upper bounds of shares, for the same
+    margins     paired differences from the champion; upper bounds of shares
     forgetting  within a margin of the weights that the run started from, if a policy requires it under `extensions`
     origin      signature, lineage, taint, contamination, licence, terms, resume, stability, cost
     people      approvals

@@ -1,19 +1,20 @@
-"""Paired differences from the champion, for gates of what was measured of both.
-
-Non-inferiority: `worse_at_most`, the upper end of the interval of how much worse the candidate is, is below the margin.
-A point estimate decides nothing, and a measurement with too wide an interval does not pass.
-"""
+"""For gates of what was measured of two models: paired differences from the champion, and upper bounds of shares."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from plinth.evaluation.gate import GateState
 from plinth.text.plural import counted
 from plinth_registry.gates.facts import ComparisonFacts, Evidence, PairedLine
-from plinth_registry.gates.result import GateResult, decided, missing, named, number, shown, skipped
+from plinth_registry.gates.result import GateResult, decided, missing, named, number, percent, shown, skipped
+
+# Paired differences from the champion, for gates of what was measured of both.
+#
+# Non-inferiority: `worse_at_most`, the upper end of the interval of how much worse the candidate is, is below the
+# margin. A point estimate decides nothing, and a measurement with too wide an interval does not pass.
 
 WHOLE: Final = "all"
 #: Prefix of the slices that need none to be understood.
@@ -147,3 +148,38 @@ def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: in
 def subject_of(line: PairedLine) -> str:
     """Probe or task of a line: measures are written `name: measure`."""
     return line.measure.partition(":")[0]
+
+
+class UpperBound(NamedTuple):
+    """Upper bound of a share of n items, with the number found if it is known."""
+
+    n: int
+    at_most: float
+    found: int | None = None
+
+    def text(self, limit: float) -> str:
+        """`≤ 1.89% (95% upper bound), limit 5.0%, n 60`."""
+        size = f"n {self.n:,}" if self.found is None else f"n {self.n:,}, {self.found:,} found"
+        return f"≤ {percent(self.at_most, limit)} (95% upper bound), limit {percent(limit, self.at_most)}, {size}"
+
+
+def worst_share(
+    name: str, what: str, rates: Mapping[str, UpperBound], least: int, limit: float, **evidence: Any
+) -> GateResult:
+    """Return the result of upper bounds of a share: the whole, and every slice of at least `least` items."""
+    judged = {key: one for key, one in rates.items() if key == WHOLE or one.n >= least}
+    small = [(f"{key}, ≤ {percent(one.at_most)}", one.n) for key, one in rates.items() if key not in judged]
+    above = [key for key, one in judged.items() if not one.at_most <= limit]
+    worst = max(judged, key=lambda key: (key in above, judged[key].at_most))
+    more = f", worst of {len(judged)}" if len(judged) > 1 and not above else ""
+    text = "; ".join(
+        f"{judged[key].text(limit)} ({'overall' if key == WHOLE else key}{more})" for key in above or [worst]
+    )
+    return decided(
+        name,
+        not above,
+        f"{what} {text}{skipped('slice', least, small)}",
+        at_most=number(judged[worst].at_most),
+        bound=limit,
+        **evidence,
+    )

@@ -1,7 +1,7 @@
 """Figures that gates read, counted again from the tables that they were counted from: no signature stands in for that.
 
-    figures        stated and counted figures, and a sentence for each that differs
-    measurements   every measurement: from the rows of its items (`recount` in `plinth.evaluation.measurement`)
+    measurements   what was measured, counted again from the rows of its items; stated and counted figures side by
+                   side
     corpus         contamination, licences and terms, the proof of resume: from training text's own columns
 
 A table is named by its digest in a manifest that the evaluator signed, and compared with it when it is first read on a

@@ -16,7 +16,7 @@ from plinth.errors import PlinthError
 from plinth.provenance.statements import Chain
 from plinth.records import Manifest
 from plinth_registry.attestations import Attestation
-from plinth_registry.recount.figures import differences
+from plinth_registry.recount.measurements import differences
 
 CONTAMINATION: Final = "contamination"
 #: Counted claims by the digests that they were counted from.

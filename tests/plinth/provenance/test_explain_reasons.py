@@ -6,7 +6,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
-from plinth.provenance import explain, text_search
+from plinth.provenance import document_rows, explain
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED, texts
 
@@ -85,4 +85,4 @@ def test_text_that_nothing_begins_with(ctx: Context, text: str) -> None:
 
 
 def test_too_short_a_beginning_finds_nothing(ctx: Context) -> None:
-    assert text_search.by_text(ctx, "the") == []
+    assert document_rows.by_text(ctx, "the") == []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plinth.recipe.extends import follow
 from plinth.recipe.load import check
+from plinth.recipe.yaml_lines import follow
 
 
 @pytest.fixture

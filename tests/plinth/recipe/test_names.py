@@ -15,8 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.corpus.sources.parameters import Bucket
 from plinth.recipe.load import check
-from plinth.recipe.recipe import RESERVED
-from plinth.recipe.release import ReleaseParameters
+from plinth.recipe.recipe import RESERVED, ReleaseParameters
 from plinth.records import Name
 from plinth_assets.catalog import stages
 from plinth_jobs.recipes import FOLDER

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from plinth.report.trial_figure import MOST_PANELS, TrialStream, figure
-from plinth.report.trial_page import FeedRow, TrialData, page
+from plinth.report.trial_page import MOST_PANELS, FeedRow, TrialData, TrialStream, figure, page
 
 POINTS = ((100, 0.4, -9.0, 9.8), (200, 1.4, -0.6, 3.4), (300, 1.6, 0.2, 3.0), (400, 1.5, 0.3, 2.7), (500, 1.5, 0, 2))
 

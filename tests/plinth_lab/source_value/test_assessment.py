@@ -19,7 +19,7 @@ from plinth.corpus.illegal.parameters import Illegal
 from plinth.corpus.lists import lists
 from plinth.corpus.sources.parameters import Bucket
 from plinth.errors import MissingError, SourceError
-from plinth.recipe.corpus import Corpus
+from plinth.recipe.recipe import Corpus
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from plinth_lab.source_value import assessment as value

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from plinth_registry.canary import feeds, journal
-from plinth_registry.canary import prometheus as prometheus_api
+from plinth_registry.canary import feeds as prometheus_api
 from plinth_registry.canary.feeds import FeedState, take
 from plinth_registry.gates import FeedPolicy
 

@@ -30,7 +30,7 @@ from plinth_audit.fairness.pairs import Pair
 from plinth_audit.pii_outputs import outputs, parameters
 from plinth_registry.gates import Evidence, GatePolicy, all_gates
 from plinth_registry.gates.settings import release_gates
-from plinth_registry.recount import figures, measurements
+from plinth_registry.recount import measurements
 from tests.registry.conftest import document_table
 from tests.registry.gate_evidence import policy, proof, set_fact
 
@@ -244,15 +244,15 @@ def test_a_table_that_is_gone_is_looked_for_again(ctx: Context) -> None:
 
 
 def test_figures_by_number_are_compared_too() -> None:
-    assert figures.differences({1: 2, 4: 2}, {1: 2, 4: 3}) == ("4: stated 2, counted 3",)
-    assert figures.differences({"1": 2}, {1: 2}) == ()
+    assert measurements.differences({1: 2, 4: 2}, {1: 2, 4: 3}) == ("4: stated 2, counted 3",)
+    assert measurements.differences({"1": 2}, {1: 2}) == ()
 
 
 def test_numbers_that_differ_in_their_last_bits_are_the_same() -> None:
-    assert figures.differences({"a": 1.0, "b": [1]}, {"a": 1.0 + 1e-9, "b": [1]}) == ()
-    assert figures.differences({"a": True}, {"a": 1.5}) == ("a: stated True, counted 1.5",)
-    assert figures.differences({"a": float("nan")}, {"a": 1.0}) == ("a: stated nan, counted 1",)
-    many = figures.differences({str(i): i for i in range(9)}, {})
+    assert measurements.differences({"a": 1.0, "b": [1]}, {"a": 1.0 + 1e-9, "b": [1]}) == ()
+    assert measurements.differences({"a": True}, {"a": 1.5}) == ("a: stated True, counted 1.5",)
+    assert measurements.differences({"a": float("nan")}, {"a": 1.0}) == ("a: stated nan, counted 1",)
+    many = measurements.differences({str(i): i for i in range(9)}, {})
     assert (len(many), many[-1]) == (4, "6 more figures differ")
 
 

@@ -29,7 +29,7 @@ def export(settings: Settings, directory: Path, as_json: bool) -> None:
 
     Files are verified as they are written. Files of an earlier export that are no longer in the ledger are deleted.
     """
-    from plinth.provenance.ledger import export as ledger_export
+    from plinth.provenance.ledger import ledger as ledger_export
     from plinth_jobs.cli import output
 
     ctx = settings.context()

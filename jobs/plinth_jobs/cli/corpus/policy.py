@@ -52,7 +52,7 @@ def try_(
     """
     from plinth.compute.threads import Threads, cores
     from plinth.corpus.policy import whatif
-    from plinth.recipe.overlay import load_tried
+    from plinth.recipe.load import load_tried
     from plinth_jobs.cli import output
     from plinth_jobs.recipes import FOLDER
 

@@ -53,7 +53,7 @@ def add(
 
     from plinth_jobs.cli import output
     from plinth_registry import consumers
-    from plinth_registry import webhook as webhooks
+    from plinth_registry import feed as webhooks
 
     ctx = settings.context()
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plinth_registry.gates import GatePolicy
-    from plinth_registry.policy_changes import PolicyChange
+    from plinth_registry.policy import PolicyChange
 
 file_argument = click.argument("file", type=PackagedFile("policies", exists=True))
 owner_option = click.option("--owner", help="Whose key signs, where this machine has several.")
@@ -74,7 +74,7 @@ def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: 
     """
     from plinth_jobs.cli import output
     from plinth_registry import policy
-    from plinth_registry.policy_changes import changes
+    from plinth_registry.policy import changes
 
     ctx, found = settings.context(waits=True), policy.load(file)
     earlier = policy.history(ctx, found.release)

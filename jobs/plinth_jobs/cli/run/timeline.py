@@ -31,7 +31,7 @@ def timeline(
     The run may still be under way. The page is self-contained.
     """
     from plinth.operation.spending import parameters
-    from plinth.report.run import build
+    from plinth.report.run import run_page
     from plinth_jobs.cli import output
     from plinth_jobs.runs import find_run
 
@@ -40,7 +40,7 @@ def timeline(
     if price is None:
         price = parameters.load(ctx.workspace).price(config.stopping.price_per_rank_hour) or None
     peak = peak_tflops * 1e12 if peak_tflops else None
-    written = build.write(ctx, config, peak_flops=peak, price_per_rank_hour=price, target=target)
+    written = run_page.write(ctx, config, peak_flops=peak, price_per_rank_hour=price, target=target)
     if as_json:
         output.emit_json({"run": config.run_id, "page": str(written)})
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,14 @@ from plinth.corpus.canaries.parameters import BUCKET
 from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
 from plinth.corpus.sidecars import Slot, slots
 from plinth.corpus.sources.parameters import source_of
+from plinth.errors import WorkspaceError
 from plinth.provenance.ledger.columns import BASE, REJECTS, chosen, converted, hexadecimal, schema_of
 from plinth.provenance.ledger.placement import TokenPlaces, Tokens, tokens_of
-from plinth.provenance.ledger.planted import PlantedTask, write_planted
 from plinth.records import Manifest, Part, Step, bucket_of
+from plinth.storage.atomic import write_bytes
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
+from plinth.storage.safe_path import join
+from plinth.storage.state import checkout
 from plinth.storage.store import Store
 
 ASSET = "ledger"
@@ -252,3 +256,105 @@ def _write_rejects(store: Store, task: _Refused) -> tuple[Part, ...]:
             yield pa.RecordBatch.from_arrays([names, *columns], schema=REJECTS)
 
     return (write_batches(store, task.part.name, REJECTS, batches()),)
+
+
+DECISION = "canary"
+_READ = ["id", "uri", "captured_at", "snapshot", "licence", "mime", "source_bytes"]
+
+
+@dataclass(frozen=True)
+class PlantedTask:
+    """A part of planted text, its places in the shards, and the ledger's schema."""
+
+    part: Part
+    tokens: Tokens
+    schema: pa.Schema
+    weight: float | None
+    epochs: float | None
+
+
+def write_planted(store: Store, task: PlantedTask) -> tuple[Part, ...]:
+    """Rows of the ledger beside a part of planted text."""
+    return (write_batches(store, task.part.name, task.schema, _planted_batches(store, task)),)
+
+
+def _planted_batches(store: Store, task: PlantedTask) -> Iterator[pa.RecordBatch]:
+    places = TokenPlaces(store, BUCKET, task.part.name, task.tokens)
+    for batch in iter_batches(store, task.part, _READ):
+        rows = batch.num_rows
+        row: dict[str, Any] = {name: batch.column(name) for name in _READ[1:]}
+        row |= {"id": hexadecimal(batch.column("id")), "text_bytes": batch.column("source_bytes")}
+        row |= _same(rows, bucket=BUCKET, domain=BUCKET, decision=DECISION, edits=0, edited_characters=0)
+        row |= _same(rows, mixture_weight=task.weight, mixture_epochs=task.epochs, may_train=True)
+        row["fired"] = [[]] * rows
+        row |= places.of(batch.column("id"), pa.array([True] * rows))
+        yield _filled(row, rows, task.schema)
+
+
+def _same(rows: int, **values: Any) -> dict[str, Sequence[Any]]:
+    return {name: [value] * rows for name, value in values.items()}
+
+
+def _filled(row: dict[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of the schema; columns without a value are null."""
+    columns = []
+    for field in schema:
+        value = row.get(field.name)
+        column = pa.nulls(rows, field.type) if value is None else value
+        columns.append(column if isinstance(column, pa.Array) else pa.array(column, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+# The ledger as a folder that a query can name by a pattern.
+#
+# DIR/web-00000.parquet …          documents of every bucket
+# DIR/rejects/web-00000.parquet …  rejects
+# DIR/ledger.json                  digest of the manifest, and the files of this export
+
+LIST = "ledger.json"
+
+
+def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
+    """Write the ledger below a directory, verified; files of an earlier export that are gone from it are removed.
+
+    Raises:
+        WorkspaceError: the directory holds Parquet files that no export wrote: a query would read them too.
+        MissingError, IntegrityError: a part is absent or has changed.
+    """
+    parts = [part.model_copy(update={"name": _name(part)}) for part in made.parts]
+    names = {part.name for part in parts}
+    before = _before(directory)
+    found = {
+        str(path.relative_to(directory))
+        for pattern in ("*.parquet", "rejects/*.parquet")
+        for path in directory.glob(pattern)
+    }
+    strange = sorted(found - before)
+    if strange:
+        raise WorkspaceError(
+            f"{directory} has Parquet files that are not of a ledger",
+            found=", ".join(strange[:3]),
+            expected="an empty folder, or one that an earlier export wrote",
+            remedy="name another folder",
+        )
+    files = checkout(ctx.store, parts, directory)
+    note = {"digest": made.digest, "files": sorted(names)}
+    write_bytes(directory / LIST, json.dumps(note, indent=1).encode())
+    for name in sorted((before & found) - names):
+        join(directory, name, LIST).unlink()
+    return files
+
+
+def _name(part: Part) -> str:
+    """`web/part-00000.parquet` -> `web-00000.parquet`, `web/rejects-00000.parquet` -> `rejects/web-00000.parquet`."""
+    bucket, _, rest = part.name.partition("/")
+    kind, _, number = rest.partition("-")
+    return f"{bucket}-{number}" if kind == "part" else f"{kind}/{bucket}-{number}"
+
+
+def _before(directory: Path) -> set[str]:
+    """Files that the last export wrote."""
+    try:
+        return set(json.loads((directory / LIST).read_bytes())["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

@@ -9,24 +9,35 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from heapq import merge
+from pathlib import Path
 from typing import Any
 
+from plinth.compute.context import Context
+from plinth.errors import MissingError
+from plinth.model import flops as planned
 from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
 from plinth.report.page import template
-from plinth.report.run import panels, probes, step_parts
-from plinth.report.run.added_sections import AddedSection
-from plinth.report.run.formats import degrees, number, percents, seconds, watts
-from plinth.report.run.interventions import interventions
+from plinth.report.run import panels, probes, sections
+from plinth.report.run.added_sections import SECTIONS, AddedSection
 from plinth.report.run.metrics import MARKED, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
+from plinth.report.run.sections import degrees, interventions, number, percents, seconds, watts
 from plinth.report.style import ACCENT, MUTED, PALETTE
+from plinth.storage.atomic import write_bytes
 from plinth.text.plural import counted
+from plinth.tokens.mixture.mixture_audit import shares_over_run
+from plinth.training.config import RunConfig
 from plinth.training.telemetry import run_figures
+from plinth.training.telemetry.devices import read_samples
 from plinth.training.telemetry.goodput.account import account
 from plinth.training.telemetry.goodput.ledger import CAUSES, GoodputLedger
 from plinth.training.telemetry.run_figures import LABELS
+from plinth.training.telemetry.timeline import read_events
+from plinth.training.validation import seeds
+from plinth.training.validation.probe_curves import curves
 
 #: Events that end a run's job.
 ENDS = frozenset({"finished", "failed", "lost", "stopped"})
@@ -170,9 +181,9 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
     if measured.layers:
         drawn = panels.heat(measured.layers, scale, measured.marks, "gradient norm by layer")
         made.append({"key": "layers", "title": "gradient norm by layer, darker is larger", "svg": drawn})
-    divided = step_parts.stretches(measured, scale)
+    divided = sections.stretches(measured, scale)
     if divided:
-        made.append({"key": "parts", "title": "parts of a step, of the leading rank", **step_parts.drawn(divided)})
+        made.append({"key": "parts", "title": "parts of a step, of the leading rank", **sections.drawn(divided)})
     places = _places(measured, about, scale)
     if places:
         rows = [row for row, _ in places]
@@ -279,4 +290,83 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
             "command": f"plinth run checkpoint list {about.run_id}",
         },
         {"what": "prove that a resume is exact", "command": f"plinth run audit resume {about.run_id}"},
+    ]
+
+
+#: Stretches of the mixture that are drawn.
+STRETCHES = 120
+
+
+def path(ctx: Context, config: RunConfig) -> Path:
+    """Where the page of a run lies."""
+    return ctx.workspace.reports / f"{config.run_id}.html"
+
+
+def write(
+    ctx: Context,
+    config: RunConfig,
+    *,
+    peak_flops: float | None = None,
+    price_per_rank_hour: float | None = None,
+    target: Path | None = None,
+) -> Path:
+    """Write the page of a run, finished or under way; returns its path.
+
+    Args:
+        peak_flops: of one device in the run's precision, for the utilisation.
+        price_per_rank_hour: the recipe's (`training.stopping`) when None.
+
+    Raises:
+        MissingError: nothing has happened yet.
+        StorageError, DiskFullError: it could not be written.
+    """
+    events, samples = list(read_events(config.directory.events)), read_samples(config.directory)
+    if not events:
+        raise MissingError(
+            f"run {config.run_id} has no timeline yet", expected=config.directory.events, remedy="wait for its ranks"
+        )
+    price = config.stopping.price_per_rank_hour or None if price_per_rank_hour is None else price_per_rank_hour
+    about = About(
+        run_id=config.run_id,
+        description=_described(config, events),
+        ranks=config.ranks,
+        total_steps=config.total_steps,
+        total_tokens=config.tokens_through(config.total_steps),
+        flops_per_token=tuple(
+            (stretch.first_step + 1, planned.flops_exact(config.model, config.vocab_size, stretch.length))
+            for stretch in config.steps.stretches
+        ),
+        peak_flops=peak_flops,
+        price_per_rank_hour=price,
+        added=tuple((one, one.html(ctx, config)) for one in SECTIONS.values()),
+        mixture=tuple(shares_over_run(ctx.refs.load(config.mixture).stats, STRETCHES)),
+        sequence_tokens=config.sequence_tokens,
+        over_seeds=seeds.over_seeds(config, curves(events)),
+    )
+    place = target or path(ctx, config)
+    together = list(merge(events, samples, key=lambda event: float(event["time"])))
+    write_bytes(place, page(together, about).encode())
+    return place
+
+
+def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
+    started = [event for event in events if event["event"] == "run_started"]
+    last = started[-1] if started else {}
+    model, parameters = config.model, planned.parameters(config.model, config.vocab_size)
+    sizes = sorted({batch * config.sequence_tokens for batch in config.steps.batches})
+    batch = f"{' to '.join(f'{size:,}' for size in sizes)} tokens a step of sequences of {config.sequence_tokens:,}"
+    device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
+    place = f"{counted(config.ranks, 'rank')} ({device})"
+    shape = f"{model.layers} layers of {model.dim}, {parameters.total:,} parameters"
+    described = f"{shape}; {batch}; ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
+    return "; ".join([described, *_private(events)])
+
+
+def _private(events: Sequence[dict[str, Any]]) -> list[str]:
+    """What a private run has spent."""
+    spent = [event for event in events if event["event"] == "privacy"][-1:]
+    return [
+        f"differentially private by {one['unit']}: epsilon {one['epsilon']:.4g} at delta {one['delta']:g} "
+        f"after step {one['step']:,}"
+        for one in spent
     ]

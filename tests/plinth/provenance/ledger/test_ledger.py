@@ -15,7 +15,7 @@ from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, WorkspaceError
 from plinth.provenance.ledger import columns as ledger_columns
 from plinth.provenance.ledger import ledger
-from plinth.provenance.ledger.export import export
+from plinth.provenance.ledger.ledger import export
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.tokens.shards.index import open_part, write_index

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.report.run import metrics, panels, probes, run_page, step_parts
-from plinth.report.run.interventions import interventions
+from plinth.report.run import metrics, panels, probes, run_page, sections
 from plinth.report.run.metrics import Series, run_metrics
 from plinth.report.run.panels import Panel, PanelLine, TimeAxis
+from plinth.report.run.sections import interventions
 from plinth.training.telemetry.goodput.account import account
 
 
@@ -379,7 +379,7 @@ def test_parts_of_a_step_and_the_devices_are_drawn() -> None:
         gpus = [{"gpu": 0, "utilisation": 90, "power_w": None}, {"gpu": 1, "utilisation": 50, "power_w": 600.0}]
         story.add("devices", node=0, gpus=gpus)
     measured = run_metrics(story.events)
-    found = step_parts.stretches(measured, TimeAxis("step", measured))
+    found = sections.stretches(measured, TimeAxis("step", measured))
     assert [row["realised"]["communication"] for row, _ in found] == [0.25, 0.75]
     assert all(panels.LEFT <= left < right <= panels.LEFT + panels.INNER for _, (left, right) in found)
     assert all(sum(row["realised"].values()) == 1.0 for row, _ in found)
@@ -393,6 +393,6 @@ def test_parts_of_a_step_and_the_devices_are_drawn() -> None:
 
 def test_a_timeline_without_parts_has_no_panel_of_them(timeline: list[dict[str, Any]]) -> None:
     measured = run_metrics(timeline)
-    assert step_parts.stretches(measured, TimeAxis("step", measured)) == []
+    assert sections.stretches(measured, TimeAxis("step", measured)) == []
     assert measured.series["host_memory_bytes"].values[0] == 10**6
     assert "parts of a step" not in run_page.page(timeline, ABOUT)

@@ -20,7 +20,7 @@ from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.rights import Rights
 from plinth.corpus.sampling import Smallest, rank
 from plinth.errors import IntegrityError, RecipeError
-from plinth.recipe.overlay import load_tried
+from plinth.recipe.load import load_tried
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 from tests import judged_corpus

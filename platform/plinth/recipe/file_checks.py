@@ -1,8 +1,9 @@
-"""Checks of the user's lists against their files, where these are there already."""
+"""Checks of the user's lists and probes against their files, where these are there already."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,3 +57,23 @@ def _files(location: str | None, folder: Path) -> dict[str, Path]:
 
 def _words(error: PlinthError) -> tuple[str, str]:
     return error.brief, f"expected {error.expected}" if error.expected else error.remedy or ""
+
+
+def probe_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
+    """Key, problem and hint of files that are no probes: too many bad lines, or fewer items than examples.
+
+    Args:
+        folder: what paths are relative to; files that are not there are passed over, as the run reports them.
+    """
+    from plinth.evaluation.probes import user_set
+
+    for name, given in recipe.evaluation.probes.sets.items():
+        data = None
+        with suppress(OSError):
+            data = (folder / given.path).read_bytes()
+        if data is None:
+            continue
+        try:
+            user_set.read(name, given, data)
+        except PlinthError as error:
+            yield ("evaluation", "probes", "sets", name), error.brief, error.remedy or ""

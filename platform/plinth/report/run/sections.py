@@ -1,0 +1,160 @@
+"""Sections of the page of a run: what the guard did, the parts of a step over the run; and numbers as text, with
+their units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from plinth.report.run import panels
+from plinth.report.run.metrics import Event, RunMetrics
+from plinth.report.run.panels import INNER, LEFT, TimeAxis
+from plinth.report.style import colours
+from plinth.text.plural import counted
+from plinth.training.telemetry.step_clock import PARTS
+
+
+def number(value: Any) -> str:
+    """Four digits of a number; nothing for None; text as it is."""
+    return f"{value:.4g}" if isinstance(value, int | float) else "" if value is None else str(value)
+
+
+def percents(value: float) -> str:
+    """Three digits of a share in percent."""
+    return f"{value:.3g}%"
+
+
+def watts(value: float) -> str:
+    """Whole watts."""
+    return f"{value:,.0f} W"
+
+
+def degrees(value: float) -> str:
+    """Degrees Celsius."""
+    return f"{value:.3g} °C"
+
+
+def seconds(value: float) -> str:
+    """Seconds, or minutes, or hours."""
+    if value < 100:
+        return f"{value:.3g} s"
+    hours, rest = divmod(round(value), 3600)
+    return f"{hours} h {rest // 60:02d} min" if hours else f"{rest // 60} min {rest % 60:02d} s"
+
+
+DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
+
+
+def interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """A row for each act of the guard; of acts that are alike and follow each other, one."""
+    named = {_act(event): event for event in events if event["event"] == "documents"}
+    groups: list[list[Event]] = []
+    for event in (event for event in events if event["event"] == "intervention"):
+        if groups and _goes_on(groups[-1][-1], event):
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    return [_row(group, [named[_act(event)] for event in group if _act(event) in named]) for group in groups]
+
+
+def _act(event: Event) -> tuple[Any, ...]:
+    """What an intervention and the event that names its documents have in common."""
+    return event.get("action"), event.get("rule"), event.get("number"), tuple(event.get("window") or ())
+
+
+def _goes_on(before: Event, event: Event) -> bool:
+    alike = all(before.get(name) == event.get(name) for name in ("rule", "action", "reason"))
+    return alike and event.get("action") == "skip" and before["window"][1] + 1 == event["window"][0]
+
+
+def _row(group: Sequence[Event], named: Sequence[Event]) -> dict[str, Any]:
+    first, last = group[0], group[-1]
+    window = sorted({*first.get("window", ())[:1], *last.get("window", ())[1:]})
+    worst = max(group, key=lambda event: float(event.get("value") or 0.0))
+    return {
+        "step": _span([first.get("step", ""), last.get("step", "")]),
+        "rule": first.get("rule", ""),
+        "value": number(worst.get("value")),
+        "threshold": number(worst.get("threshold")),
+        "action": first.get("action", ""),
+        "why": first.get("reason", ""),
+        "weight": "" if first.get("action") == "warn" else "bad",
+        "window": _span(window),
+        "documents": _documents(named),
+    }
+
+
+def _span(values: Sequence[Any]) -> str:
+    return "–".join(dict.fromkeys(map(str, values)))
+
+
+def _documents(named: Sequence[Event]) -> str:
+    """The sources that stand out in a window, by their share of its tokens, and some of the documents."""
+    if not named:
+        return ""
+    unknown = next((event["unknown"] for event in named if "unknown" in event), None)
+    if unknown is not None:
+        return str(unknown)
+    sources = [source for source in named[0].get("sources", ()) if source["share"] > source["share_before"]]
+    shares = [
+        f"{source['source']} ({source['bucket']}) {source['share']:.0%} of the tokens, "
+        f"{source['share_before']:.0%} before"
+        for source in sources[:SOURCES_SHOWN]
+    ]
+    listed = list(dict.fromkeys(one["uri"] for event in named for one in event.get("documents", ())))
+    total = sum(event.get("documents_count", 0) for event in named)
+    names = f"{counted(total, 'document')}, such as {', '.join(listed[:DOCUMENTS_SHOWN])}"
+    return "; ".join([*shares, *([names] if listed else [])])
+
+
+# The parts of a step over a run as stacked shares: data, host, forward, backward, communication and so on.
+#
+# Steps that lie close together on the page are one stretch, whose shares are the means of theirs.
+
+#: Stretches that are drawn at most.
+STRETCHES = 120
+
+#: A stretch goes on to the next, but over a gap of more than so many stretches nobody trained.
+WIDEST = 3
+
+#: Seconds by part under the name that `panels.shares` draws, and the place on the canvas.
+Stretch = tuple[dict[str, dict[str, float]], tuple[float, float]]
+
+
+def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
+    """Shares of each stretch of the axis in which steps were taken; empty where no step names its parts."""
+    series = {part: measured.series[f"part:{part}"] for part in PARTS if f"part:{part}" in measured.series}
+    if not series:
+        return []
+    places = scale.of(next(iter(series.values())))
+    count = min(STRETCHES, 2 * len(places))  # of few steps each has a stretch of its own
+    width = INNER / count
+    sums: dict[int, dict[str, float]] = defaultdict(lambda: dict.fromkeys(PARTS, 0.0))
+    for part, own in series.items():
+        for place, value in zip(places, own.values, strict=True):
+            if math.isfinite(value):
+                sums[min(int((scale.at(place) - LEFT) / width), count - 1)][part] += value
+    ordered = sorted(sums)
+    ends = [*ordered[1:], math.inf]
+    return [
+        (
+            {"realised": {part: value / sum(sums[column].values()) for part, value in sums[column].items()}},
+            (LEFT + width * column, min(LEFT + width * min(end, column + WIDEST), LEFT + INNER)),
+        )
+        for column, end in zip(ordered, ends, strict=True)
+        if sum(sums[column].values()) > 0
+    ]
+
+
+def drawn(found: Sequence[Stretch]) -> dict[str, Any]:
+    """The panel: drawing, names with their colours, values at the pointer."""
+    rows, places = [row for row, _ in found], [place for _, place in found]
+    lines = [{"name": name, "colour": colour, "faint": False} for name, colour in colours(PARTS).items()]
+    return {
+        "lines": lines,
+        "svg": panels.shares(rows, places, "parts of a step", "parts"),
+        "points": panels.share_points(rows, places),
+    }
