@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from plinth import fingerprint
 from plinth.entry_points import OWN, Entry, absent, entries, not_here
-from plinth.errors import ExtensionError, RecipeError
+from plinth.errors import ExtensionError, MissingError, RecipeError
 from plinth.records import Frozen
 
 T = TypeVar("T")
@@ -220,6 +220,20 @@ def late(reference: str) -> Callable[..., Any]:
         return getattr(import_module(module), attribute)(*args, **named)
 
     return call
+
+
+def require(module: str, extra: str) -> Any:
+    """A library of an extra.
+
+    Raises:
+        MissingError: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingError(
+            f"{module.partition('.')[0]} is not installed", found=error, remedy=f"pip install 'plinth[{extra}]'"
+        ) from error
 
 
 def validated(model: type[F], raw: Mapping[str, Any], at: str) -> F:

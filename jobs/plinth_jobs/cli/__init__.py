@@ -10,7 +10,6 @@
     corpus/    from sources to the ledger
     tokens/    tokenizer, packing, mixture
     run/       jobs, runs, checkpoints
-    training/  of these, what leaves for the ring
     model/     slices of held-out text, probes, generation, comparison
     release/   keys, gates, approval, verification, export
 

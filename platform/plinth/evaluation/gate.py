@@ -138,7 +138,6 @@ GATES = Catalogue(
         "cost": f"{_ORIGIN}:COST",
         "taint": f"{_ORIGIN}:TAINT",
         "approvals": "plinth_registry.gates.people:GATE",
-        "compressed": "plinth_registry.gates.compressed:GATE",
         "forgetting": "plinth_registry.gates.forgetting:GATE",
     },
 )

@@ -23,7 +23,7 @@ With torch:
     vocabulary      embedding and loss over a vocabulary that tensor ranks divide
     folder          model folders, read
     export          a checkpoint as a folder that other programs load
-    compressed/     the same quantised (GGUF, torchao) or pruned, and read back to be measured
+    export_forms    further forms of an export, which packages add
 
 A new architecture is a folder like `olmo2/` and its name in `parameters.ArchitectureName`. Its block derives from
 `blocks.Block`; each class with parameters of its own declares them (`DECLARED`), from which initial weights, tensor

@@ -7,7 +7,6 @@
     forgetting  within a margin of the weights that the run started from, if a policy requires it under `extensions`
     origin      signature, lineage, taint, contamination, licence, terms, resume, stability, cost
     people      approvals
-    compressed  a quantised or pruned form loses little: evaluated for exports, not for candidates
     all_gates   all of them in order, and those of installed packages
 
 Missing evidence fails its gate with a reason; a gate that decided nothing is skipped, not applicable or pending, never

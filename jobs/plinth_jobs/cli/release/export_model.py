@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from plinth.model.export_forms import FORMS
 from plinth.text.plural import counted
 from plinth_jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
@@ -28,7 +29,7 @@ Writer = Callable[[Path], "Exported"]
 class ExportLayout(NamedTuple):
     """How the weights are written."""
 
-    form: str  # `hf`, or one of `plinth.model.compressed`
+    form: str  # `hf`, or one of `plinth.model.export_forms`
     dtype: str
     file_bytes: int
 
@@ -48,7 +49,7 @@ class ExportLayout(NamedTuple):
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["hf", "gguf-q8_0", "gguf-q4_0", "int8", "int4", "pruned-50", "pruned-2:4"]),
+    type=click.Choice(["hf", *FORMS]),
     default="hf",
     show_default=True,
     help="`hf`: the weights as they are; another form is measured against them, and leaves when it loses little.",
@@ -140,7 +141,6 @@ def _release(
     settings: Settings, ctx: Context, target: str, folder: Path, layout: ExportLayout
 ) -> tuple[Exported, ExportClaim]:
     from plinth.model.hugging_face import TOKENIZER
-    from plinth_jobs.cli.training.export_form import form_export
     from plinth_registry.exports import forms, released
 
     found = released.find(ctx, target)
@@ -153,7 +153,7 @@ def _release(
             return released.add_papers(ctx, found, form, staged)
 
         return _sealed(ctx, folder, _as_it_is(source, source / TOKENIZER, layout), state)
-    with form_export(ctx, layout.form, source, source / TOKENIZER) as made:
+    with FORMS.find(layout.form).export(ctx, layout.form, source, source / TOKENIZER) as made:
 
         def judge(staged: Path) -> ExportClaim:
             judged = made.judged(settings, ctx, found.record.model, staged)
@@ -174,7 +174,6 @@ def _run(
 ) -> tuple[Exported, ExportClaim]:
     from plinth.errors import MissingError
     from plinth.training.checkpoint import checkpoint as files
-    from plinth_jobs.cli.training.export_form import form_export
     from plinth_jobs.runs import find_run
     from plinth_registry.exports import unreleased
     from plinth_registry.exports.sealed import ExportClaim
@@ -200,7 +199,7 @@ def _run(
     tokenizer = ctx.store.open_path(part.blob)
     if layout.form == "hf":
         return _sealed(ctx, folder, _as_it_is(weights, tokenizer, layout), mark)
-    with form_export(ctx, layout.form, weights, tokenizer) as form:
+    with FORMS.find(layout.form).export(ctx, layout.form, weights, tokenizer) as form:
         return _sealed(ctx, folder, form.write, mark)
 
 

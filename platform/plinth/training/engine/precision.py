@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from plinth.errors import TrainingError
-from plinth.model.compressed.forms import require
+from plinth.extensions import require
 from plinth.model.decoder import Decoder
 from plinth.model.parameters import AttentionPath
 from plinth.training.config import RunConfig

@@ -14,12 +14,12 @@ import torch
 from torch.nn.utils import prune
 
 from plinth.errors import CheckpointError, IntegrityError
-from plinth.model.compressed import forms, gguf_file, gguf_metadata, gguf_vocabulary, pruned_file
 from plinth.model.export import export_model
 from plinth.model.folder import SavedWeights, load_model, read_config
 from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.pipelines import pipeline
+from plinth_extras.compressed import forms, gguf_file, gguf_metadata, gguf_vocabulary, pruned_file
 from tests.model_folder import byte_level, save_folder, scrambled
 from tests.peers import Peer
 
@@ -236,6 +236,6 @@ def test_rows_that_are_no_multiple_of_a_block_are_half_precision(tmp_path: Path)
 @pytest.mark.slow
 def test_torchao_is_silent_about_kernels_of_other_devices() -> None:
     """In a process of its own, since it speaks when it is first imported."""
-    quiet = "from plinth.model.compressed.torchao_file import _scheme; _scheme('int8')"
+    quiet = "from plinth_extras.compressed.torchao_file import _scheme; _scheme('int8')"
     done = subprocess.run([sys.executable, "-c", quiet], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from plinth.errors import IntegrityError
-from plinth.model.compressed import gguf_metadata, gguf_vocabulary
-from plinth.model.compressed.forms import require
-from plinth.model.compressed.gguf_metadata import FREQUENCY_FACTORS, Floats
+from plinth.extensions import require
 from plinth.model.folder import SavedWeights, read_config
+from plinth_extras.compressed import gguf_metadata, gguf_vocabulary
+from plinth_extras.compressed.gguf_metadata import FREQUENCY_FACTORS, Floats
 
 FILE: Final = "model.gguf"
 BLOCK: Final = 32

@@ -33,8 +33,8 @@ class FormExport:
 
     def write(self, folder: Path) -> Exported:
         """Write the form."""
-        from plinth.model.compressed import forms
         from plinth.model.export import export_model
+        from plinth_extras.compressed import forms
 
         plain = export_model(self._source, self._tokenizer, self._plain, forms.source_dtype(self.form))
         made = forms.write(self.form, self._plain, folder)
@@ -47,7 +47,7 @@ class FormExport:
             GateError: a gate holds it back.
             MissingError: the workspace has no held-out text to measure it on.
         """
-        from plinth.model.compressed import forms
+        from plinth_extras.compressed import forms
         from plinth_registry.exports import forms as judging
 
         forms.restore(self.form, self._plain, folder, self._back)

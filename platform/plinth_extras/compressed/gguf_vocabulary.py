@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from plinth.errors import CheckpointError
-from plinth.model.compressed.forms import require
+from plinth.extensions import require
 from plinth.model.hugging_face import TOKENIZER
 
 #: Patterns of Llama 3 and Qwen 2 as their `tokenizer.json` has them.

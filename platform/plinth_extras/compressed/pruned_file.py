@@ -18,10 +18,10 @@ from typing import Final
 from torch import Tensor
 
 from plinth.errors import CheckpointError
-from plinth.model.compressed.forms import write_tensors
-from plinth.model.compressed.torchao_file import is_quantised
 from plinth.model.folder import SavedWeights
 from plinth.model.hugging_face import WEIGHTS
+from plinth_extras.compressed.forms import write_tensors
+from plinth_extras.compressed.torchao_file import is_quantised
 
 #: Of four neighbours, those that stay.
 _KEPT, _OF = 2, 4

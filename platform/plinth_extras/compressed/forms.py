@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from plinth.errors import IntegrityError, MissingError
+from plinth.errors import IntegrityError
 from plinth.model.folder import described_model, read_config
 from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS, config_text, hf_name
 from plinth.storage import tensor_file
@@ -102,22 +102,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     tensor_file.write(path, entries, {"format": "pt"})
 
 
-def require(module: str, extra: str) -> Any:
-    """A library of an extra.
-
-    Raises:
-        MissingError: it is not installed.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingError(
-            f"{module.partition('.')[0]} is not installed", found=error, remedy=f"pip install 'plinth[{extra}]'"
-        ) from error
-
-
 def _module(form: str) -> Any:
-    return import_module(f"plinth.model.compressed.{FORMS[form]}")
+    return import_module(f"plinth_extras.compressed.{FORMS[form]}")
 
 
 def _checked(

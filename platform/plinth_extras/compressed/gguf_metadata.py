@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from plinth.errors import CheckpointError
+from plinth.extensions import require
 from plinth.model.attention import scaled
-from plinth.model.compressed.forms import require
 from plinth.model.hugging_face import model_of
 
 Floats = npt.NDArray[np.float32]

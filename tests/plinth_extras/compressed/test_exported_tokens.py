@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, processors
 
-from plinth.model.compressed import gguf_file
 from plinth.model.decoder import build
 from plinth.model.export import export_model
 from plinth.model.parameters import Model
+from plinth_extras.compressed import gguf_file
 from tests.model_folder import END, byte_level, save_folder
 from tests.peers import Peer
 

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plinth.errors import CheckpointError, IntegrityError
-from plinth.model.compressed.forms import require
+from plinth.extensions import require
 from plinth.model.folder import SavedWeights, read_config
 from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS, config_text
 
