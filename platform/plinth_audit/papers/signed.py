@@ -23,9 +23,13 @@ from plinth.trust.clock import now
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import PAPERS_TYPE
 from plinth_audit.papers import provider
-from plinth_audit.papers.documents import papers, place
-from plinth_audit.papers.facts import SignedText
+from plinth_audit.papers.bom import FILE as BOM
+from plinth_audit.papers.bom import bom
+from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD, data_card, model_card
+from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
+from plinth_audit.papers.training_summary import FILE as TRAINING_SUMMARY
+from plinth_audit.papers.training_summary import training_summary
 from plinth_registry import approval, audit_log, candidate, policy, released, releases, signing
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
@@ -42,6 +46,13 @@ from plinth_registry.exports.released import (
 from plinth_registry.history import ReleaseRecord
 
 FOLDER: Final = "papers"
+#: What writes each paper, by file name.
+_WRITERS: Final = {
+    MODEL_CARD: model_card,
+    DATA_CARD: data_card,
+    BOM: bom,
+    TRAINING_SUMMARY: training_summary,
+}
 
 
 class MadePapers(NamedTuple):
@@ -69,7 +80,13 @@ def make(ctx: Context, subject: PaperSubject) -> MadePapers:
     Raises:
         LineageError, MissingError, IntegrityError: see `gather`.
     """
-    return MadePapers(subject, {place(name): content for name, content in papers(gather(ctx, subject)).items()})
+    made = papers(gather(ctx, subject)).items()  # the model card is where the Hub reads it
+    return MadePapers(subject, {name if name == MODEL_CARD else f"papers/{name}": content for name, content in made})
+
+
+def papers(facts: PaperFacts) -> dict[str, bytes]:
+    """Every paper, by file name."""
+    return {name: write(facts).encode() for name, write in _WRITERS.items()}
 
 
 def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = None) -> Path:

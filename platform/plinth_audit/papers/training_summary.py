@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 
 from plinth.text.markdown import plain
 from plinth.trust.authority import COMPLIANCE
-from plinth_audit.papers.data_card import domain_table, source
+from plinth_audit.papers.cards import PaperPage, domain_table, source
 from plinth_audit.papers.facts import NOT_STATED, BucketRule, PaperFacts, SourceTerms
 from plinth_audit.papers.gather import ILLEGAL, KEPT, PERMITTED
-from plinth_audit.papers.markdown import PaperPage
 from plinth_audit.papers.provider import SUBJECTS
 
 FILE = "TRAINING_SUMMARY.md"
