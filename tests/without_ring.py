@@ -1,12 +1,13 @@
 """The core alone: `python -m tests.without_ring FOLDER` makes an environment without the packages of the ring.
 
-It is this environment with other paths: links to the core's packages, and to the tests of the core. What is installed
-still lists the ring's entry points, as an image does from which somebody has deleted the folders.
+It is this environment with other paths: links to the core's packages, and to the tests that need no more. What is
+installed still lists the ring's entry points, as an image does from which somebody has deleted the folders.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -19,16 +20,29 @@ RING = tuple(sorted(path.name for path in (ROOT / "platform").glob("plinth_*") i
 OF_THE_RING = (*RING, "benchmarks", "browser", "examples", "golden", "jobs", "mutation")
 
 
+def core_tests() -> list[Path]:
+    """Files of the tests that need no package of the ring, by themselves or by what they import of other tests."""
+    folders = [path for path in (ROOT / "tests").glob("*") if path.name not in (*OF_THE_RING, "__pycache__")]
+    files = [one for path in folders for one in (path.rglob("*") if path.is_dir() else [path]) if one.is_file()]
+    text = {one: one.read_text() for one in files if one.suffix == ".py"}
+    names = {one: ".".join(one.relative_to(ROOT).with_suffix("").parts) for one in text}
+    lacking, before = set(RING) | {f"tests.{name}" for name in OF_THE_RING}, 0
+    while len(lacking) > before:
+        before = len(lacking)
+        every = "|".join(map(re.escape, sorted(lacking)))
+        inside = "|".join(name.removeprefix("tests.") for name in sorted(lacking) if name.count(".") == 1)
+        imported = re.compile(rf"^ *(?:(?:from|import) (?:{every})|from tests import .*\b(?:{inside}))\b", re.MULTILINE)
+        lacking |= {names[one] for one, lines in text.items() if imported.search(lines)}
+    return [one for one in files if names.get(one) not in lacking and "__pycache__" not in one.parts]
+
+
 def make(folder: Path) -> Path:
     """Make the environment in a folder; returns its interpreter."""
-    for path in sorted((*ROOT.glob("*"), *(ROOT / "platform").glob("*"), *(ROOT / "tests").glob("*"))):
-        inside = path.relative_to(ROOT)
-        if str(inside) in ("platform", "tests") or path.name in (*RING, "__pycache__"):
-            continue
-        if inside.parts[0] != "tests" or path.name not in OF_THE_RING:
-            link = folder / "core" / inside
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path)
+    top = (*ROOT.glob("*"), *(ROOT / "platform").glob("*"))
+    for path in (*(one for one in top if one.name not in ("platform", "tests", "__pycache__", *RING)), *core_tests()):
+        link = folder / "core" / path.relative_to(ROOT)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
     venv.create(folder / "venv", with_pip=False, symlinks=True)
     python = folder / "venv" / "bin" / "python"
     sources = [folder / "core" / name for name in ("platform", "registry", "assets", "jobs", ".")]

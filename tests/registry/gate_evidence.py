@@ -23,14 +23,15 @@ from plinth_registry.gates.facts import (
     TaskFacts,
     TaskScore,
 )
-from plinth_registry.gates.settings import gate_policy
+from plinth_registry.gates.settings import absent_gates, gate_policy
 
 OURS, THEIRS = "a" * 64, "b" * 64
 
 
 def policy(**changes: Any) -> GatePolicy:
-    """Every gate is asked."""
-    given: dict[str, Any] = {"release": "demo", "slices": {"max_bits_per_byte": 2.4}}
+    """Every gate that is here is asked."""
+    without = dict.fromkeys(absent_gates(), "its package is not here") | changes.pop("without", {})
+    given: dict[str, Any] = {"release": "demo", "slices": {"max_bits_per_byte": 2.4}, "without": without}
     return gate_policy(given | changes)
 
 

@@ -242,8 +242,9 @@ class GatePolicy(Frozen):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Gates of every candidate that are asked, in their order."""
-        return tuple(name for name in (*release_gates(), *absent_gates()) if name not in self.without)
+        """Gates of every candidate that are asked, in their order: people last."""
+        names = (name for name in (*release_gates(), *absent_gates()) if name not in self.without)
+        return tuple(sorted(names, key=lambda name: name == "approvals"))
 
     def parameters(self, gate: Gate) -> Frozen:
         """What the policy asks of a gate that it does not name under `extensions`."""
