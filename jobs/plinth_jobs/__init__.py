@@ -13,9 +13,10 @@ run_launcher  Dagster's launcher, which finds runs whose process has ended
 instance      the Dagster instance of a workspace
 sqlite_storage  its SQLite databases, with one engine each
 last_recipe   the recipe that a workspace ran last
-results/      results pages, one per candidate
+results       pages of results, one per candidate
 own_notes     notes in a workspace that count only where this user wrote them
-workspace_index/  the index of all pages: state, runs, links
+workspace_index  the index of all pages: state, runs, links
+index_tiles   its tiles
 page_server   the pages over HTTP, for links from Dagster and MLflow
 targets       models by the names that people have for them
 runs          runs by theirs

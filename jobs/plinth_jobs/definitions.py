@@ -25,7 +25,7 @@ from plinth_assets.framework.stage import Stage
 from plinth_jobs import CANDIDATE, RELEASE, marks, queueing
 from plinth_jobs.asset_jobs import ADDED, AssetJob, scheduled
 from plinth_jobs.recipes import find, load
-from plinth_jobs.sensors import arrival, feed, release, upkeep
+from plinth_jobs.sensors import release, upkeep
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS = "make_corpus"
@@ -123,7 +123,7 @@ def build(
 
 
 def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[dg.SensorDefinition]:
-    found = [arrival.arrival(recipe, workspace, jobs[CORPUS])]
+    found = [upkeep.arrival(recipe, workspace, jobs[CORPUS])]
     if RELEASE in jobs:
         of_release = jobs[RELEASE]
         found += [
@@ -133,7 +133,7 @@ def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[d
         ]
     return [
         *found,
-        feed.feed(recipe, workspace),
+        release.feed(recipe, workspace),
         upkeep.pages(workspace),
         upkeep.failure(workspace),
         upkeep.automation(),

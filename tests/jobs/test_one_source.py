@@ -14,8 +14,8 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.run_state import RunState, run_state
 from plinth.training.telemetry.timeline import Timeline
+from plinth_jobs import workspace_index
 from plinth_jobs.cli.root import call
-from plinth_jobs.workspace_index import run_lines
 from plinth_ops.checklists import run_checks
 from plinth_ops.checklists.check import CheckScope
 from plinth_ops.metrics import collectors
@@ -46,7 +46,7 @@ def shown(config: RunConfig, collector: RunsCollector, capsys: pytest.CaptureFix
     return {
         "function": run_state(config),
         "job status": json.loads(capsys.readouterr().out)["state"],
-        "index": run_lines.line(ctx, config.directory.config).state.partition(" ")[0],
+        "index": workspace_index.run_line(ctx, config.directory.config).state.partition(" ")[0],
         "checklist": run_checks.restarts_bounded(CheckScope(ctx)).outcome,
         "active": 'plinth_run_active{run="r1"} 1' in metrics,
         "failed": 'plinth_run_failed{run="r1"} 1' in metrics,

@@ -15,7 +15,6 @@ from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth_jobs import pipeline, results
-from plinth_jobs.results import page, subject
 from plinth_registry import api
 from plinth_registry.history import ReleaseHistory, ReleaseRecord
 from tests.jobs.conftest import RECIPE
@@ -69,39 +68,39 @@ def record(number: int, made: Line, action: str, version: str, previous: str | N
 def test_a_page_shows_one_candidate_and_nothing_of_a_later_one(ctx: Context) -> None:
     recipe = load(RECIPE)
     first, second = line(ctx, 1), line(ctx, 2)
-    shown = subject.newest(ctx, recipe)
+    shown = results.newest(ctx, recipe)
     assert (shown.name, shown.title, shown.version) == ("candidate-2", "candidate 2", "2")
-    earlier = subject.of_candidate(ctx, recipe, "1")
+    earlier = results.of_candidate(ctx, recipe, "1")
     for one, made in ((earlier, first), (shown, second)):
         assert (one.funnel, one.checkpoint, one.evaluation) == (made.funnel, made.checkpoint, made.evaluation)
-    values = [[fact.value for fact in page._headline(one)] for one in (earlier, shown)]
+    values = [[fact.value for fact in results._headline(one)] for one in (earlier, shown)]
     assert values == [["1"] * 4 + ["1.000"], ["2"] * 4 + ["2.000"]]
-    assert {page.path(ctx, recipe, one.name).name for one in (earlier, shown)} == {
+    assert {results.path(ctx, recipe, one.name).name for one in (earlier, shown)} == {
         "tiny-candidate-1.html", "tiny-candidate-2.html"
     }  # fmt: skip
     with pytest.raises(MissingError, match="candidate 3"):
-        subject.of_candidate(ctx, recipe, "3")
+        results.of_candidate(ctx, recipe, "3")
 
 
 def test_a_checkpoint_without_a_candidate_is_not_shown_with_another_ones_release(ctx: Context) -> None:
     recipe = load(RECIPE)
     line(ctx, 1)
     newer = line(ctx, 2, registered=False)
-    shown = subject.newest(ctx, recipe)
+    shown = results.newest(ctx, recipe)
     assert shown.title == f"checkpoint {newer.checkpoint.digest[:12]}"
     assert (shown.funnel, shown.evaluation) == (newer.funnel, newer.evaluation)
-    assert (page._release(ctx, recipe, shown), page._gates(ctx, recipe, shown)) == (None, ())
-    assert subject.FILE.fullmatch(subject.file_name(recipe, shown.name))
+    assert (results._release(ctx, recipe, shown), results._gates(ctx, recipe, shown)) == (None, ())
+    assert results.FILE.fullmatch(results.file_name(recipe, shown.name))
 
 
 def test_a_corpus_has_a_page_of_its_own(ctx: Context) -> None:
     with pytest.raises(MissingError, match="funnel"):
-        subject.newest(ctx, load(RECIPE))
+        results.newest(ctx, load(RECIPE))
     mixture = publish(ctx, "mixture", {})
     funnel = publish(ctx, "funnel", {}, mixture=mixture)
-    shown = subject.newest(ctx, load(RECIPE))
+    shown = results.newest(ctx, load(RECIPE))
     assert (shown.name, shown.mixture, shown.run) == (f"corpus-{funnel.digest[:12]}", mixture, None)
-    assert subject.FILE.fullmatch(subject.file_name(load(RECIPE), shown.name))
+    assert results.FILE.fullmatch(results.file_name(load(RECIPE), shown.name))
 
 
 def test_the_release_on_a_page_is_what_became_of_its_candidate(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +116,7 @@ def test_the_release_on_a_page_is_what_became_of_its_candidate(ctx: Context, mon
     def shown() -> list[tuple[str, str, str]]:
         found = []
         for version in "123":
-            card = page._release(ctx, recipe, subject.of_candidate(ctx, recipe, version))
+            card = results._release(ctx, recipe, results.of_candidate(ctx, recipe, version))
             assert card is not None
             facts = {fact.label: fact.value for fact in card.facts}
             found.append((card.version, card.alias, facts.get("champion when this page was written", "")))
@@ -195,10 +194,10 @@ def test_pages_are_renewed_when_a_release_record_moves_their_candidate(
     first, second = line(ctx, 1), line(ctx, 2)
     history = [record(1, first, "champion", "1", None, "2026-01-01T10:00:00+00:00")]
     monkeypatch.setattr(api, "history", lambda *_: ReleaseHistory(history))
-    monkeypatch.setattr(page, "write", lambda _, __, version: written.append(version))
+    monkeypatch.setattr(results, "write", lambda _, __, version: written.append(version))
     assert results.renew(ctx, recipe) == ()  # no page was written so far
     for version in "12":
-        target = page.path(ctx, recipe, f"candidate-{version}")
+        target = results.path(ctx, recipe, f"candidate-{version}")
         target.write_text("x")
         os.utime(target, (1_767_348_000, 1_767_348_000))  # 2026-01-02 10:00 UTC
     results.renew(ctx, recipe)

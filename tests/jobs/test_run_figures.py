@@ -14,18 +14,17 @@ import pytest
 from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.report import page as results_page
-from plinth.report import workspace_index
 from plinth.report.data import ReportData
 from plinth.report.run import run_page
 from plinth.report.workspace_index import IndexData
+from plinth.report.workspace_index import page as index_page
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth_assets import training
-from plinth_jobs.results import page as results
-from plinth_jobs.workspace_index import run_lines
+from plinth_jobs import results, workspace_index
 from plinth_registry import timeline as mlflow_timeline
 from tests.jobs.conftest import RECIPE
 from tests.plinth.training.conftest import tiny
@@ -92,8 +91,8 @@ def test_every_output_shows_the_same_final_loss_and_step_time(
     assert (loss, seconds) == ("7.745", "1.145")
     of_loss, of_time = (run_figures.LABELS[name] for name in ("final_loss", "median_step_s"))
 
-    line = run_lines.line(ctx, run.directory.config)
-    index = workspace_index.page(IndexData(workspace="w", written="", runs=(line,)))
+    line = workspace_index.run_line(ctx, run.directory.config)
+    index = index_page(IndexData(workspace="w", written="", runs=(line,)))
     assert f">{of_loss}</th>" in index
     assert f'<td class="n">{loss}</td>' in index
 

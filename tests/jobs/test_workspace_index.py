@@ -18,8 +18,7 @@ from plinth.records import Step
 from plinth.report.workspace_index import StateTile
 from plinth.storage.workspace import Workspace
 from plinth.training.run_state import RunWatch
-from plinth_jobs import workspace_index
-from plinth_jobs.workspace_index import pages, states
+from plinth_jobs import index_tiles, workspace_index
 from plinth_ops.gamedays import signed_record
 from plinth_ops.gamedays.gameday import GameDayRecord, Instant, Outcome
 from plinth_registry import incidents
@@ -34,7 +33,7 @@ def ctx(tmp_path: Path) -> Context:
 
 
 def tiles(ctx: Context, recipe: object = None) -> dict[str, StateTile]:
-    return {tile.label: tile for tile in states.tiles(ctx, recipe)}  # type: ignore[arg-type]
+    return {tile.label: tile for tile in index_tiles.tiles(ctx, recipe)}  # type: ignore[arg-type]
 
 
 def test_an_empty_workspace_has_an_index(ctx: Context) -> None:
@@ -136,14 +135,14 @@ def test_pages_are_listed_by_kind_with_their_own_title(ctx: Context, name: str, 
     (ctx.workspace.runs / "r1" / "config.json").write_text("{}")
     (ctx.workspace.reports / name).write_text("<title>\n What &amp; why </title>")
     (ctx.workspace.reports / "index.html").write_text("<title>itself</title>")
-    found = {group.name: [(line.title, line.href) for line in group.pages] for group in pages.groups(ctx)}
+    found = {group.name: [(line.title, line.href) for line in group.pages] for group in workspace_index.groups(ctx)}
     assert {group: lines for group, lines in found.items() if lines} == {kind: [("What & why", name)]}
 
 
 def test_every_candidate_is_linked_newest_first(ctx: Context) -> None:
     for version in (10, 9, 2):  # whichever page was written again last
         (ctx.workspace.reports / f"tiny-candidate-{version}.html").write_text("x")
-    (found,) = [group.pages for group in pages.groups(ctx) if group.name == "Results"]
+    (found,) = [group.pages for group in workspace_index.groups(ctx) if group.name == "Results"]
     assert [line.href for line in found] == [f"tiny-candidate-{version}.html" for version in (10, 9, 2)]
 
 

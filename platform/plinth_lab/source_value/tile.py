@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from plinth.compute.context import Context
 from plinth.report.workspace_index import StateTile
-from plinth_jobs.workspace_index.links import beside, some
-from plinth_jobs.workspace_index.states import AddedTile
+from plinth_jobs.index_tiles import AddedTile, beside, some
 
 
 def _tile(ctx: Context) -> StateTile:

@@ -23,8 +23,7 @@ from plinth.trust.authority import EVALUATOR
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
-from plinth_jobs.workspace_index.links import beside, some
-from plinth_jobs.workspace_index.states import AddedTile
+from plinth_jobs.index_tiles import AddedTile, beside, some
 from plinth_ops.gamedays.gameday import GameDayRecord
 
 _UNTOUCHED = ("refs", "manifests", "records", "releases", "taint", "trust", "policies", "attestations", "approvals")

@@ -6,7 +6,7 @@ import time
 
 from plinth.compute.context import Context
 from plinth.report.workspace_index import Standing, StateTile
-from plinth_jobs.workspace_index.states import WARN_SHARE, AddedTile
+from plinth_jobs.index_tiles import WARN_SHARE, AddedTile
 from plinth_ops.service_levels import objectives
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
-from plinth_jobs.sensors.feed import feed
-from plinth_jobs.sensors.release import canary
+from plinth_jobs.sensors.release import canary, feed
 from plinth_registry import api, mirror, mlflow_client, policy, promotion
 from tests.registry.canary.conftest import measured
 from tests.registry.conftest import small_policy

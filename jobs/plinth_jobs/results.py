@@ -1,20 +1,25 @@
-"""The page of results of one subject: funnel, mixture, loss, bits per byte, gates, release, and commands to try next.
+"""Pages of results, `reports/<recipe>-candidate-<version>.html`: funnel, mixture, loss, bits per byte, gates, release.
 
-Everything on a page is of its subject (`subject`); what is of another one is labelled so: the champion at the time.
+The subject of a page is one candidate, else one checkpoint, else one corpus; all on the page is of its manifests alone,
+and what is of another subject is labelled so: the champion at the time. A page's file and title name its subject, so
+that a later candidate never overwrites or mixes into an earlier page.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from plinth.compute.context import Context
+from plinth.errors import MissingError
 from plinth.evaluation.slices.totals import interval
 from plinth.provenance import lineage
+from plinth.provenance.impact.descendants import downstream
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report import data as report
@@ -26,12 +31,15 @@ from plinth.training.telemetry import run_figures
 from plinth.training.telemetry.timeline import timeline
 from plinth_assets import comparison, evaluation_page
 from plinth_assets.framework.expectations import docs_index
-from plinth_jobs.results import subject as subjects
-from plinth_jobs.results.subject import Subject
 from plinth_registry import api
+from plinth_registry.candidate import model_name
 from plinth_registry.gates import GateResult, summary
 from plinth_registry.history import ReleaseRecord
 
+#: Characters of a digest in a file's name.
+DIGITS = 12
+#: File names of results pages of all recipes; the index orders them by the candidate's version.
+FILE = re.compile(r".+-(?:candidate-(?P<version>\d+)|checkpoint-[0-9a-f]{12}|corpus-[0-9a-f]{12})\.html")
 #: The index of the workspace's pages, next to them.
 INDEX = "index.html"
 #: What a page shows, in the workspace: published assets, decisions and their evidence, pages that it links.
@@ -41,9 +49,22 @@ SHOWN = (
 )
 
 
+class Subject(NamedTuple):
+    """One candidate, checkpoint or corpus: `name` as in its file, `title` for people, `version` of a candidate."""
+
+    name: str
+    title: str
+    funnel: Manifest | None
+    mixture: Manifest | None = None
+    run: Manifest | None = None
+    checkpoint: Manifest | None = None
+    evaluation: Manifest | None = None
+    version: str | None = None
+
+
 def path(ctx: Context, recipe: Recipe, subject: str) -> Path:
     """The page of a subject, by its name such as `candidate-2`."""
-    return ctx.workspace.reports / subjects.file_name(recipe, subject)
+    return ctx.workspace.reports / file_name(recipe, subject)
 
 
 def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
@@ -52,7 +73,7 @@ def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
     Raises:
         MissingError: the funnel has not been made yet, or no such candidate.
     """
-    about = subjects.newest(ctx, recipe) if version is None else subjects.of_candidate(ctx, recipe, version)
+    about = newest(ctx, recipe) if version is None else of_candidate(ctx, recipe, version)
     gates = _gates(ctx, recipe, about)
     content = report.ReportData(
         title=f"{recipe.name}: {about.title}",
@@ -79,7 +100,7 @@ def current(ctx: Context, recipe: Recipe) -> Path | None:
     """The page of what was made last, if it is newer than everything in the workspace that it shows; else None."""
     if recipe.release is not None and api.pending(ctx, recipe):  # its gates are evaluated now
         return None
-    found = path(ctx, recipe, subjects.newest(ctx, recipe).name)
+    found = path(ctx, recipe, newest(ctx, recipe).name)
     if not found.exists():
         return None
     own = (found, found.with_name(INDEX))
@@ -98,7 +119,7 @@ def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
     for record in history:
         at = datetime.fromisoformat(record.at).timestamp()
         for version in filter(None, {record.candidate_version, candidates.get(record.previous)}):
-            target = path(ctx, recipe, subjects.candidate_name(version))
+            target = path(ctx, recipe, candidate_name(version))
             if target.exists() and target.stat().st_mtime < at:
                 moved.add(version)
     return tuple(write(ctx, recipe, version) for version in sorted(moved, key=int))
@@ -132,7 +153,8 @@ def _release(ctx: Context, recipe: Recipe, about: Subject) -> report.ReleaseCard
     champion = [one for one in history if one.version == held.champion]
     facts = _movement(own[-1]) if own else {}
     if champion and not _is_of(champion[-1], about):
-        facts["champion when this page was written"] = f"version {held.champion}, {_candidate(champion[-1])}"
+        other = champion[-1].candidate_version
+        facts["champion when this page was written"] = f"version {held.champion}, candidate {other}"
     version = own[-1].version or "" if own else ""
     return report.ReleaseCard(
         name=recipe.release.name,
@@ -157,10 +179,6 @@ def _movement(last: ReleaseRecord) -> dict[str, str]:
         "at": f"{datetime.fromisoformat(last.at).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         "checkpoint": last.candidate.get("checkpoint", "")[:16],
     }
-
-
-def _candidate(record: ReleaseRecord) -> str:
-    return f"candidate {record.candidate_version}"
 
 
 def _gates(ctx: Context, recipe: Recipe, about: Subject) -> tuple[GateResult, ...]:
@@ -234,3 +252,93 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
         place = Path("..", docs.relative_to(ctx.workspace.root)).as_posix()
         links.append(report.Next(what="every check of every stage, as Data Docs", link=place))
     return (*commands, *links)
+
+
+def newest(ctx: Context, recipe: Recipe) -> Subject:
+    """The published candidate; the published checkpoint where that is another one's; the corpus where there is neither.
+
+    Raises:
+        MissingError: the funnel has not been made yet.
+    """
+    checkpoint, made = ctx.refs.published("checkpoint"), ctx.refs.published("candidate")
+    if made is not None and (checkpoint is None or made.inputs["checkpoint"] == checkpoint.digest):
+        return _candidate(ctx, made)
+    if checkpoint is None:
+        return _corpus(ctx)
+    evaluation = ctx.refs.published("evaluation")
+    own = evaluation is not None and checkpoint.digest in evaluation.inputs.values()
+    return _trained(ctx, checkpoint, evaluation if own else None)
+
+
+def of_candidate(ctx: Context, recipe: Recipe, version: str) -> Subject:
+    """A candidate that was registered from this workspace.
+
+    Raises:
+        MissingError: no manifest of such a candidate is here.
+    """
+    for made in _candidates(ctx, recipe):
+        if made.stats["version"] == version:
+            return _candidate(ctx, made)
+    raise MissingError(
+        f"no manifest of candidate {version} of {recipe.name} is in this workspace",
+        remedy="`plinth release log` lists candidates; the workspace that registered it can write its page",
+    )
+
+
+def file_name(recipe: Recipe, subject: str) -> str:
+    """The file of the page of a subject, by its name."""
+    return f"{recipe.name}-{subject}.html"
+
+
+def candidate_name(version: str) -> str:
+    """The name of a candidate as a subject."""
+    return f"candidate-{version}"
+
+
+def _candidates(ctx: Context, recipe: Recipe) -> Iterator[Manifest]:
+    """Every saved manifest of a candidate of the recipe's release, the published one first."""
+    published = ctx.refs.published("candidate")
+    known = {published.digest: None} if published else {}
+    known |= {one.digest: None for one in downstream(ctx, ["candidate"])
+              if one.asset == "candidate" and one.state != "deleted"}  # fmt: skip
+    found = (ctx.refs.load(digest) for digest in known)
+    yield from (made for made in found if made.stats["model"] == model_name(recipe))
+
+
+def _candidate(ctx: Context, made: Manifest) -> Subject:
+    version = str(made.stats["version"])
+    checkpoint, evaluation = (ctx.refs.load(made.inputs[name]) for name in ("checkpoint", "evaluation"))
+    about = _trained(ctx, checkpoint, evaluation)
+    return about._replace(name=candidate_name(version), title=f"candidate {version}", version=version)
+
+
+def _trained(ctx: Context, checkpoint: Manifest, evaluation: Manifest | None) -> Subject:
+    run = ctx.refs.load(checkpoint.inputs["run"])
+    mixture = ctx.refs.load(run.inputs["mixture"])
+    return Subject(
+        name=f"checkpoint-{checkpoint.digest[:DIGITS]}",
+        title=f"checkpoint {checkpoint.digest[:DIGITS]}",
+        funnel=_funnel(ctx, mixture),
+        mixture=mixture,
+        run=run,
+        checkpoint=checkpoint,
+        evaluation=evaluation,
+    )
+
+
+def _corpus(ctx: Context) -> Subject:
+    funnel = ctx.refs.current("funnel")
+    mixture = funnel.inputs.get("mixture")
+    name = funnel.digest[:DIGITS]
+    return Subject(f"corpus-{name}", f"corpus {name}", funnel, ctx.refs.load(mixture) if mixture else None)
+
+
+def _funnel(ctx: Context, mixture: Manifest) -> Manifest | None:
+    """The account of the corpus that a mixture draws from; None where none was made, or it is gone."""
+    published = ctx.refs.published("funnel")
+    if published is not None and published.inputs.get("mixture") == mixture.digest:
+        return published
+    for one in downstream(ctx, [mixture.digest]):
+        if one.asset == "funnel" and one.state != "deleted":
+            return ctx.refs.load(one.digest)
+    return None

@@ -1,4 +1,4 @@
-"""Tiles of the index: how each part of the workspace stands today.
+"""Tiles of the index of pages: the state of each part of a workspace.
 
 A part that cannot be read is `unknown`; it hides no other.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,13 +16,13 @@ from pathlib import Path
 from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.extensions import Catalogue
+from plinth.operation import asset_log
+from plinth.operation.asset_log import CHECKED
 from plinth.operation.spending import parameters
 from plinth.operation.spending.ledger import MICROS, Ledger
 from plinth.recipe.recipe import Recipe
 from plinth.report.workspace_index import Standing, StateTile
-from plinth_jobs.results.subject import candidate_name, file_name
-from plinth_jobs.workspace_index import operation_states
-from plinth_jobs.workspace_index.links import beside, some
+from plinth_jobs.results import candidate_name, file_name
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
                 ("Canary", lambda: _canary(ctx, recipe)),
             ]
     parts += [
-        ("Incidents", lambda: operation_states.incidents(ctx)),
+        ("Incidents", lambda: _incidents(ctx)),
         ("Alerts, last 24 hours", lambda: _alerts(ctx)),
-        ("Checks", lambda: operation_states.checks(ctx)),
+        ("Checks", lambda: _checks(ctx)),
         ("Budgets", lambda: _budgets(ctx)),
         *((name.replace("_", " ").capitalize(), partial(_added, ctx, name)) for name in ADDED),
     ]
@@ -134,6 +134,44 @@ def _canary(ctx: Context, recipe: Recipe) -> StateTile:
     )
 
 
+def _incidents(ctx: Context) -> StateTile:
+    """Those that are open: promotions are frozen meanwhile."""
+    from plinth_registry.incidents import incidents as recorded
+
+    found = recorded(ctx)
+    still = [one for one in found if one.closed is None]
+    if not still:
+        note = f"{len(found):,} closed" if found else "plinth ops incident open TITLE"
+        return StateTile(label="Incidents", value="none open", note=note, standing="good")
+    return StateTile(
+        label="Incidents",
+        value=f"{len(still)} open",
+        note=f"promotions are frozen; {some([one.title for one in still], 1)}",
+        standing="bad",
+        href=beside(ctx, f"incident-{still[-1].number}.html"),
+    )
+
+
+def _checks(ctx: Context) -> StateTile:
+    """The last suite of each asset: one that did not pass kept its asset from being published."""
+    last = {
+        str(event["asset"]): event
+        for event in asset_log.read(ctx.workspace, time.time())
+        if event["event"] == CHECKED
+    }
+    if not last:
+        return StateTile(label="Checks", value="none evaluated")
+    blocked = sorted(asset for asset, event in last.items() if not event["passed"])
+    warned = sorted(asset for asset, event in last.items() if event["passed"] and event["failures"])
+    standing: Standing = "bad" if blocked else "attention" if warned else "good"
+    return StateTile(
+        label="Checks",
+        value=f"{len(last) - len(blocked)} of {len(last)} assets pass",
+        note=some(blocked or warned),
+        standing=standing,
+    )
+
+
 def _alerts(ctx: Context) -> StateTile:
     """Lines of `alerts.jsonl`; one that is torn counts too."""
     since, found = time.time() - DAY_S, list[str]()
@@ -171,3 +209,13 @@ def _budgets(ctx: Context) -> StateTile:
         note=f"{text}: {used / MICROS:,.2f}; {len(counted)} limits",
         standing=standing,
     )
+
+
+def beside(ctx: Context, name: str) -> str:
+    """A link to a page beside the index, or nothing where it was not written."""
+    return name if (ctx.workspace.reports / name).exists() else ""
+
+
+def some(names: Sequence[str], shown: int = 3) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")

@@ -1,0 +1,232 @@
+"""The index of a workspace's pages, `reports/index.html`: today's state on one screen, runs, and links to every page.
+
+Tiles are those of `index_tiles`. The pages load nothing and their links are relative: the folder can be opened, copied
+or served as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from html import unescape
+from pathlib import Path
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import PlinthError
+from plinth.operation import goodput
+from plinth.recipe.recipe import Recipe
+from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLine, ServerLink, Standing, page
+from plinth.storage import running
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from plinth.training.run_state import RunState, RunWatch, run_state
+from plinth.training.telemetry import run_figures
+from plinth.training.telemetry.timeline import read_events
+from plinth_assets.framework.expectations import docs_index
+from plinth_jobs import index_tiles, results
+from plinth_jobs.index_tiles import beside
+from plinth_jobs.last_recipe import recall
+from plinth_jobs.recipes import load
+from plinth_jobs.results import FILE as RESULTS
+from plinth_jobs.results import INDEX
+from plinth_registry.server import MODELS, find_server
+
+#: Kinds of pages: name, pattern of the file's name, and the command that writes one. What fits none is listed last.
+KINDS: tuple[tuple[str, str, str], ...] = (
+    ("Results", RESULTS.pattern, "plinth report"),
+    ("Evaluation", r".+-evaluation\.html", "plinth run --select evaluation_page"),
+    ("Comparisons", r"comparison-.+\.html|.+-comparison\.html", "plinth model compare A B"),
+    ("Canary", r".+-canary-\d+(-champion-\d+)?\.html", "plinth release canary"),
+    ("Experiments", r"experiment-.+\.html", "plinth experiment run FILE"),
+    ("Reviews", r"review-\d{4}-W?\d\d\.html", "plinth ops retrospective"),
+    ("Incidents", r"incident-\d+\.html", "plinth ops incident show --page"),
+    ("Game days", r"gameday-.+\.html", "plinth ops gameday NAME"),
+    ("Impact", r"impact-.+\.html", "plinth release impact DIGEST"),
+    ("Runs", "", "plinth run timeline latest"),
+)
+OTHER = "Other pages"
+_TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
+#: Words of the page for states that need some.
+WORDS = {RunState.LOST: "lost (its job is gone)", RunState.UNKNOWN: "unknown (its scheduler does not answer here)"}
+STANDINGS: dict[RunState, Standing] = {
+    RunState.PREPARED: "none",
+    RunState.QUEUED: "good",
+    RunState.RUNNING: "good",
+    RunState.FINISHED: "good",
+    RunState.STOPPED: "attention",
+    RunState.FAILED: "bad",
+    RunState.LOST: "bad",
+    RunState.UNKNOWN: "unknown",
+}
+#: Runs with a line, newest first; each has its timeline read.
+RUNS_SHOWN = 20
+#: What the index shows, in the workspace, beside runs.
+WATCHED = ("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*", "refs/**/*.json", "*.jsonl")
+
+
+def path(workspace: Workspace) -> Path:
+    """Where the index lies."""
+    return workspace.reports / INDEX
+
+
+def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) -> Path:
+    """Write the index of the workspace; returns its path.
+
+    Args:
+        watch: knows the runs from an earlier look.
+
+    Raises:
+        StorageError, DiskFullError: it could not be written.
+    """
+    runs = (watch or RunWatch(ctx.workspace.runs)).look().newest()
+    data = IndexData(
+        title=_recipe_title(recipe),
+        workspace=ctx.workspace.root.name,
+        servers=tuple(_servers(ctx)),
+        recipe=recipe.name if recipe else "",
+        written=utc(time.time()),
+        tiles=tuple(index_tiles.tiles(ctx, recipe)),
+        runs=tuple(run_line(ctx, ctx.workspace.runs / run / "config.json") for run in runs[:RUNS_SHOWN]),
+        older_runs=max(0, len(runs) - RUNS_SHOWN),
+        groups=tuple(groups(ctx)),
+    )
+    write_bytes(path(ctx.workspace), page(data).encode())
+    return path(ctx.workspace)
+
+
+def _recipe_title(recipe: Recipe | None) -> str:
+    """The recipe, with its release where that has another name."""
+    if recipe is None:
+        return "Plinth workspace"
+    named = recipe.release is not None and recipe.release.name != recipe.name
+    return f"{recipe.name}, release {recipe.required_release().name}" if named else recipe.name
+
+
+def _servers(ctx: Context) -> Iterator[ServerLink]:
+    """Dagster and MLflow, while `plinth up` serves them."""
+    served, mlflow = running.known(ctx.workspace), find_server(ctx.workspace)
+    if served is not None:
+        yield ServerLink(name="Dagster", url=served.dagster)
+        if mlflow is not None:
+            yield ServerLink(name="MLflow", url=f"{mlflow.uri.rstrip('/')}{MODELS}")
+
+
+def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:
+    """Write the index with the recipe that the workspace ran last, after pages of candidates that were moved; what
+    cannot be written is a warning."""
+    try:
+        recipe = load(recall(workspace.root))
+    except PlinthError:
+        recipe = None
+    ctx = Context(workspace)
+    try:
+        if recipe is not None:
+            results.renew(ctx, recipe)
+        write(ctx, recipe, watch)
+    except PlinthError as error:
+        warn(f"the index of pages was not written: {error}")
+
+
+def seen(workspace: Workspace, watch: RunWatch) -> str:
+    """A digest that changes when the index is to be written again; from names, sizes and times.
+
+    Args:
+        watch: of the runs; those that have ended are not looked at again.
+    """
+    facts, open_runs = watch.look().facts(), watch.open_runs()
+    found: list[list[object]] = [["runs", *facts], ["states", *run_states(Context(workspace), open_runs)]]
+    for pattern in WATCHED:
+        for watched in workspace.root.glob(pattern):
+            if watched != path(workspace) and (stat := stat_of(watched)):
+                found.append([str(watched), stat.st_size, stat.st_mtime_ns])
+    return fingerprint.digest(sorted(found, key=lambda one: str(one[0])))
+
+
+def groups(ctx: Context) -> Iterator[PageGroup]:
+    """Pages beside the index by kind, newest first; pages of runs are linked from their lines too."""
+    by_kind: dict[str, list[tuple[tuple[int, float], PageLine]]] = {}
+    for path in sorted(ctx.workspace.reports.glob("*.html")):
+        if path.name != INDEX:
+            line = PageLine(title=_title(path), href=path.name, written=utc(path.stat().st_mtime))
+            by_kind.setdefault(_kind(ctx, path), []).append((_order(path), line))
+    docs = docs_index(ctx.workspace)
+    if docs.exists():
+        href = Path("..", docs.relative_to(ctx.workspace.root)).as_posix()
+        line = PageLine(title="Every check of every stage (Data Docs)", href=href, written=utc(docs.stat().st_mtime))
+        by_kind.setdefault("Results", []).append(((1, 0.0), line))
+    for name, _, command in (*KINDS, (OTHER, "", "")):
+        pages = tuple(line for _, line in sorted(by_kind.get(name, ()), key=lambda each: each[0]))
+        if pages or command:
+            yield PageGroup(name=name, command=command, pages=pages)
+
+
+def _kind(ctx: Context, path: Path) -> str:
+    if (ctx.workspace.runs / path.stem / "config.json").exists():
+        return "Runs"
+    return next((name for name, pattern, _ in KINDS if re.fullmatch(pattern, path.name)), OTHER)
+
+
+def _order(path: Path) -> tuple[int, float]:
+    """Newest first: candidates by their number, for a page is written again when its release state changes."""
+    found = RESULTS.fullmatch(path.name)
+    return -int(found["version"] or 0) if found else 0, -path.stat().st_mtime
+
+
+def _title(path: Path) -> str:
+    """The page's own title; the file's name where it has none."""
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        found = _TITLE.search(stream.read(4096))
+    return unescape(found[1].strip()) if found else path.name
+
+
+def utc(seconds: float) -> str:
+    """Unix seconds as people write them."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
+    """The state of each open run: a job that is killed changes no file."""
+    found = []
+    for run in runs:
+        with suppress(PlinthError):
+            found.append((run, str(run_state(configuration.load(ctx.workspace.runs / run / "config.json")))))
+    return found
+
+
+def stat_of(path: Path) -> os.stat_result | None:
+    """Size and times of a file; None where it was removed meanwhile."""
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def run_line(ctx: Context, path: Path) -> RunLine:
+    """A run by its configuration; one that cannot be read is `unknown`."""
+    name = path.parent.name
+    try:
+        config = configuration.load(path)
+        events = list(read_events(config.directory.events))
+        state = run_state(config)
+        share = goodput.account(events, config.ranks).goodput
+    except PlinthError as error:
+        return RunLine(run=name, state=error.what, standing="unknown", steps=0, total_steps=0)
+    steps = [event for event in events if event["event"] == "step"]
+    last = max(steps, key=lambda event: int(event["step"]), default=None)
+    return RunLine(
+        run=name,
+        state=WORDS.get(state, str(state)),
+        standing=STANDINGS[state],
+        steps=int(last["step"]) if last else 0,
+        total_steps=config.total_steps,
+        loss=run_figures.of_events(events).final_loss,
+        goodput=share,
+        updated=utc(float(events[-1]["time"])) if events else "",
+        href=beside(ctx, f"{name}.html"),
+    )
