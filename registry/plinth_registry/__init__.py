@@ -50,7 +50,6 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     review        candidates before they are released: judged, approved, waived, ready
     canary/       what is observed of a canary beside the champion -> return, go on, promote
     incidents     opened, noted, closed; while one is open, nothing is promoted
-    postmortem    the facts about an incident, from evidence alone
     consumers     services that use a release and models made of one, with who answers for each
     impact        everything that came of something: manifests, runs, versions, consumers
     feed          what consumers must learn, signed and numbered; webhook sends it

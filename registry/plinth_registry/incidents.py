@@ -9,7 +9,7 @@ hold stops promotions as an open incident does. Opening and noting take the key 
 closing takes that of compliance, so that whoever promotes does not lift the freeze alone. Rollback and the return of a
 canary are never frozen: they are remedies.
 
-Does not belong here: the facts of a postmortem (`postmortem`).
+Does not belong here: the facts of a postmortem.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.differences import Difference
 from plinth.records import Manifest
-from plinth.report import comparison, impact_page, incident_page, page, trial_page
+from plinth.report import comparison, impact_page, page, trial_page
 from plinth.report.data import Fact, ReportData
 from plinth.report.evaluation import page as evaluation_page
 from plinth.report.run import run_page
@@ -19,6 +19,7 @@ from plinth.report.workspace_index import IndexData, PageGroup, PageLine, RunLin
 from plinth.report.workspace_index import page as index_page
 from plinth_assets.measurements import evaluation_items
 from plinth_ops.gamedays import page as gameday_page
+from plinth_ops.incidents import page as incident_page
 from plinth_ops.reviews import page as period_page
 from tests import services
 from tests.browser import reading

@@ -95,8 +95,6 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "impact": ("release.impact", "List all that came of a digest, source, document or commit."),
     },
     "ops": {
-        "cost": ("start.cost", "Show what was spent, on what, by whom; set limits."),
-        "incident": ("release.incident", "Freeze promotions while an incident is open; its facts."),
         "people": ("release.people", "Let MLflow ask for a login; make accounts."),
     },
     "report": {

@@ -11,7 +11,6 @@
     data_card     the data card: text by bucket, and what it was screened for
     page          `page(data) -> str`, the page of results
     impact_figure what came of something, as a graph; impact_page is the page around it
-    incident_page facts of a postmortem, as HTML or Markdown
     trial_page    the page of a canary's trial: every stream beside the champion, what was taken in, what decides;
                   loads nothing
     comparison    the page of two models side by side; comparison_figure draws its differences

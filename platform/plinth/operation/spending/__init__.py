@@ -8,6 +8,5 @@ admission    reserve before a job is submitted, or refuse
 settlement   what a job cost, by its timeline
 use          what the rank-seconds of a run went to
 energy       kWh and carbon, measured or rated
-corpus_cost  storage, requests and core hours by bucket
 summary      what was spent, by run, bucket, team, experiment, person
 """

@@ -11,9 +11,9 @@ from plinth.compute.context import Context
 from plinth.compute.costs import AssetCost, StepCost
 from plinth.compute.stage import manifest
 from plinth.operation.planning.prices import CorpusPrices
-from plinth.operation.spending.corpus_cost import corpus_costs
 from plinth.records import Blob, Part, Step
 from plinth.storage.workspace import Workspace
+from plinth_ops.spending.corpus_cost import corpus_costs
 
 
 def test_by_bucket_every_blob_once(tmp_path: Path) -> None:

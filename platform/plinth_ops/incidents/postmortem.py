@@ -18,11 +18,11 @@ from plinth.compute.context import Context
 from plinth.errors import PlinthError
 from plinth.operation import goodput
 from plinth.operation.spending import parameters
-from plinth.report.incident_page import FactTable, IncidentData
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Event, read_events
 from plinth.trust.authority import time_of
+from plinth_ops.incidents.page import FactTable, IncidentData
 from plinth_registry import audit_log, impact
 from plinth_registry.incidents import Incident
 

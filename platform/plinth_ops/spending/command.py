@@ -20,6 +20,7 @@ BY = ("run", "bucket", "team", "experiment", "person", "recipe")
 
 
 @group(
+    short_help="Show what was spent, on what, by whom; set limits.",
     epilog=examples(
         "plinth ops cost show --by team --this-month",
         "plinth ops cost limit team=web 5000 --per month",
@@ -107,8 +108,8 @@ def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
 def corpus(settings: Settings, as_json: bool) -> None:
     """Price the corpus by bucket: a month of storage, requests and core hours of its last making."""
     from plinth.operation.spending import parameters
-    from plinth.operation.spending.corpus_cost import COMMON, corpus_costs
     from plinth_jobs.cli import output
+    from plinth_ops.spending.corpus_cost import COMMON, corpus_costs
 
     ctx = settings.context()
     rows = corpus_costs(ctx, parameters.load(ctx.workspace).prices)

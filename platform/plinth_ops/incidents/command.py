@@ -17,6 +17,7 @@ _by = click.option("--by", help="Your name.", default=getpass.getuser, show_defa
 
 
 @group(
+    short_help="Freeze promotions while an incident is open; its facts.",
     epilog=examples(
         'plinth ops incident open "loss of web-7b diverges" --run web-7b-3f2a --target web/curated',
         'plinth ops incident note "shard 14 holds the wrong language"',
@@ -104,10 +105,11 @@ def show(settings: Settings, number: int | None, as_page: bool, as_json: bool) -
     """Show the facts about incident NUMBER (by default the newest that is open, else the newest)."""
     import time
 
-    from plinth.report import incident_page
     from plinth.storage.atomic import write_bytes
     from plinth_jobs.cli import output
-    from plinth_registry import incidents, postmortem
+    from plinth_ops.incidents import page as incident_page
+    from plinth_ops.incidents import postmortem
+    from plinth_registry import incidents
 
     ctx = settings.context()
     facts = postmortem.collect(ctx, incidents.find(ctx, number), time.time())

@@ -11,9 +11,10 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, RequestError, SignatureError
-from plinth.report import incident_page
 from plinth.trust.authority import PROMOTER
-from plinth_registry import api, audit_log, incidents, postmortem, releases, review
+from plinth_ops.incidents import page as incident_page
+from plinth_ops.incidents import postmortem
+from plinth_registry import api, audit_log, incidents, releases, review
 from plinth_registry.signed_log import INCIDENTS
 from tests.attacks.conftest import mlflow, mlflow_database
 
