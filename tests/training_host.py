@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plinth import fingerprint
-from plinth.training.attempts.host import HostFacts
+from plinth.training.attempts import HostFacts
 
 HOST = HostFacts(
     host="node-1",

@@ -99,7 +99,7 @@ def _sum(slices: Mapping[str, Mapping[str, Any]], name: str) -> Any:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import figures
-    from plinth.report.evaluation import figures as evaluation_figures
+    from plinth.report.evaluation import page as evaluation_figures
     from plinth_assets.measurements import evaluation_items
 
     stats = made.stats

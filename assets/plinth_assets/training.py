@@ -23,8 +23,7 @@ from plinth.model import flops
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.text.markdown import plain
-from plinth.training import config, hooks, job, manifests, preparation
-from plinth.training.attempts import statement
+from plinth.training import attempts, config, hooks, job, manifests, preparation
 from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
@@ -197,8 +196,8 @@ def run_params(prepared: RunConfig) -> dict[str, Any]:
 
 def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, str]:
     """MLflow's own tags of a run: user, source with its commit, and a description that defines the figures."""
-    hosts = [host for one in statement.known(prepared.directory) for host in
-             statement.stated(one, prepared.run_id).hosts if host.commit]  # fmt: skip
+    hosts = [host for one in attempts.known(prepared.directory) for host in
+             attempts.stated(one, prepared.run_id).hosts if host.commit]  # fmt: skip
     figures = "\n".join(f"- `{name}`: {label}" for name, label in LABELS.items())
     tags = {
         "mlflow.user": ctx.requested_by or getpass.getuser(),

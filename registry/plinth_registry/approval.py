@@ -24,8 +24,7 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.trust import dsse
-from plinth.trust.authority import APPROVER
-from plinth.trust.clock import now
+from plinth.trust.authority import APPROVER, now
 from plinth.trust.root import Trust, owner_file
 from plinth_registry import releases
 from plinth_registry.candidate import Candidate

@@ -23,10 +23,9 @@ from plinth.errors import SignatureError
 from plinth.evaluation.measurement import measurement_of
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
-from plinth.training.attempts.host import code_version
+from plinth.training.attempts import code_version
 from plinth.trust import dsse
-from plinth.trust.authority import COMPLIANCE, EVALUATOR, TRAINER
-from plinth.trust.clock import now
+from plinth.trust.authority import COMPLIANCE, EVALUATOR, TRAINER, now
 from plinth.trust.root import Trust
 
 #: Who may state what; measured assets are the evaluator's, facts of a run and its data have kinds of their own.

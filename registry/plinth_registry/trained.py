@@ -22,8 +22,8 @@ from plinth.compute.context import Context
 from plinth.errors import CheckpointError, LineageError
 from plinth.model.hugging_face import CONFIG, INDEX
 from plinth.records import Manifest
-from plinth.training.attempts import statement
-from plinth.training.attempts.statement import BUNDLE, AttemptRecord
+from plinth.training import attempts
+from plinth.training.attempts import BUNDLE, AttemptRecord
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import commit_record, digest_tree, mean_record
 from plinth.training.checkpoint.digest_tree import MANIFEST
@@ -53,7 +53,7 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
         return more | {
             "commit": json.loads(checkpoints.record_path(run, step).read_bytes()),
             "manifest": json.loads((folder / MANIFEST).read_bytes()),
-            "attempts": list(statement.unpacked((folder / BUNDLE).read_bytes())),
+            "attempts": list(attempts.unpacked((folder / BUNDLE).read_bytes())),
         }
     except (OSError, ValueError, KeyError) as error:
         raise LineageError(
@@ -93,7 +93,7 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
     if mean_record.is_mean(checkpoint):
         _same_mean(ctx, checkpoint, run["id"], training, provenance["files"])
     _same_files(training, {} if mean_record.is_mean(checkpoint) else provenance["files"])
-    found = statement.opened(training["attempts"], authority, run["id"])
+    found = attempts.opened(training["attempts"], authority, run["id"])
     if {one.key for one in found} != {run["key"]}:
         raise _foreign("the attempts are of a run with other parameters or data", found[0].key, run["key"])
     if found[0].from_step or found[-1].from_step > step:

@@ -20,8 +20,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
 from plinth.records import Frozen
 from plinth.trust import dsse
-from plinth.trust.authority import POLICY, time_of
-from plinth.trust.clock import now
+from plinth.trust.authority import POLICY, now, time_of
 from plinth.trust.root import Trust
 from plinth_registry.gates.settings import SHORTEST_REASON, always
 from plinth_registry.policy import SignedPolicy

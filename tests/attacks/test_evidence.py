@@ -10,7 +10,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError, TrustError
-from plinth.training.attempts.statement import BUNDLE
+from plinth.training.attempts import BUNDLE
 from plinth.training.checkpoint import checkpoint
 from plinth.training.validation.kept_looks import LOOKS
 from plinth_assets.measurements import probes

@@ -20,12 +20,12 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.training.attempts.statement import AttemptRecord, state
+from plinth.training.attempts import AttemptRecord, state
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.directory import RunDirectory
 from plinth.training.forensics.proof import COMPARED
 from plinth.training.forensics.proof import PARAMETERS as PARAMETERS_KEY
-from plinth.trust.clock import now
+from plinth.trust.authority import now
 from plinth_registry import attestations, candidate, materialise, policy, releases, server, trained
 from plinth_registry.candidate import Candidate, CandidateRun, Facts
 from plinth_registry.gates import GatePolicy

@@ -206,8 +206,6 @@ def _no_model(folder: Path, error: Exception) -> CheckpointError:
 #
 # A file can be exchanged after it was verified. So it is read once, into memory of this process alone, and hashed
 # there; its tensors are views of that memory.
-#
-# Does not belong here: who signed the digests (registry).
 
 CHUNK_BYTES = 1 << 20
 _TORCH = {safetensors: getattr(torch, ours) for ours, safetensors in DTYPES.items()}

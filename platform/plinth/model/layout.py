@@ -70,7 +70,7 @@ class LayerKeyValues(NamedTuple):
 #     B  sequences    S  tokens of a sequence given    K  keys that may be seen    N  targets    U  outputs asked
 #
 # A row of likelihoods may hold a prefix and several continuations of it, each at the positions that follow the prefix
-# and blind to the others. Does not belong here: what builds such rows (evaluation.engine).
+# and blind to the others.
 
 
 class Layout(NamedTuple):

@@ -20,8 +20,7 @@ from plinth.evaluation.comparison import folder
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.state import Refs
-from plinth.training.attempts.host import together
-from plinth.training.attempts.statement import AttemptRecord, stated
+from plinth.training.attempts import AttemptRecord, stated, together
 from plinth.training.checkpoint import mean_record
 from plinth.training.initial import replay, source
 from plinth.trust.dsse import statement

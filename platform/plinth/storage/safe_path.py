@@ -16,8 +16,6 @@ from plinth.errors import IntegrityError, PlinthError, WorkspaceError
 #
 #     relative   a name that stays below whatever folder or prefix it is put in
 #     join       the path of such a name below a folder of this machine, where no link leads out of it
-#
-# Does not belong here: URIs of sources, which a recipe names (uris).
 
 #: Names that need no closer look.
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")

@@ -36,7 +36,7 @@ from plinth.training.directory import RunDirectory
 from plinth.training.engine.weight_copies import EMA
 from plinth.training.manifests import committed_manifest
 from plinth.training.parameters.checkpoints import Average
-from plinth.training.stopping.stopping import last_step
+from plinth.training.stopping import last_step
 
 VERSION = "1"
 

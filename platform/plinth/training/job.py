@@ -21,7 +21,7 @@ from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.run_state import launcher_of, result
-from plinth.training.stopping.stopping import last_step
+from plinth.training.stopping import last_step
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event
 

@@ -32,7 +32,7 @@ from plinth.training.guard.records import Intervention
 from plinth.training.guard.rules import ThroughputRule
 from plinth.training.guard.screening import TEXT_RULES
 from plinth.training.step_documents import WindowReporter
-from plinth.training.stopping.stopping import Verdict, Watch, stopped_event
+from plinth.training.stopping import Verdict, Watch, stopped_event
 from plinth.training.telemetry.memory import memory_of
 from plinth.training.telemetry.profiler import StepProfiler
 from plinth.training.telemetry.stragglers import StragglerDetector

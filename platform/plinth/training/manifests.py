@@ -22,7 +22,7 @@ from plinth.training import config as configuration
 from plinth.training import hooks
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.stopping.stopping import last_step
+from plinth.training.stopping import last_step
 from plinth.training.telemetry.timeline import Event, History, host_memory_bytes, timeline, waited_s
 
 #: Points of the loss curve kept in the manifest of a run.

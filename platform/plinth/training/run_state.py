@@ -22,8 +22,7 @@ from plinth.training.telemetry.timeline import JOB_ENDS, last_event
 # The state of a run: the one answer to whether it lives, for the index, checklists, metrics, `status` and `job`.
 #
 # The result file decides, then the last event, then the launcher: a supervisor that was killed leaves neither a result
-# nor an event. Does not belong here: how often to ask (each reader has its own pace), what a run has done
-# (`telemetry/`).
+# nor an event.
 
 #: Seconds between the event `submitted` and the handle of the job, or the first event of its supervisor.
 SUBMITTING_S = 30.0
@@ -93,8 +92,7 @@ def result(config: RunConfig) -> JobResult | None:
 # Which runs of a workspace are open and which wrote last, remembered from look to look.
 #
 # A run with a result has ended: its files are not looked at again before the time of `runs/` changes, which a run that
-# is made, removed or begun again does (`RunDirectory.reopen`). Does not belong here: what a run has (sinks/,
-# telemetry/).
+# is made, removed or begun again does (`RunDirectory.reopen`).
 
 #: Nanoseconds within which a folder may change twice and keep its time.
 _RACY_NS = 2_000_000_000

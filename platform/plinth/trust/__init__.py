@@ -8,7 +8,6 @@
     versions    the next version of a root: published by one holder, or proposed and signed by several
     dsse        in-toto statements in DSSE envelopes: build, sign, verify, read, write
     sigstore_bundle    a bundle that somebody without a key of ours signed, verified offline
-    clock       wall-clock time for records
     log_record  one record of a signed log, and what it proves beside the record before
     signed_log  records that are only ever added: read, append, the newest, each proved once on a machine
     log_head    the signed head of a log: its newest record, those of others, an expiry

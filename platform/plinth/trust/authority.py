@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from pydantic import Field
@@ -93,3 +93,8 @@ def time_of(text: str) -> datetime:
     if found.tzinfo is None:
         raise ValueError(f"{text} has no time zone, expected UTC")
     return found
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

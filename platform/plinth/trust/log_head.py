@@ -21,7 +21,7 @@ from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.storage.state import State
 from plinth.trust import dsse
-from plinth.trust.clock import now
+from plinth.trust.authority import now
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog, anchor_of

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from plinth.errors import ConflictError, SignatureError, WorkspaceError
 from plinth.storage.objects import Folder, Objects, at_once
 from plinth.storage.state import State
-from plinth.trust.clock import now
+from plinth.trust.authority import now
 from plinth.trust.log_record import LogRecord, RecordForm
 from plinth.trust.root import SEEN, Proof, Trust
 

@@ -19,7 +19,7 @@ from typing import Literal
 from plinth.model import flops
 from plinth.model.flops import attention_bytes, product_bytes, update_bytes
 from plinth.records import Frozen
-from plinth.training.attempts import statement
+from plinth.training import attempts
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed, Roof
@@ -145,10 +145,10 @@ class RunRoofline(Frozen):
 
 def machine(config: RunConfig) -> str:
     """The fingerprint of the machine of a run's leading rank; this machine's, where none was stated."""
-    known = statement.known(config.directory)
+    known = attempts.known(config.directory)
     if not known:
         return machine_speed.this_machine()
-    return machine_speed.machine_of(statement.stated(known[-1], config.run_id).hosts[0])
+    return machine_speed.machine_of(attempts.stated(known[-1], config.run_id).hosts[0])
 
 
 def of_run(config: RunConfig, speed: MachineSpeed | None) -> RunRoofline:

@@ -38,8 +38,7 @@ from plinth.corpus.illegal.gate import IllegalGate, gate_of
 from plinth.corpus.policy import policy
 from plinth.corpus.protected.protected import REASONS as PROTECTED_REASONS
 from plinth.corpus.sidecars import Slot, slots
-from plinth.corpus.sources.inventory import Inventory, groups, wanted_suffixes
-from plinth.corpus.sources.licences import LICENCES_FILE
+from plinth.corpus.sources.inventory import LICENCES_FILE, Inventory, groups, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.recipe.recipe import Corpus
 from plinth.records import Manifest, Part, Step

@@ -288,7 +288,7 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str:
 
 def commit_known(scope: CheckScope) -> CheckAnswer:
     """The code is a commit without changes."""
-    from plinth.training.attempts.host import commit_of
+    from plinth.training.attempts import commit_of
 
     found = commit_of(Path(plinth.__file__).resolve().parent)
     if not found.get("commit"):

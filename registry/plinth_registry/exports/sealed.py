@@ -25,8 +25,7 @@ from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.trust import dsse, sigstore_bundle, standalone_verify
-from plinth.trust.authority import PROMOTER, TRAINER
-from plinth.trust.clock import now
+from plinth.trust.authority import PROMOTER, TRAINER, now
 from plinth.trust.root import Trust, first
 from plinth.trust.sigstore_bundle import SigstoreProof
 from plinth.trust.standalone_verify import EXPORT, EXPORT_TYPE, RefusedExport

@@ -23,8 +23,7 @@ from plinth.errors import PlinthError, SignatureError, StorageError
 from plinth.records import Frozen, Manifest
 from plinth.storage.destination import read_file, sizes, write_file
 from plinth.trust import dsse, standalone_verify
-from plinth.trust.authority import COMPLIANCE
-from plinth.trust.clock import now
+from plinth.trust.authority import COMPLIANCE, now
 from plinth.trust.root import Trust
 from plinth.trust.signers import Signer
 from plinth.trust.standalone_verify import DATA, EXPORT, EXPORT_TYPE, RefusedExport

@@ -15,7 +15,7 @@ from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth.trust.clock import now
+from plinth.trust.authority import now
 from plinth_jobs.sensors import release as feed_sensor
 from plinth_registry import feed, releases, taint
 from plinth_registry.signed_log import MARKS

@@ -15,8 +15,7 @@ from plinth.provenance.statements import Chain, Link, attempts_of, chain, proven
 from plinth.recipe.recipe import Recipe
 from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace
-from plinth.training.attempts.host import together
-from plinth.training.attempts.statement import known, state
+from plinth.training.attempts import known, state, together
 from plinth.training.directory import RunDirectory
 from tests.training_host import HOST
 

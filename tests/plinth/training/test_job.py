@@ -27,9 +27,8 @@ from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
-from plinth.training import config, hooks, job, manifests, preparation
-from plinth.training.attempts import statement
-from plinth.training.attempts.host import code_digests
+from plinth.training import attempts, config, hooks, job, manifests, preparation
+from plinth.training.attempts import code_digests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
@@ -193,7 +192,7 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     assert (stated.ranks, stated.nodes, stated.from_step) == (prepared.ranks, 1, 0)
     assert stated.hosts[0].code == code_digests()
     assert stated.config_sha256 == hashlib.sha256(prepared.directory.config.read_bytes()).hexdigest()
-    replayed = statement.stated(statement.known(prepared.directory)[1], "the audit")
+    replayed = attempts.stated(attempts.known(prepared.directory)[1], "the audit")
     assert (replayed.audit, replayed.number) == (True, 2)
 
     facts = manifests.facts(ctx, prepared)

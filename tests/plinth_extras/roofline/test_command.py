@@ -13,8 +13,8 @@ from plinth.launch.parameters import Launch
 from plinth.model.flops import attention_bytes, flops_hardware, product_bytes, update_bytes
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
+from plinth.training import attempts
 from plinth.training import config as configuration
-from plinth.training.attempts import statement
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed
@@ -93,7 +93,7 @@ def test_a_machine_at_work_is_not_measured(plinth: Any, tmp_path: Path) -> None:
 
 def test_a_run_of_another_machine_is_compared_with_that_one(plinth: Any, tmp_path: Path) -> None:
     run = trained(tmp_path, TINY, forward=1.0)
-    statement.state(run.directory, b"{}", "key", ranks=2, nodes=1, hosts=[HOST], audit=False)
+    attempts.state(run.directory, b"{}", "key", ranks=2, nodes=1, hosts=[HOST], audit=False)
     run.directory.result.write_text("{}")  # it has ended, but this machine is not the one to measure
     assert "no roof" in plinth("-w", tmp_path, "run", "roofline", "latest").out
     faster = CPU.model_copy(update={"flops": {"fp32": 6e10}, "name": "other processors"})

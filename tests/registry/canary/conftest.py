@@ -16,7 +16,7 @@ from plinth.evaluation.slices import totals
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
-from plinth.trust.clock import now
+from plinth.trust.authority import now
 from plinth_registry import attestations, releases
 
 #: Held-out documents of each bucket.

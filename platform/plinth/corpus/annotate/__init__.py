@@ -16,7 +16,6 @@
     toxicity            lexicon, classifier and second stage
     fasttext            labels and scores of a ready fastText model
     transformer         scores of a ready transformer head
-    edit_spans          spans of many documents as one Arrow column
 
 Thresholds do not belong here: they are policy, applied to the columns afterwards.
 """

@@ -21,8 +21,7 @@ from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.exclusions import addresses
 from plinth.errors import RequestError, SignatureError
 from plinth.records import Frozen
-from plinth.trust.authority import COMPLIANCE
-from plinth.trust.clock import now
+from plinth.trust.authority import COMPLIANCE, now
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog

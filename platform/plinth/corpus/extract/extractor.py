@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 from plinth.compute.worker import Death, ItemStream, Program
 from plinth.corpus.extract.page import KIND_OF, Answer, ExtractionFailure, Page, Text, answer_of, page_bytes
-from plinth.corpus.sources.licences import UNKNOWN
+from plinth.corpus.sources.inventory import UNKNOWN
 from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord, Reject, refuse
 from plinth.corpus.sources.signals import REL_LICENSE, TDM_POLICY, joined, spdx

@@ -4,7 +4,6 @@
     record      the record that describes a reader; its results: a raw record, or a reject with its reason
     inventory   the files of a bucket by name and digest; how they are grouped into parts
     cuts        where large files are cut into pieces that are read separately
-    licences    the licence of a file whose source says `per-document`
     times       times and dates as archives, data sets and pages write them
     streams     plain bytes and lines out of compressed files, with damage named
     codings     HTTP bodies as archives keep them: codings undone, character sets of headers, media types by the first

@@ -10,7 +10,7 @@ from plinth.errors import RequestError
 from plinth.launch import devices
 from plinth.launch.devices import Device
 from plinth.storage.workspace import Workspace
-from plinth.training.attempts.host import hardware
+from plinth.training.attempts import hardware
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.machine_speed import MachineSpeed
 

@@ -32,8 +32,8 @@ from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.text.plural import counted
+from plinth.training import attempts
 from plinth.training import config as configuration
-from plinth.training.attempts import statement
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.goodput.account import account
@@ -189,10 +189,10 @@ def _model(model: Model, vocab_size: int) -> str:
 def _device(config: RunConfig, events: Iterable[Event]) -> tuple[str, str]:
     """Fingerprint and device of the leading rank's machine."""
     kind = next((str(one.get("device", "")) for one in events if one["event"] == "run_started"), "")
-    stated = statement.known(config.directory)
+    stated = attempts.known(config.directory)
     if not stated:
         return "", CPU if kind == "cpu" else ""
-    host = statement.stated(stated[-1], config.run_id).hosts[0]
+    host = attempts.stated(stated[-1], config.run_id).hosts[0]
     named = devices.called(host.gpus[0]) if kind == "cuda" and host.gpus else None
     return machine_speed.machine_of(host), CPU if kind == "cpu" else named or ""
 

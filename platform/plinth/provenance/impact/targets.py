@@ -26,8 +26,7 @@ from plinth.provenance.impact.index import SavedEdges, current
 from plinth.provenance.statements import SOURCE_STAGE
 from plinth.records import Frozen, Manifest
 from plinth.storage.state import MISTYPED
-from plinth.training.attempts.host import HostFacts, together
-from plinth.training.attempts.statement import known, stated
+from plinth.training.attempts import HostFacts, known, stated, together
 from plinth.training.directory import RunDirectory
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{7,64}")

@@ -1,7 +1,6 @@
 """The page of an evaluation: every measure of one checkpoint with its interval, its control and its noise.
 
     data      contents of the page, as records
-    figures   measures with intervals, curves over checkpoints with their noise, loss by position
     page      `page(data) -> str`, self-contained
 
 Does not belong here: reading manifests or runs.

@@ -28,7 +28,7 @@ from typing import Any
 
 from plinth.errors import CheckpointError, DiskFullError
 from plinth.storage.atomic import named_failures, sync_directory, write_bytes
-from plinth.training.attempts import statement
+from plinth.training import attempts
 from plinth.training.checkpoint import commit_record, digest_tree
 from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.digest_tree import (
@@ -137,7 +137,7 @@ def _folders(staged: Path) -> list[Path]:
 def _accounts(run: RunDirectory, step: int) -> dict[str, bytes]:
     """What a checkpoint keeps of its run beside its state, by file: the trainer's statements, and looks at probes."""
     looks = kept_looks.kept(*_looks_before(run, step), run.events, step)
-    own = {statement.BUNDLE: statement.bundle(run), kept_looks.LOOKS: looks}
+    own = {attempts.BUNDLE: attempts.bundle(run), kept_looks.LOOKS: looks}
     return {item: content for item, content in own.items() if content is not None}
 
 

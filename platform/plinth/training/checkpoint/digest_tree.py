@@ -35,8 +35,6 @@ from plinth.storage.safe_path import join, relative
 #
 #     engine/, rng/    BLAKE3: seven of eight bytes, which only ranks read
 #     all others       SHA-256: what leaves a run by this digest: the content store, model signing, a consumer's check
-#
-# Does not belong here: which files a checkpoint has (digest_tree).
 
 #: The file that lists the others.
 MANIFEST = "manifest.json"

@@ -28,8 +28,6 @@ from plinth.training.parameters.parallel import Parallel
 # The ranks that hold a part of a parameter may write it: those of its pipeline stage. Each stage deals its parameters,
 # the largest first, to the rank that has least (Graham's rule): no rank writes more than the mean and one parameter.
 # Every rank computes the same division, so nothing is sent.
-#
-# Does not belong here: the tensors (model_share).
 
 #: A file of fewer bytes is not worth opening: a smaller model is written by fewer ranks.
 LEAST_FILE_BYTES = 1 << 20
@@ -89,8 +87,6 @@ def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
 #     pipeline           a rank's share is of its own stage
 #
 # So a rank sends its own part of the model, and receives and holds its share: both fall with the number of ranks.
-#
-# Does not belong here: the division (model_division).
 
 
 class ModelDivision(NamedTuple):

@@ -72,8 +72,6 @@ def require_gradient(path: AttentionPath, device: torch.device) -> None:
 # Parameters keep their names, precision and place: only the products of two matrices change. Embeddings, norms,
 # attention and the output projection stay in BF16, and so does a layer with a side that is no multiple of `MULTIPLE`,
 # which the kernels take. Scales are made on the device; nothing waits for it.
-#
-# Does not belong here: compilation, without which casts cost more than products save (parallel.block_wrapping).
 
 #: Sides of matrices that `torch._scaled_mm` takes.
 MULTIPLE = 16

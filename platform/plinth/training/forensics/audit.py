@@ -282,7 +282,7 @@ def _parameter_difference(engine: TrainingEngine, step: int) -> float:
 # replays from the same checkpoint then differ as original and replay do: by as much, if the resume is right. Each rank
 # compares its own share of master weights and optimizer state; nobody gathers the model.
 #
-# What is concluded from it: `proof`. Does not belong here: the replay itself (audit).
+# What is concluded from it: `proof`.
 
 METHOD: Final = (
     "the steps were replayed twice from the same checkpoint by the same ranks on this hardware; a bound is "

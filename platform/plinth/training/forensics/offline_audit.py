@@ -15,7 +15,7 @@ from plinth.processes import free_port
 from plinth.storage.atomic import append_to
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.stopping.stopping import last_step
+from plinth.training.stopping import last_step
 from plinth.training.supervise.result import hold
 from plinth.training.supervise.watch import describe_exit, watch
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth import processes
-from plinth.training.attempts.host import HostFacts, this_host
+from plinth.training.attempts import HostFacts, this_host
 from plinth.training.checkpoint.upload import fetch_command
 from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
@@ -35,8 +35,6 @@ from plinth.training.supervise.result import hold
 from plinth.training.supervise.watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process
 
 # Node 0's side of several nodes: it gives orders and reads the reports of remote ranks as if they were local.
-#
-# Does not belong here: the files by which nodes agree (nodes).
 
 #: How long an attempt waits for the other nodes to say what machines they are; none of them trains until it begins.
 HOSTS_S = 15.0

@@ -30,7 +30,7 @@ from plinth import processes
 from plinth.errors import LaunchError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
-from plinth.training.attempts.host import HostFacts
+from plinth.training.attempts import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.supervise import hang

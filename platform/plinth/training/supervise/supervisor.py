@@ -28,9 +28,9 @@ from types import FrameType
 from plinth import private, processes
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
+from plinth.training import attempts
 from plinth.training import config as configuration
-from plinth.training.attempts import statement
-from plinth.training.attempts.host import this_host
+from plinth.training.attempts import this_host
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.upload import Uploader, restore
@@ -38,7 +38,7 @@ from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
 from plinth.training.rank_failure import RankFailure
 from plinth.training.sinks import relay as sinks
-from plinth.training.stopping.stopping import last_step
+from plinth.training.stopping import last_step
 from plinth.training.supervise import hang
 from plinth.training.supervise.allowance import AllowanceWatch
 from plinth.training.supervise.host_checks import exclude, judged, replaces
@@ -176,7 +176,7 @@ class Supervisor:
     def _state(self, audit: bool) -> None:
         """Sign what this attempt trains with, before its ranks begin: the code on the disk may have changed since."""
         hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
-        statement.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
+        attempts.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
 
     @property
     def overspent(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from plinth.training.attempts.host import hardware
+from plinth.training.attempts import hardware
 
 #: Seconds for each quantity; at least `LEAST` repetitions.
 SECONDS, LEAST = 0.4, 3

@@ -18,7 +18,7 @@ from plinth.errors import IntegrityError, WorkerError
 from plinth.launch.parameters import Launch
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
-from plinth.training.attempts.host import HostFacts, hardware
+from plinth.training.attempts import HostFacts, hardware
 
 #: Of the workspace.
 FOLDER = "machines"

@@ -25,7 +25,7 @@ from plinth.training.directory import RunDirectory
 #     plinth run profile ──▶ request ──▶ leading rank, looks once a second ──▶ with the numbers of a step ──▶ every rank
 #     recipe: telemetry.profile_steps ───────────────────────────────────────────────────────────────────▶ every rank
 #
-# Needs no torch. Does not belong here: the trace (profiler).
+# Needs no torch.
 
 _REQUEST = re.compile(r"(\d{4,})\.json")
 

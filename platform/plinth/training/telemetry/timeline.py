@@ -290,8 +290,6 @@ def timeline(path: Path) -> History:
 #
 # The supervisor ends ranks whose timeline does not change for long (`supervise.watch`). A phase that hashes, reads,
 # gathers or writes calls its pulse after each piece of work, so a phase that does not come to its next piece is found.
-#
-# Does not belong here: events (timeline).
 
 #: Least seconds between two changes of the file.
 EVERY_S = 1.0

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.sources.inventory import Inventory, groups, inventory, not_read
-from plinth.corpus.sources.licences import Licences
+from plinth.corpus.sources.inventory import Inventory, Licences, groups, inventory, not_read
 from plinth.corpus.sources.parameters import Bucket, Source, Terms
 from plinth.errors import SourceError
 from plinth.storage.files import SourceFile

@@ -11,7 +11,7 @@ from plinth.errors import MissingError
 from plinth.provenance.impact.descendants import downstream
 from plinth.provenance.impact.runs import affected_runs
 from plinth.provenance.impact.targets import origin
-from plinth.training.attempts.statement import state
+from plinth.training.attempts import state
 from tests.training_host import HOST
 
 COMMIT = "8c1f00d5e9a3b4c2d1e0f9a8b7c6d5e4f3a2b1c0"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plinth.training.attempts import host
-from plinth.training.attempts.host import IMAGE_VARIABLE, HostFacts, commit_of, this_host
+from plinth.training import attempts
+from plinth.training.attempts import IMAGE_VARIABLE, HostFacts, commit_of, this_host
 
 
 def git(folder: Path, *words: str) -> str:
@@ -80,10 +80,10 @@ def test_the_digest_of_code_follows_every_file(tmp_path: Path, monkeypatch: pyte
         (tmp_path / "plinth_copy" / "__init__.py").write_text("")
         (tmp_path / "plinth_copy" / "inner" / "one.py").write_text("")
         (tmp_path / "plinth_copy" / name).write_text(content)
-        return host.code_digests()["plinth_copy"]
+        return attempts.code_digests()["plinth_copy"]
 
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(host, "PACKAGES", ("plinth_copy", "no_such_package"))
+    monkeypatch.setattr(attempts, "PACKAGES", ("plinth_copy", "no_such_package"))
     found = [digest("a.txt", "not code"), digest("inner/one.py", "1"), digest("inner/two.py", "")]
     assert len(set(found)) == 3
     assert digest("a.txt", "changed") == found[2]

@@ -12,7 +12,7 @@ import pytest
 from plinth import fingerprint
 from plinth.errors import LineageError, SignatureError, TrustError
 from plinth.storage.workspace import Workspace
-from plinth.training.attempts.statement import BUNDLE, AttemptRecord, bundle, known, opened, state, unpacked
+from plinth.training.attempts import BUNDLE, AttemptRecord, bundle, known, opened, state, unpacked
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse

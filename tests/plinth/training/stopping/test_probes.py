@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plinth.training.parameters.stopping import Plateau, Regression, Stopping
-from plinth.training.stopping.stopping import Gatherer, Point, Signals, judge, no_improvement, regression
+from plinth.training.stopping import Gatherer, Point, Signals, judge, no_improvement, regression
 from plinth.training.validation.probe_curves import ProbeLook
 
 RULE = Regression.model_validate(0.02)

@@ -23,7 +23,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.parameters.checkpoints import Checkpoints
 from plinth.training.parameters.stopping import Plateau, Stopping
-from plinth.training.stopping.stopping import Gatherer, Point, Signals, Watch, judge, last_step, stopped_event
+from plinth.training.stopping import Gatherer, Point, Signals, Watch, judge, last_step, stopped_event
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training.conftest import tiny
 from tests.ranks import run_ranks

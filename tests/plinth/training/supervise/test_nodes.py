@@ -16,7 +16,7 @@ import pytest
 from plinth.errors import LaunchError
 from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.training import config as configuration
-from plinth.training.attempts.host import HostFacts, this_host
+from plinth.training.attempts import HostFacts, this_host
 from plinth.training.config import RunConfig
 from plinth.training.supervise import result as locks
 from plinth.training.supervise.node_roles import Follower, Leader, RemoteRank

@@ -12,7 +12,7 @@ import pytest
 from plinth.errors import IntegrityError, WorkerError
 from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
-from plinth.training.attempts.host import this_host
+from plinth.training.attempts import this_host
 from plinth.training.telemetry import machine_speed
 from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed
 from plinth_extras.roofline.bottleneck import Roof

@@ -18,6 +18,7 @@ from plinth.model.decoder import build
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.tokens.tokenizer import encode
+from plinth.training import stopping
 from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.config import RunConfig, identity, run_key
 from plinth.training.parameters.checkpoints import Checkpoints
@@ -25,7 +26,6 @@ from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Training
 from plinth.training.parameters.stopping import Plateau, Stopping
 from plinth.training.parameters.validation import Validation
-from plinth.training.stopping import stopping
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import heldout
 from plinth.training.validation.validation import ValidationResult, Validator

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
-from plinth.corpus.annotate.base import Annotator
-from plinth.corpus.annotate.edit_spans import spans
+from plinth.corpus.annotate.base import Annotator, spans
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
 from plinth_text.rules import c4_line_rules as kernel

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.corpus.annotate.base import Annotator
-from plinth.corpus.annotate.edit_spans import spans
+from plinth.corpus.annotate.base import Annotator, spans
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.extensions import NoParams
 from plinth.schemas import EDIT_TYPE

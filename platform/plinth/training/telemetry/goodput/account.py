@@ -371,8 +371,6 @@ class TimedAttempt:
 
 
 # One start of a run's ranks while its events are taken: time that has a cause, in order, and time that waits for one.
-#
-# Does not belong here: which event gives which cause (`account`).
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state."""
+"""Rules that end a run early: a pure function from the signals of a timeline to a verdict with every rule's state."""
 
 from __future__ import annotations
 
@@ -120,8 +120,6 @@ class Gatherer:
 #
 #     regression       the run has unlearnt something: stop
 #     no_improvement   part of the plateau: no probe is known to be getting better still
-#
-# Does not belong here: noise and signal-to-noise ratio (validation.probe_curves, evaluation.probes).
 
 #: Looks that are averaged: the last ones, and the best ones in a row before them.
 AVERAGED = 3
@@ -187,8 +185,6 @@ def _deviation(scores: Sequence[float]) -> float:
 # Whichever holds first stops the run. State survives a resume because there is none: the leading rank gathers signals
 # from the timeline (signals). A run that was stopped is finished: its last step is the one at which the rules ended it,
 # and other rules let it go on.
-#
-# Does not belong here: ending the run (loop), spikes and explosions (guard/).
 
 #: Means that a window of training losses is reduced to before the fit, so that neighbouring steps, whose errors
 #: resemble each other, do not count as independent.

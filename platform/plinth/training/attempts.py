@@ -1,0 +1,358 @@
+"""Who trained a run with what, stated while it trains: one signed statement for each start of the ranks, with the
+code, the libraries, the image and the processors of the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field, ValidationError
+
+import plinth
+from plinth import fingerprint, processes
+from plinth.entry_points import name_and_version
+from plinth.errors import LineageError
+from plinth.records import Frozen
+from plinth.storage.workspace import Workspace
+from plinth.training.directory import RunDirectory
+from plinth.trust import dsse
+from plinth.trust.authority import TRAINER, Authority
+from plinth.trust.root import Trust
+
+# A machine as it trains: which code with which libraries, in which image, on which processors.
+#
+# Nothing is guessed: what a machine does not know of itself is said to be unknown. A process cannot see the image that
+# it runs in; `$PLINTH_IMAGE` names it, set by the launcher on Kubernetes and elsewhere by whoever starts the container,
+# and nobody proves that name here.
+
+IMAGE_VARIABLE = "PLINTH_IMAGE"
+UNKNOWN = ""
+#: Libraries whose versions people look for; the digest covers all.
+SHOWN = ("torch", "deepspeed", "numpy", "transformers")
+LOCKFILE = "constraints.txt"
+TIMEOUT_S = 20.0
+
+_IMAGE_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
+
+
+class HostFacts(Frozen):
+    """A machine and its software. Empty texts are not known."""
+
+    host: str
+    version: str = Field(UNKNOWN, description="Of Plinth's library.")
+    commit: str = Field(UNKNOWN, description="Commit of git that the code was checked out from.")
+    dirty: bool | None = Field(None, description="Whether files differ from the commit; None: no commit is known.")
+    no_commit: str = Field("", description="Why no commit is known.")
+    code: Mapping[str, str] = Field(description="SHA-256 of the Python files of each package of Plinth.")
+    lockfile: str = Field(UNKNOWN, description="SHA-256 of the pinned versions beside the code.")
+    distributions: str = Field(UNKNOWN, description="SHA-256 of name and version of everything installed.")
+    libraries: Mapping[str, str] = Field(default_factory=dict, description="Versions of a few libraries.")
+    image: str = Field(UNKNOWN, description=f"Container image, as `${IMAGE_VARIABLE}` names it.")
+    python: str
+    system: str
+    cpu: str = UNKNOWN
+    cpus: int = Field(ge=0)
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def image_digest(self) -> str:
+        """SHA-256 of the image, where its name has one: a tag alone can mean another image tomorrow."""
+        found = _IMAGE_DIGEST.search(self.image)
+        return found[1] if found else UNKNOWN
+
+    @property
+    def software(self) -> tuple[object, ...]:
+        """What decides which code runs here."""
+        return self.commit, self.dirty, together(self.code), self.lockfile, self.distributions, self.image
+
+    @property
+    def hardware(self) -> tuple[str, str, int, tuple[str, ...]]:
+        """What the code runs on."""
+        return self.system, self.cpu, self.cpus, self.gpus
+
+
+def this_host() -> HostFacts:
+    """This machine, as it is now."""
+    folder = Path(plinth.__file__).resolve().parent
+    named = map(name_and_version, metadata.distributions())
+    installed = sorted({f"{name.lower()}=={version}" for name, version in named})
+    versions = dict(line.split("==", 1) for line in installed)
+    system, cpu, cpus, gpus = hardware()
+    return HostFacts(
+        host=socket.gethostname(),
+        version=plinth.__version__,
+        **commit_of(folder),
+        code=code_digests(),
+        lockfile=_file_digest(folder.parents[1] / LOCKFILE),
+        distributions=hashlib.sha256("\n".join(installed).encode()).hexdigest(),
+        libraries={name: versions[name] for name in SHOWN if name in versions},
+        image=os.environ.get(IMAGE_VARIABLE, UNKNOWN),
+        python=platform.python_version(),
+        system=system,
+        cpu=cpu,
+        cpus=cpus,
+        gpus=gpus,
+    )
+
+
+def hardware() -> tuple[str, str, int, tuple[str, ...]]:
+    """System, processor, number of processors and GPUs of this machine: `HostFacts.hardware`."""
+    gpus = _called(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).splitlines()
+    return f"{platform.system()} {platform.machine()}", _processor(), os.cpu_count() or 0, tuple(gpus)
+
+
+def commit_of(folder: Path) -> dict[str, object]:
+    """Commit and state of the git work tree that a package's folder is tracked in: fields of `HostFacts`.
+
+    A package in an environment that only lies inside some repository is not of that repository: it is not tracked.
+    """
+    try:
+        if not _git(folder, "ls-files", "--", "__init__.py"):
+            return {"no_commit": f"the code of {folder.name} is not tracked by git"}
+        commit = _git(folder, "rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain"))}
+    except FileNotFoundError:
+        return {"no_commit": "there is no git on this machine"}
+    except (subprocess.SubprocessError, OSError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        return {"no_commit": said[0] if said else "git failed"}
+
+
+def _git(folder: Path, *words: str) -> str:
+    """Git's answer. Nothing that the repository's own configuration names is started."""
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(folder), *words]
+    own = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    done = processes.run(command, own=own, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+    return str(done.stdout.strip())
+
+
+def _called(command: Sequence[str]) -> str:
+    try:
+        done = processes.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+    except (subprocess.SubprocessError, OSError):
+        return ""
+    return str(done.stdout.strip())
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else UNKNOWN
+
+
+# Digests of the code that runs: Plinth's library, registry, assets and jobs, as their files are now.
+#
+# Python files and the C of the kernels. A package that is not installed has none: a machine that only trains needs the
+# library alone.
+
+#: The packages, in the order in which they import each other.
+PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
+#: Files that are code.
+SUFFIXES = (".py", ".c", ".h")
+
+
+def code_digests() -> dict[str, str]:
+    """SHA-256 by package, over the names and bytes of its files of code; read anew at every call."""
+    return {name: _of_tree(root) for name, root in _roots()}
+
+
+@cache
+def code_version() -> dict[str, str]:
+    """The library's version, and one SHA-256 over the digests of all packages that are installed."""
+    return {"version": plinth.__version__, "sha256": together(code_digests())}
+
+
+def together(digests: Mapping[str, str]) -> str:
+    """One SHA-256 over the digests of several packages."""
+    listed = "".join(f"{name}:{digest}\n" for name, digest in digests.items())
+    return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def _roots() -> Iterator[tuple[str, Path]]:
+    for name in PACKAGES:
+        spec = find_spec(name)
+        if spec is not None and spec.origin is not None:  # a folder without `__init__.py` is somebody else's
+            yield name, Path(spec.origin).parent
+
+
+def _of_tree(root: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(root).as_posix()}:{content}\n".encode())
+    return digest.hexdigest()
+
+
+# The statements of a run about itself: each start of its ranks, signed as trainer before they begin.
+#
+#     runs/<run>/attempts/0001.json                      DSSE envelope: subject config.json, predicate `AttemptRecord`
+#     runs/<run>/checkpoints/step-00000100/attempts.json all statements up to this checkpoint
+#
+# Each names the digest of the one before. A checkpoint's manifest lists `attempts.json`, and its commit record is
+# signed: so what was stated when the checkpoint was made cannot be taken away or exchanged later, and travels with it
+# to a bucket and back. A statement says what the trainer's process found; whoever controls that machine can make it say
+# anything.
+
+PREDICATE: Final = "urn:plinth:training-attempt:v1"
+#: File of a checkpoint with every statement up to it.
+BUNDLE: Final = "attempts.json"
+
+Envelope = Mapping[str, Any]
+
+
+class AttemptRecord(Frozen):
+    """One start of the ranks of a run."""
+
+    run: str
+    key: str = Field(description="Identity of the run: its parameters and data.")
+    number: int = Field(ge=1)
+    previous: str = Field("", description="SHA-256 of the canonical envelope of the attempt before; empty: the first.")
+    config_sha256: str = Field(description="Of config.json, with everything that this attempt was asked.")
+    from_step: int = Field(ge=0, description="Newest committed step when it began.")
+    ranks: int = Field(ge=1)
+    nodes: int = Field(ge=1)
+    hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines, that of the leading rank first.")
+    audit: bool = Field(False, description="It replays steps for the proof of resume and trains none.")
+    at: str = Field(description="When it began: UTC, ISO 8601.")
+
+    @property
+    def silent_nodes(self) -> int:
+        """Machines that had not said what they are when the attempt began."""
+        return self.nodes - len(self.hosts)
+
+
+def state(
+    run: RunDirectory, config: bytes, key: str, *, ranks: int, nodes: int, hosts: Sequence[HostFacts], audit: bool
+) -> AttemptRecord:
+    """Sign and write the statement of an attempt that begins now.
+
+    Args:
+        config: content of config.json.
+        key: identity of the run.
+
+    Raises:
+        LineageError: an earlier statement was changed or removed.
+        SignatureError: this machine has no key as trainer.
+    """
+    trust, earlier = Trust.of(Workspace(run.workspace)), known(run)
+    if earlier:
+        opened(earlier, trust.authority(TRAINER), run.root.name)
+    made = AttemptRecord(
+        run=run.root.name,
+        key=key,
+        number=len(earlier) + 1,
+        previous=fingerprint.digest(earlier[-1]) if earlier else "",
+        config_sha256=hashlib.sha256(config).hexdigest(),
+        from_step=max((int(one.stem.removeprefix("step-")) for one in _committed(run)), default=0),
+        ranks=ranks,
+        nodes=nodes,
+        hosts=tuple(hosts),
+        audit=audit,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    run.attempts.mkdir(parents=True, exist_ok=True)
+    content = dsse.statement(PREDICATE, {"config.json": made.config_sha256}, made.model_dump(mode="json"))
+    for number, envelope in enumerate(earlier, 1):  # on a machine that has only the checkpoint
+        if not _path(run, number).exists():
+            _path(run, number).write_bytes(fingerprint.canonical(envelope))
+    dsse.write(_path(run, made.number), content, trust.signer(TRAINER))
+    return made
+
+
+def known(run: RunDirectory) -> list[Envelope]:
+    """The envelopes of a run, in order: its own, or those in its newest committed checkpoint; nothing is verified."""
+    own: list[Envelope] = [dsse.envelope_of(path) for path in sorted(run.attempts.glob("[0-9]*.json"))]
+    kept = [record.with_suffix("") / BUNDLE for record in _committed(run)]
+    return own or [*next((unpacked(path.read_bytes()) for path in reversed(kept) if path.exists()), ())]
+
+
+def bundle(run: RunDirectory) -> bytes | None:
+    """Content of the file that a checkpoint keeps; None where nothing was ever stated."""
+    envelopes = known(run)
+    return fingerprint.canonical({"attempts": envelopes}) if envelopes else None
+
+
+def unpacked(data: bytes) -> tuple[Envelope, ...]:
+    """The envelopes in such a file; nothing is verified.
+
+    Raises:
+        LineageError: it is not one.
+    """
+    try:
+        found = json.loads(data)["attempts"]
+        return tuple(dict(one) for one in found)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise LineageError(f"{BUNDLE} holds no statements of a run", found=error) from error
+
+
+def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tuple[AttemptRecord, ...]:
+    """The statements of a run, each signed by the trainer and following the one before.
+
+    Raises:
+        LineageError: there is none, one is missing or out of order, or they are of another run.
+        SignatureError: the trainer did not sign one of them.
+    """
+    found = tuple(_opened(envelopes, authority))
+    expected = [(run, at + 1, fingerprint.digest(envelopes[at - 1]) if at else "") for at in range(len(envelopes))]
+    if not found or [(one.run, one.number, one.previous) for one in found] != expected:
+        raise LineageError(
+            f"the attempts of run {run} are not those that it stated",
+            found=", ".join(f"{one.number} of {one.run}" for one in found) or "no statement",
+            expected=f"statements 1 to {max(len(found), 1)} of {run}, each naming the one before",
+            remedy="restore runs/<run>/attempts from a backup; without them the run has no provenance",
+        )
+    return found
+
+
+def stated(envelope: Envelope, where: str) -> AttemptRecord:
+    """What an envelope says; nothing is verified. For searches.
+
+    Raises:
+        LineageError, SignatureError: it is no statement of an attempt.
+    """
+    return _record(dsse.unverified(envelope, where), where)
+
+
+def _opened(envelopes: Sequence[Envelope], authority: Authority) -> Iterator[AttemptRecord]:
+    for number, envelope in enumerate(envelopes, 1):
+        where = f"attempt {number}"
+        content = dsse.opened(envelope, authority, PREDICATE, where)
+        record = _record(content, where)
+        if dsse.subjects(content) != {"config.json": record.config_sha256}:
+            raise LineageError(f"{where} is about another configuration", found=dsse.subjects(content))
+        yield record
+
+
+def _record(content: Mapping[str, Any], where: str) -> AttemptRecord:
+    try:
+        return AttemptRecord.model_validate(content["predicate"])
+    except (ValidationError, KeyError) as error:
+        raise LineageError(f"{where} does not state an attempt", found=error) from error
+
+
+def _committed(run: RunDirectory) -> list[Path]:
+    return sorted(path for path in run.checkpoints.glob("step-*.json") if path.stem.removeprefix("step-").isdigit())
+
+
+def _path(run: RunDirectory, number: int) -> Path:
+    return run.attempts / f"{number:04d}.json"
