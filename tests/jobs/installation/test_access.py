@@ -177,16 +177,17 @@ def test_every_asset_is_published_by_one_role() -> None:
     """A new stage after the mixture is in the policy of whoever publishes it, or this fails."""
     recipe = load(RECIPE)
     publishers = {role: object_store.policy(role) for role in ("curator", "trainer", "promoter")}
-    for stem in catalog.STEMS:
-        for stage in stem.stages(recipe):
-            ref = f"refs/{stage.asset}.json"
-            found = {role for role, policy in publishers.items() if allowed(policy, "s3:PutObject", ref)}
-            after = stem in catalog.FOLLOWS_MIXTURE and stem not in (
-                *(catalog.initial, catalog.tokenizer, catalog.canaries, catalog.shards, catalog.trace_index),
-                *(catalog.packing, catalog.mixture),
-            )
-            wanted = {"promoter"} if stem is catalog.candidate else {"trainer"} if after else {"curator"}
-            assert found == wanted, stage.asset
+    trained = {
+        stage.asset
+        for stem in (catalog.training, catalog.measurements, catalog.evaluation_page)
+        for stage in stem.stages(recipe)
+    }
+    promoted = {stage.asset for stage in catalog.candidate.stages(recipe)}
+    for stage in catalog.stages(recipe):
+        ref = f"refs/{stage.asset}.json"
+        found = {role for role, policy in publishers.items() if allowed(policy, "s3:PutObject", ref)}
+        wanted = "promoter" if stage.asset in promoted else "trainer" if stage.asset in trained else "curator"
+        assert found == {wanted}, stage.asset
 
 
 def test_policies_of_another_bucket_and_prefix() -> None:
