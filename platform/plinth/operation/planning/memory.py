@@ -10,7 +10,7 @@ accumulated in FP32, so that they take four bytes in any precision: whole withou
 ZeRO-1 the whole before it, unless each is reduced at once: overlapped, in the only micro batch of a step. A test
 compares the sum of all with every tensor that DeepSpeed makes in a step, to 2%.
 
-**A private step** (`training.privacy.gradients`) has two phases, of which the larger counts. Clipping, one sequence at
+**A private step** (`TrainingHook.one_by_one`) has two phases, of which the larger counts. Clipping, one sequence at
 a time: the sum of clipped gradients in FP32, the gradient of one sequence in the dtype of the parameters (FP32 without
 ZeRO), and activations. Backward pass over the sum: each part of it is freed as its gradient is made, so that both
 together take what the sum takes, and ZeRO's part of the gradients is added; no activations.
