@@ -51,12 +51,12 @@ class StepCache:
 
     def get(self, key: str) -> tuple[Part, ...] | None:
         """The parts recorded under a key, or None when the work is unfinished or its blobs have gone."""
-        found = self.records.get(_name(key))
+        found = self.records.get(_record_name(key))
         parts = self._sound(key, found.data) if found else None
         if found is None or parts is None or not is_old(found.modified):
             return parts
         with suppress(StorageError):  # whoever may only read makes nothing of it
-            return parts if self.records.put(_name(key), found.data, found.tag) else None
+            return parts if self.records.put(_record_name(key), found.data, found.tag) else None
         return parts
 
     def get_many(self, keys: Sequence[str]) -> list[tuple[Part, ...] | None]:
@@ -68,7 +68,7 @@ class StepCache:
         digest = fingerprint.digest(list(parts))
         record = Record(parts=tuple(parts), sha256=digest, seal=self.seal.of(STEP, key, digest))
         data = fingerprint.canonical(record)
-        there = write_once(self.records, _name(key), data, lambda found: self._sound(key, found) is not None)
+        there = write_once(self.records, _record_name(key), data, lambda found: self._sound(key, found) is not None)
         return record.parts if there == data else Record.model_validate_json(there).parts
 
     def adopt(self) -> int:
@@ -98,7 +98,7 @@ class StepCache:
         return record.parts if self.store.has_all(part.blob for part in record.parts) else None
 
 
-def _name(key: str) -> str:
+def _record_name(key: str) -> str:
     return f"{key[:2]}/{key}.json"
 
 
@@ -168,9 +168,7 @@ class Refs:
             MissingError, IntegrityError: absent, or its bytes are not what the digest says.
         """
         names = list(digests)
-        for digest, path in zip(
-            names, at_once(self._saved, self._file, [f"{one}.json" for one in names]), strict=True
-        ):
+        for digest, path in zip(names, at_once(self._saved, self._file, [f"{one}.json" for one in names]), strict=True):
             data = _read_manifest(path, digest)
             found = hashlib.sha256(data).hexdigest()
             if found != digest:
@@ -208,7 +206,7 @@ class Refs:
         asset, digest = manifest.asset, manifest.digest
         ref = Ref(asset=asset, digest=digest, key=key).sealed_with(self._seal)
         seen = self._seen[asset] if asset in self._seen else self._read(asset)
-        if not self._published.put(_name_refs(asset), fingerprint.canonical(ref), seen.tag if seen else None):
+        if not self._published.put(_ref_name(asset), fingerprint.canonical(ref), seen.tag if seen else None):
             now = self.seen(asset)
             raise ConflictError(
                 f"another process published {asset} meanwhile",
@@ -235,7 +233,7 @@ class Refs:
         else:
             here, remedy = "no seal", f"{again}; if it was published before there was a root: `plinth keys adopt`"
         raise SealError(
-            f"no worker of this workspace published what {self._published.where(_name_refs(asset))} names",
+            f"no worker of this workspace published what {self._published.where(_ref_name(asset))} names",
             found=here,
             expected="a seal under the secret that lies with the root of trust",
             remedy=remedy,
@@ -248,7 +246,7 @@ class Refs:
     def seen(self, asset: str) -> Ref | None:
         """As `ref`, whoever published it: for lists and for what is about to be published anew."""
         found = self._read(asset)
-        return self._parsed(_name_refs(asset), found) if found else None
+        return self._parsed(_ref_name(asset), found) if found else None
 
     def adopt(self) -> int:
         """Seal every reference that has no seal, on the word of whoever calls this. Returns how many."""
@@ -286,7 +284,7 @@ class Refs:
                 yield self._parsed(name, found)
 
     def _read(self, asset: str) -> ObjectVersion | None:
-        found = self._seen[asset] = self._published.get(_name_refs(asset))
+        found = self._seen[asset] = self._published.get(_ref_name(asset))
         return found
 
     def _file(self, name: str) -> Path:
@@ -327,8 +325,9 @@ def _changed(path: Path, found: str, digest: str) -> IntegrityError:
     )
 
 
-def _name_refs(asset: str) -> str:
+def _ref_name(asset: str) -> str:
     return f"{asset}.json"
+
 
 SHORTEST_PREFIX = 4
 
