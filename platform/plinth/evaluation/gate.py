@@ -138,6 +138,7 @@ GATES = Catalogue(
         "cost": f"{_ORIGIN}:COST",
         "taint": f"{_ORIGIN}:TAINT",
         "approvals": "plinth_registry.gates.people:GATE",
+        "compressed": "plinth_registry.gates.compressed:GATE",
         "forgetting": "plinth_registry.gates.forgetting:GATE",
     },
 )

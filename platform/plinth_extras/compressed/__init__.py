@@ -2,7 +2,6 @@
 
     catalog          the forms as members of `plinth.model_forms`
     export           a form on its way out: written, read back, measured on held-out text, judged
-    gate             the gate `compressed`
     forms            the forms by name; from a folder to a form, and back to a folder that the evaluation loads
     gguf_file        GGUF for llama.cpp: tensors quantised by `gguf`, proved to be what the quantiser gave
     gguf_metadata    the keys that llama.cpp reads, and the order in which it keeps rotary pairs

@@ -4,6 +4,7 @@
     facts       the evidence, a record for each kind of attestation
     result      the state of one gate, and the account of all
     margins     paired differences from the champion; upper bounds of shares
+    compressed  a quantised or pruned form loses little: evaluated for exports, not for candidates
     forgetting  within a margin of the weights that the run started from, if a policy requires it under `extensions`
     origin      signature, lineage, taint, contamination, licence, terms, resume, stability, cost
     people      approvals
