@@ -102,5 +102,5 @@ SECTION = AddedSection(
     title="Bottleneck",
     html=html,
     question="what bounds its steps",
-    command="plinth run roofline",
+    command="plinth run roofline RUN",
 )

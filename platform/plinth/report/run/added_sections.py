@@ -18,7 +18,7 @@ class AddedSection:
         title: in the list of contents.
         html: `(context, configuration)` -> its HTML, a function of the run's files; empty where it has nothing to show.
         question: what its command answers, for the list of next steps.
-        command: `plinth ...`; the run's id follows.
+        command: `plinth … RUN`, in which the page writes the id of the run for RUN.
     """
 
     name: str

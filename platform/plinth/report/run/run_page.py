@@ -284,7 +284,7 @@ def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         {"what": "the documents of a step", "command": f"plinth run batch {about.run_id} {bad}"},
         {"what": "a step's loss, document by document", "command": f"plinth run replay {about.run_id} {bad}"},
         {"what": "which sources a step's loss came from", "command": f"plinth run blame {about.run_id} {bad}"},
-        *({"what": one.question, "command": f"{one.command} {about.run_id}"} for one, _ in about.added),
+        *({"what": one.question, "command": one.command.replace("RUN", about.run_id)} for one, _ in about.added),
         {
             "what": "what is committed, and whether it is intact",
             "command": f"plinth run checkpoint list {about.run_id}",
