@@ -27,7 +27,7 @@ MOST_MIB = 1000
 #: What a module adds at most, with what it is the first to import; those that add more by name.
 ADDED_MIB = 150
 MORE_MIB = {
-    **dict.fromkeys(("golden", "listing_s3", "parity", "parquet", "value", "warc"), 310),
+    **dict.fromkeys(("golden", "listing_s3", "parity", "parquet", "assessment", "warc"), 310),
     **dict.fromkeys(("attention", "pipeline", "remote_blobs", "repository", "upload"), 210),
 }
 

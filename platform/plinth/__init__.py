@@ -7,7 +7,7 @@ A package may import those below it, never one above (a layers contract in pypro
 compiles kernels, are in `plinth_text`, below all of them:
 
 provenance/  statements, the walk back to sources, explain a document, impact
-operation/   planning: FLOPs, memory, time, money
+operation/   plans (memory, time, money), what runs spend and may spend, goodput
 recipe/      composes the parameters of all stages into one frozen description of a run; reads YAML
 report/      plots and self-contained pages
 training/    the loop, data, engine, checkpoints, guard, supervisor
@@ -30,7 +30,7 @@ processes    child processes: their command, folder and environment, none of the
 private      folders of this machine that nobody else can write; the permissions of all that is written
 errors       one tree of exceptions: found, expected, remedy
 
-The frozen parameters of a stage stand beside its code, in `parameters.py`.
+The frozen parameters of a stage stand beside its code, in `parameters.py`; those of a run in `training/parameters/`.
 """
 
 __version__ = "0.3.0"
