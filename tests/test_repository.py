@@ -235,7 +235,7 @@ def test_no_absolute_path_of_a_machine_in_the_tree() -> None:
 
 
 def classes() -> Iterator[tuple[str, str]]:
-    """Public classes of the five packages: name, module."""
+    """Public classes of the packages: name, module."""
     for module, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):

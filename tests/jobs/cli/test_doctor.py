@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import shutil
 import socket
 import sys
@@ -156,3 +157,17 @@ def test_extensions_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: p
     assert "`plinth status` of acme 2.0 is a command of Plinth already" in found["command status"].found
     assert found["plinth.annotator whisper"].state == "warn"
     assert "no such group; name one of plinth.annotators, plinth.readers" in found["plinth.annotator whisper"].advice
+
+
+def test_every_group_that_the_guide_names_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "extending.md").read_text()
+    groups = re.findall(r"^\| [^|]+ \| `(plinth\.\w+)` \|", guide, re.MULTILINE)
+    assert len(groups) > 15
+    info = tmp_path / "acme-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("".join(f"[{group}]\nshout = acme_nothing:SHOUT\n" for group in groups))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = list(machine.extensions())
+    assert len(found) == len(groups)
+    assert [one.name for one in found if "cannot be imported" not in one.found] == []

@@ -9,12 +9,16 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from plinth import processes
 from plinth.text.plural import counted
+
+if TYPE_CHECKING:
+    from plinth.extensions import Catalogue
 
 GIB = 2**30
 
@@ -59,33 +63,46 @@ def packages() -> MachineFinding:
     return MachineFinding("packages", "ok", shown)
 
 
+#: Catalogues of the core by their group; those of the ring are entry points of `plinth.catalogues`.
+CATALOGUES = {
+    "plinth.annotators": "plinth.corpus.annotate.registry:ANNOTATORS",
+    "plinth.readers": "plinth.corpus.sources.readers:READERS",
+    "plinth.measurements": "plinth.evaluation.measurement:MEASUREMENTS",
+    "plinth.gates": "plinth.evaluation.gate:GATES",
+    "plinth.launchers": "plinth.launch.choose:LAUNCHERS",
+    "plinth.probes": "plinth.evaluation.probes.registry:PROBES",
+    "plinth.optimizers": "plinth.training.parameters.optimizers:OPTIMIZERS",
+    "plinth.training_hooks": "plinth.training.hooks:HOOKS",
+    "plinth.stages": "plinth_assets.catalog:ADDED",
+    "plinth.sections": "plinth.sections:SECTIONS",
+    "plinth.definitions": "plinth_jobs.asset_jobs:ADDED",
+    "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
+    "plinth.model_forms": "plinth.model.export_forms:FORMS",
+    "plinth.run_sections": "plinth.report.run.added_sections:SECTIONS",
+    "plinth.papers": "plinth_registry.exports.released:PAPERS",
+}
+
+
 def extensions() -> Iterator[MachineFinding]:
     """Members of other packages, of every kind: each with its package, and whether it can be used."""
-    from plinth.corpus.annotate.registry import ANNOTATORS
-    from plinth.corpus.sources.readers import READERS
     from plinth.entry_points import OWN, entries
     from plinth.errors import PlinthError
-    from plinth.evaluation.gate import GATES
-    from plinth.evaluation.measurement import MEASUREMENTS
-    from plinth.evaluation.probes.registry import PROBES
-    from plinth.launch.choose import LAUNCHERS
-    from plinth.training.parameters.optimizers import OPTIMIZERS
     from plinth_jobs.cli import nouns
 
-    every = (ANNOTATORS, READERS, MEASUREMENTS, GATES, LAUNCHERS, PROBES, OPTIMIZERS)
-    catalogues = {catalogue.group: catalogue for catalogue in every}
+    ring = {one.name: one.value for one in entries() if (one.distribution, one.group) == (OWN, "plinth.catalogues")}
+    known = {**CATALOGUES, **ring}
     for entry in entries():
         if entry.distribution == OWN:
             continue  # the ring's, which the tests of the ring load
-        catalogue, is_command = catalogues.get(entry.group), entry.group == nouns.GROUP
+        catalogue, is_command = _catalogue(known.get(entry.group, "")), entry.group == nouns.GROUP
         name = f"{catalogue.noun if catalogue else 'command' if is_command else entry.group} {entry.name}"
         found = f"{entry.package}: {entry.value}"
-        if not (catalogue or is_command):
-            advice = f"no such group; name one of {', '.join((*catalogues, nouns.GROUP))} in {entry.distribution}"
+        if catalogue is None and not is_command:
+            advice = f"no such group; name one of {', '.join((*known, nouns.GROUP))} in {entry.distribution}"
             yield MachineFinding(name, "warn", found, advice)
             continue
         try:
-            if catalogue:
+            if catalogue is not None:
                 catalogue.find(entry.name)
             else:
                 nouns.load(entry)
@@ -93,6 +110,13 @@ def extensions() -> Iterator[MachineFinding]:
             yield MachineFinding(name, "warn", f"{found}: {error.brief}", error.remedy or "")
         else:
             yield MachineFinding(name, "ok", found)
+
+
+def _catalogue(reference: str) -> Catalogue[Any] | None:
+    """The catalogue at `module:attribute`; None for no reference."""
+    module, _, attribute = reference.partition(":")
+    found: Catalogue[Any] | None = getattr(import_module(module), attribute) if module else None
+    return found
 
 
 def cores() -> MachineFinding:
