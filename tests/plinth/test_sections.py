@@ -80,5 +80,5 @@ def test_a_recipe_that_needs_an_absent_package_is_told_which(site: Site, tmp_pat
     (tmp_path / "own.yaml").write_text("evaluation:\n  gone: {}\n  missing: {}\n")
     _, problems = check(tmp_path / "own.yaml")
     told = "\n".join(map(str, problems))
-    assert "evaluation.gone: `evaluation.gone` needs the package plinth_shed, which is not installed" in told
+    assert "evaluation.gone: `evaluation.gone` needs the package plinth_shed, which is not installed\n" in told
     assert "evaluation.missing: unknown key" in told

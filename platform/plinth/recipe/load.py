@@ -227,6 +227,8 @@ def _message(detail: ErrorDetails) -> str:
 def _hint(detail: ErrorDetails) -> str:
     """The nearest valid key or value, or all of them where they are few."""
     if detail["type"] == "extra_forbidden":
+        if refusal(dotted(detail["loc"])):
+            return ""
         meant = _meant(detail)
         if meant:
             return f"did you mean `{meant[-1]}`?"
