@@ -4,14 +4,13 @@
     def count_words(data: U8, start: int, end: int) -> int:
         \"\"\"How many words there are.\"\"\"
 
-declares the kernel `count_words` of the C file next to the module. The C parameters have the same names in the same
-order (`prototypes.py` has their types); pointers to results come last and are what the Python function returns, behind
-the C function's own result. Arrays must be C-contiguous and have the exact element type: a kernel checks no bounds.
-Kernels run without the GIL.
+declares the kernel `count_words`, which a C file of the module's folder defines: the kernels of a folder have different
+names. The C parameters have the same names in the same order (`build.py` has their types); pointers to results come
+last and are what the Python function returns, behind the C function's own result. Arrays must be C-contiguous and have
+the exact element type: a kernel checks no bounds. Kernels run without the GIL.
 
-    kernel.h             views of arrays, and what every kernel file may use
-    prototypes.py        prototypes, read from C files
-    build.py             compile once per machine and version; `python -m plinth_text.compiled PACKAGE` does it ahead
+    kernel.h    views of arrays, and what every kernel file may use
+    build.py    read prototypes; compile once per machine and version (`python -m plinth_text.compiled PACKAGE`: ahead)
 
 Any package may have kernels: its C files become one library, and may include headers of `plinth_text`
 (`#include "plinth_text/unicode/codepoints.h"`) and their own.
@@ -25,7 +24,7 @@ from functools import lru_cache, update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plinth_text.compiled.prototypes import ELEMENTS, Parameter, Prototype, prototypes
+from plinth_text.compiled.build import ELEMENTS, Parameter, Prototype, library, prototypes
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NO_MEMORY = -(2**63)
@@ -46,9 +45,7 @@ def compiled(function: F) -> F:
 @lru_cache(maxsize=8)
 def _library(package: str) -> tuple[Any, Any]:
     """cffi's interface and the loaded library of a package."""
-    from plinth_text.compiled import build
-
-    shared, declared = build.library(package)
+    shared, declared = library(package)
     spec = importlib.util.spec_from_file_location(declared.stem, declared)
     assert spec
     assert spec.loader
@@ -58,30 +55,32 @@ def _library(package: str) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=256)
-def _declared(module: str, file: Path) -> dict[str, Prototype]:
-    return {each.name: each for each in prototypes(file, module)}
+def _kernels(folder: Path, package: str) -> dict[str, Prototype]:
+    return {each.name: each for file in folder.glob("*.c") for each in prototypes(file, package)}
 
 
 def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
     """A Python function that checks arrays, calls the kernel and collects its results.
 
     Raises:
-        TypeError: the C file has no such kernel, or one with other parameters.
+        TypeError: the folder has no such kernel, or one with other parameters.
     """
-    prototype = _declared(function.__module__, _source_file(function)).get(function.__name__)
+    source, module = Path(function.__code__.co_filename), function.__module__
+    package = module if source.stem == "__init__" else module.rpartition(".")[0]
+    prototype = _kernels(source.parent, package).get(function.__name__)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     given = [] if prototype is None else [each for each in prototype.parameters if not each.result]
     if prototype is None or tuple(each.name for each in given) != names:
         raise TypeError(
-            f"{function.__module__}.{function.__name__}({', '.join(names)}): its C file has "
+            f"{module}.{function.__name__}({', '.join(names)}): the C files next to it have "
             f"{prototype.declaration() if prototype else 'no such kernel'}"
         )
     import numpy as np  # not before a kernel is called: commands that start workers need none
 
-    ffi, library = _library(function.__module__.partition(".")[0])
+    ffi, loaded = _library(module.partition(".")[0])
     results = [each for each in prototype.parameters if each.result]
     scope: dict[str, Any] = {
-        "_call": getattr(library, prototype.symbol), "_buffer": ffi.from_buffer, "_new": ffi.new, "_wrong": _wrong,
+        "_call": getattr(loaded, prototype.symbol), "_buffer": ffi.from_buffer, "_new": ffi.new, "_wrong": _wrong,
         **{f"_{element}": np.dtype(kind) for element, (_, kind) in ELEMENTS.items()},
         **{f"_t_{each.name}": ffi.typeof(f"{ELEMENTS[each.element][0]}[]") for each in given if each.element},
         **{f"_r_{each.name}": ffi.typeof(f"{each.scalar}[1]") for each in results},
@@ -89,10 +88,6 @@ def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
     exec(_source(prototype, given, results), scope)
     made: Callable[..., Any] = scope[function.__name__]
     return made
-
-
-def _source_file(function: Callable[..., Any]) -> Path:
-    return Path(function.__code__.co_filename).with_suffix(".c")
 
 
 def _source(prototype: Prototype, given: list[Parameter], results: list[Parameter]) -> str:

@@ -1,4 +1,4 @@
-"""Compile the kernels with the machine's C compiler, into a folder that is its user's alone.
+"""Read the prototypes of kernels from their C files, and compile them into a folder that is its user's alone.
 
 All C files of a package become one library, named by the package, by the digest of what it is compiled from and by its
 target: this processor (`native`), or a level of x86-64. A machine compiles once per version, some seconds on all cores;
@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,14 +20,23 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 
 from plinth_text import private
-from plinth_text.compiled.prototypes import prototypes
 from plinth_text.errors import CompilerError, NoCompilerError
 
+#: C type and numpy type of the elements of a view.
+ELEMENTS = {
+    "bool": ("bool", "bool"), "u8": ("uint8_t", "u1"), "u16": ("uint16_t", "u2"), "u32": ("uint32_t", "u4"),
+    "u64": ("uint64_t", "u8"), "i8": ("int8_t", "i1"), "i16": ("int16_t", "i2"), "i32": ("int32_t", "i4"),
+    "i64": ("int64_t", "i8"), "f32": ("float", "f4"), "f64": ("double", "f8"),
+}  # fmt: skip
+_SCALARS = {c for c, _ in ELEMENTS.values()}
+_PROTOTYPE = re.compile(r"^KERNEL\s+(\w+)\s+(\w+)\s*\(([^)]*)\)\s*\{", re.MULTILINE)
+_PARAMETER = re.compile(r"(\w+)\s*(\*?)\s*(\w+)")
 #: This package. The kernels of others may include its headers and call its functions.
 OWN = "plinth_text"
 CARRIED = Path(__file__).parent / "carried"
@@ -48,6 +58,88 @@ ENVIRONMENT = ("HOME", "TMPDIR", "LANG", "LC_ALL")
 FOLDERS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 #: What no process has loaded for so long is deleted from the private folder.
 UNUSED_S = 14 * 86400.0
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel: a scalar, a view of an array, or (`result`) a value that the kernel gives back.
+
+    Args:
+        element: key of `ELEMENTS` for a view, else "".
+        scalar: C type for a scalar or a result, else "".
+    """
+
+    name: str
+    element: str = ""
+    scalar: str = ""
+    rows: bool = False
+    written: bool = False
+    result: bool = False
+
+    def flat(self) -> list[str]:
+        """Parameters of the exported function: a view is its address and its lengths."""
+        if not self.element:
+            return [f"{self.scalar} {'*' if self.result else ''}{self.name}"]
+        pointer = f"{'' if self.written else 'const '}{ELEMENTS[self.element][0]} *{self.name}"
+        return [pointer, *(f"int64_t {self.name}_{length}" for length in self.lengths)]
+
+    @property
+    def lengths(self) -> tuple[str, ...]:
+        return ("rows", "columns") if self.rows else ("size",)
+
+    def argument(self) -> str:
+        """The argument that the exported function passes to the kernel."""
+        if not self.element:
+            return self.name
+        kind = f"{self.element}{'_rows' if self.rows else ''}_{'out' if self.written else 'in'}"
+        return f"({kind}){{{', '.join([self.name, *(f'{self.name}_{each}' for each in self.lengths)])}}}"
+
+
+@dataclass(frozen=True)
+class Prototype:
+    """A kernel of a C file in a folder; `symbol` is its name in the library."""
+
+    package: str
+    name: str
+    returns: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def symbol(self) -> str:
+        return f"{self.package.replace('.', '_')}__{self.name}"
+
+    def declaration(self) -> str:
+        flat = [each for parameter in self.parameters for each in parameter.flat()]
+        return f"{self.returns} {self.symbol}({', '.join(flat) or 'void'})"
+
+    def export(self) -> str:
+        """C source of the exported function."""
+        call = f"{self.name}({', '.join(each.argument() for each in self.parameters)})"
+        body = f"{call};" if self.returns == "void" else f"return {call};"
+        return f"__attribute__((visibility(\"default\")))\n{self.declaration()} {{ {body} }}\n"
+
+
+def prototypes(file: Path, package: str) -> Iterator[Prototype]:
+    """Kernels of a C file, in its order.
+
+    Raises:
+        ValueError: a parameter has a type that no kernel takes.
+    """
+    for returns, name, listed in _PROTOTYPE.findall(file.read_text()):
+        given = [each.strip() for each in listed.split(",") if each.strip() not in ("", "void")]
+        yield Prototype(package, name, returns, tuple(_parameter(each, file) for each in given))
+
+
+def _parameter(text: str, file: Path) -> Parameter:
+    match = _PARAMETER.fullmatch(text)
+    if match:
+        kind, star, name = match.groups()
+        element, _, rest = kind.partition("_")
+        if kind in _SCALARS:
+            return Parameter(name, scalar=kind, result=bool(star))
+        if element in ELEMENTS and rest in ("in", "out", "rows_in", "rows_out") and not star:
+            return Parameter(name, element, rows=rest.startswith("rows"), written=rest.endswith("out"))
+    raise ValueError(f"{file}: parameter '{text}': expected a scalar, a view such as u8_in, or a pointer to a result")
 
 
 def library(package: str) -> tuple[Path, Path]:
@@ -97,10 +189,9 @@ def root(package: str) -> Path:
 
 
 def sources(package: str) -> list[tuple[str, Path]]:
-    """Module and C file of everything of a package that is compiled."""
+    """C files of a package, each with the name of the package or of the subpackage in whose folder it is."""
     base = root(package)
-    files = sorted(base.rglob("*.c"))
-    return [(".".join((package, *file.relative_to(base).with_suffix("").parts)), file) for file in files]
+    return [(".".join((package, *file.relative_to(base).parent.parts)), file) for file in sorted(base.rglob("*.c"))]
 
 
 @lru_cache(maxsize=8)
@@ -112,9 +203,8 @@ def digest(package: str) -> str:
 def _digest(package: str, *files: Path) -> str:
     """Identity of files, of the headers that they may include, and of how they are compiled."""
     hashed = hashlib.sha256("\0".join((*FLAGS, os.environ.get(FLAGS_VARIABLE, ""))).encode())
-    own = Path(__file__), Path(__file__).with_name("prototypes.py")
     headers = [file for name in _included(package) for file in sorted(root(name).rglob("*.h"))]
-    for file in (*own, *headers, *files):
+    for file in (Path(__file__), *headers, *files):
         base = next(root(name).parent for name in _included(package) if file.is_relative_to(root(name)))
         hashed.update(str(file.relative_to(base)).encode() + hashlib.sha256(file.read_bytes()).digest())
     return hashed.hexdigest()[:16]
@@ -158,7 +248,7 @@ def _compiled(folder: Path, package: str, target: str) -> list[Path]:
     suffix = target if target != NATIVE else _processor_digest()
     objects = [(each, folder / f"{each[1].stem}-{_digest(package, each[1])}-{suffix}.o") for each in sources(package)]
     include = [word for name in _included(package) for word in ("-I", str(root(name).parent))]
-    todo = [(module, file, made) for (module, file), made in objects if not made.exists()]
+    todo = [(inner, file, made) for (inner, file), made in objects if not made.exists()]
     begun, shown = time.monotonic(), 0.0
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         running = [pool.submit(_compile, *each, target, include) for each in todo]
@@ -175,9 +265,9 @@ def _compiled(folder: Path, package: str, target: str) -> list[Path]:
     return [made for _, made in objects]
 
 
-def _compile(module: str, file: Path, made: Path, target: str, include: list[str]) -> None:
+def _compile(package: str, file: Path, made: Path, target: str, include: list[str]) -> None:
     unit = made.with_suffix(f".{os.getpid()}.c")
-    unit.write_text(f'#include "{file}"\n' + "".join(each.export() for each in prototypes(file, module)))
+    unit.write_text(f'#include "{file}"\n' + "".join(each.export() for each in prototypes(file, package)))
     partial = unit.with_suffix(".o")
     try:
         _run([*include, "-c", str(unit), "-o", str(partial)], target, str(file))
@@ -201,7 +291,7 @@ def _declare(package: str, made: Path) -> None:
     from cffi import FFI
 
     ffi = FFI()
-    every = [each for module, file in sources(package) for each in prototypes(file, module)]
+    every = [each for inner, file in sources(package) for each in prototypes(file, inner)]
     ffi.cdef("".join(f"{each.declaration()};\n" for each in every))
     ffi.set_source(made.stem, None)
     partial = made.with_suffix(f".{os.getpid()}.py")

@@ -1,7 +1,7 @@
 /* Types and helpers of every kernel file.
 
-   A kernel is a static C function marked KERNEL in a file NAME.c next to the NAME.py that declares it. Its parameters
-   have the names of the Python function's; arrays are the views below; a plain pointer is a result. */
+   A kernel is a static C function marked KERNEL in the folder of the module that declares it. Its parameters have the
+   names of the Python function's; arrays are the views below; a plain pointer is a result. */
 #pragma once
 #include <math.h>
 #include <stdbool.h>

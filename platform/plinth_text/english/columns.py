@@ -10,13 +10,11 @@ import threading
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from plinth_text.arrays import I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
-from plinth_text.english.tables import I64, U8, U16, U64
 from plinth_text.english.words import splitter
 
-I32 = npt.NDArray[np.int32]
 _MOST = 2**31 - 1
 
 

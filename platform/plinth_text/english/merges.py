@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plinth_text.arrays import U8, U64
 from plinth_text.compiled import compiled
-from plinth_text.english.tables import U8, U64, run_hash
+from plinth_text.english.tables import run_hash
 from plinth_text.words.hash_sets import slot as slot_of
 from plinth_text.words.hash_sets import slots
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from plinth_text.arrays import I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
-from plinth_text.english.tables import I32, I64, U8, U16, U64
 from plinth_text.english.words import edge_buffer, splitter
 
 

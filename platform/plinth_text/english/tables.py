@@ -9,17 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from plinth_text.arrays import I32, U8, U16, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode.characters import SPACE, flags
 from plinth_text.unicode.classes import DECIMAL, WORD, classes
-
-U8 = npt.NDArray[np.uint8]
-U16 = npt.NDArray[np.uint16]
-U64 = npt.NDArray[np.uint64]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 #: Flags of a code point. BLANK: white space. INERT: takes part in no rule but that for whole exceptions.
 BLANK, INERT, PREFIX, SUFFIX, INFIX, LETTER, LOWER, UPPER, QUOTE, BEFORE_PERIOD = (1 << k for k in range(10))

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text.arrays import I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
 from plinth_text.english.merges import Merges, merges_of
-from plinth_text.english.tables import I32, I64, U8, U16, U64, EnglishRules, rules, source, with_exceptions
+from plinth_text.english.tables import EnglishRules, rules, source, with_exceptions
 
 
 class Splitter(NamedTuple):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text.arrays import I64, U8
 from plinth_text.compiled import compiled
 from plinth_text.errors import ModelFileError
-from plinth_text.words.ngrams import I64, U8
 
 #: Bytes of a dictionary's entry besides its name: a zero, the count, the kind.
 _ENTRY = 10

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text.arrays import F32, I32, I64, U8, U32
 from plinth_text.fasttext.mapped_file import MappedFile
-from plinth_text.words.ngrams import I64, U8
 
 MAGIC, VERSIONS, SUPERVISED = 793712314, (11, 12), 3
 #: Rows are filled up with zeros to a multiple of this, so that loops over them have a fixed length.
@@ -33,9 +33,6 @@ MAX_DIM, MAX_BUCKET, MAX_NGRAM = 4096, 1 << 28, 64
 #: Numbers of a quantised matrix that are written out as floats, a quarter of a gigabyte of them; more stay codes.
 WRITTEN_OUT = 1 << 26
 
-F32 = npt.NDArray[np.float32]
-I32 = npt.NDArray[np.int32]
-U32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)

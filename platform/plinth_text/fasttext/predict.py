@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from plinth_text.arrays import F32, I32, I64, U8, U32, U64
 from plinth_text.compiled import compiled
 from plinth_text.errors import ModelFileError
-from plinth_text.fasttext.model_file import F32, I32, U32, FastTextModel
+from plinth_text.fasttext.model_file import FastTextModel
 from plinth_text.fasttext.rows import end_row, input_layer
 from plinth_text.fasttext.scores import output_layer
 from plinth_text.fasttext.tokens import point_flags
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
 
 #: Columns of the counts by document.
 LETTERS, CHARACTERS, DAMAGED = 0, 1, 2

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plinth_text.arrays import F32, I64, U8, U32, U64
 from plinth_text.compiled import compiled
-from plinth_text.fasttext.model_file import EOS, F32, U32, CodedRows, FastTextModel
-from plinth_text.words.ngrams import I64, U8, U64
+from plinth_text.fasttext.model_file import EOS, CodedRows, FastTextModel
 
 
 class InputLayer(NamedTuple):

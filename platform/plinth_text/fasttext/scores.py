@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plinth_text.arrays import F32, I32, I64
 from plinth_text.compiled import compiled
-from plinth_text.fasttext.model_file import F32, HIERARCHICAL, I32, LANES, FastTextModel
-from plinth_text.words.ngrams import I64
+from plinth_text.fasttext.model_file import HIERARCHICAL, LANES, FastTextModel
 
 
 class OutputLayer(NamedTuple):

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from plinth_text.arrays import U8
 from plinth_text.unicode.characters import ALPHA, flags
-from plinth_text.words.ngrams import U8
 
 BROKEN = 32  # next to the flags of `characters`
 

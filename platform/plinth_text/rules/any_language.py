@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I32, I64, U8, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.rules import copies
 from plinth_text.unicode.characters import flags
 from plinth_text.unicode.codepoints import utf8
 from plinth_text.words.chunks import hash_run
-from plinth_text.words.ngrams import I64, U8, U64
-from plinth_text.words.script_words import I32, Bools, edge_buffer, splitter
+from plinth_text.words.script_words import edge_buffer, splitter
 
 #: Columns of `language_counts`; then the characters of repeated n-grams of 2 to 10 words.
 (

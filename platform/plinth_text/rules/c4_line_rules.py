@@ -13,16 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I32, I64, U8, U16
 from plinth_text.compiled import compiled
 from plinth_text.unicode.characters import flags
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8
-
-I32 = npt.NDArray[np.int32]
-U16 = npt.NDArray[np.uint16]
 
 #: Facts of a line, in `Lines.facts`. ENDED, APOSTROPHE and DOTS look at the end of the line that was stripped before
 #: its citations were taken out, BARE_ENDED and BARE_DOTS, to which `…` counts, also past white space left by them.

@@ -15,14 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from plinth_text.arrays import I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
-from plinth_text.english.columns import I32, NO_WORDS, column_words
-from plinth_text.english.tables import U16, U64
+from plinth_text.english.columns import NO_WORDS, column_words
 from plinth_text.english.words import edge_buffer as word_edges
 from plinth_text.english.words import splitter
 from plinth_text.unicode.characters import flags
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8
 from plinth_text.words.split import edge_buffer
 
 #: Columns of `page_counts`: a line is counted under one of them in addition to the first.

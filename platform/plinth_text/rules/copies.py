@@ -11,12 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from plinth_text.arrays import I32, U8, U64
 from plinth_text.words.hash_sets import slot_count
-from plinth_text.words.ngrams import U8, U64
-
-I32 = npt.NDArray[np.int32]
 
 _PADDING = 128
 _MOST = 2**29

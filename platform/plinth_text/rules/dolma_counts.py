@@ -9,17 +9,13 @@ n-gram) or of all n-grams, overlaps counted again (repeated n-grams).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import F64, I32, I64, U8, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode.characters import flags
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
 from plinth_text.words.repeated_ngrams import ngram_buffers
-
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
 
 #: Columns of `shares`.
 COLUMNS = (

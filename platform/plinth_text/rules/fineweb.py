@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from plinth_text.arrays import I64, U8, U64
 from plinth_text.compiled import compiled
 from plinth_text.english.columns import column_words
 from plinth_text.unicode.characters import flags
 from plinth_text.words.hash_sets import slots
-from plinth_text.words.ngrams import I64, U8, U64
 from plinth_text.words.split import edge_buffer
 
 #: Columns of `fineweb_counts`.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from plinth_text.arrays import I32, I64, U8
 from plinth_text.compiled import compiled
-from plinth_text.english.columns import I32, NO_WORDS, column_words
+from plinth_text.english.columns import NO_WORDS, column_words
 from plinth_text.unicode.characters import flags
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8
 from plinth_text.words.split import edge_buffer
 
 #: Columns of `gopher_counts`.

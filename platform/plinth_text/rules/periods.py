@@ -7,15 +7,12 @@ which is no part of this package. Repeats are sought at periods of 1 to 13 token
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U16, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode.classes import classes
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
-
-U16 = npt.NDArray[np.uint16]
 
 #: Longest period sought, and the fewest times that count (dolma 1.2, taggers/repetitions).
 MAX_PERIOD, MIN_TIMES = 13, 3

@@ -18,17 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import F64, I32, I64, U8, U16, U32, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode.classes import classes, expansions
 from plinth_text.unicode.codepoints import utf8
 from plinth_text.words.hash_sets import FNV, PRIME
-from plinth_text.words.ngrams import I64, U8, U64
 from plinth_text.words.repeated_ngrams import ngram_buffers
-
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
-U16 = npt.NDArray[np.uint16]
-U32 = npt.NDArray[np.uint32]
 
 #: Columns of `signals`.
 COLUMNS = (

@@ -16,17 +16,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I32, I64, U8, U16, Bools
 from plinth_text.compiled import compiled
 from plinth_text.unicode.classes import classes
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8
-
-I32 = npt.NDArray[np.int32]
-U16 = npt.NDArray[np.uint16]
-Bools = npt.NDArray[np.bool_]
 
 #: Why a line is cut.
 UPPER_CASE, NUMERIC, COUNTER, ONE_WORD, NAVIGATION = range(1, 6)

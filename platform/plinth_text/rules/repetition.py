@@ -9,18 +9,15 @@ Equality is that of 64-bit hashes.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import F64, I32, I64, U8, U64
 from plinth_text.compiled import compiled
-from plinth_text.english.columns import I32, NO_WORDS, column_words
+from plinth_text.english.columns import NO_WORDS, column_words
 from plinth_text.rules import copies
 from plinth_text.unicode.characters import flags
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
 from plinth_text.words.split import edge_buffer
-
-F64 = npt.NDArray[np.float64]
 
 #: Columns of `repetition_shares`.
 COLUMNS = (

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U16
 from plinth_text.compiled import compiled
 from plinth_text.unicode.classes import classes
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8
-
-U16 = npt.NDArray[np.uint16]
 
 #: Columns of `tally`: characters by class, then lines (as `str.splitlines`), characters in lines, the longest line.
 COLUMNS = (

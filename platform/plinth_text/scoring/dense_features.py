@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
 from plinth_text.words.hash_sets import slots
-from plinth_text.words.ngrams import I64, U8, U64
 from plinth_text.words.word_hashes import hash_words, scratch
 
 #: Columns of counts.

@@ -11,17 +11,12 @@ Letters: D texts, F features of all of them, R = 2^bits rows, K labels.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import F32, F64, I32, I64, U8, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
 from plinth_text.words.word_hashes import scratch
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
 
 
 def rows(texts: pa.Array, bits: int, max_words: int) -> tuple[I64, I32]:

@@ -9,14 +9,9 @@ and longer n-grams may stop at the first one missing.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from plinth_text.arrays import F32, F64, I64, U16, U64
 from plinth_text.compiled import compiled
-from plinth_text.words.ngrams import I64, U64
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-U16 = npt.NDArray[np.uint16]
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 MAX_ORDER = 4

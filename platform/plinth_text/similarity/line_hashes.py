@@ -13,15 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I32, I64, U8, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
-
-I32 = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.words.ngrams import I64, U8, U64, ngram_hashes
-
-Bools = npt.NDArray[np.bool_]
+from plinth_text.words.ngrams import ngram_hashes
 
 
 @dataclass(frozen=True)

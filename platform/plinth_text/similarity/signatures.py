@@ -14,16 +14,12 @@ Letters: D texts, K = bands * rows permutations.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U32, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
 from plinth_text.words.word_hashes import scratch
-
-U32 = npt.NDArray[np.uint32]
-Bools = npt.NDArray[np.bool_]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1

@@ -17,16 +17,12 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I32, I64, U8, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
 from plinth_text.words.word_hashes import scratch
-
-I32 = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 BLOCKS, BLOCK_BITS = 4, 16
 #: Beyond it a search would read so many entries of a block that a scan of the list is as fast.

@@ -13,11 +13,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U64
 from plinth_text.compiled import compiled
 from plinth_text.terms import pii_words
 from plinth_text.terms.pii_places import PiiPlaces
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8, U64
 
 
 def places(texts: pa.Array) -> PiiPlaces:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from plinth_text.words.ngrams import I64, U64
+from plinth_text.arrays import I64, U64
 
 #: Bits of a meaning.
 (

@@ -21,13 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U64, Bools
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
 from plinth_text.unicode.fold_letters import fold_table
-from plinth_text.words.ngrams import I64, U8, U64, ngram_hashes
+from plinth_text.words.ngrams import ngram_hashes
 from plinth_text.words.word_hashes import scratch
-
-Bools = npt.NDArray[np.bool_]
 
 #: Words of the longest phrase.
 MAX_WORDS = 8

@@ -11,9 +11,9 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 
+from plinth_text.arrays import U8
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import U8
 
 
 def digests(texts: pa.Array) -> pa.Array:

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I16, I64, U64
 from plinth_text.compiled import compiled
-from plinth_text.words.ngrams import I64, U64, ngram_hashes
-
-I16 = npt.NDArray[np.int16]
+from plinth_text.words.ngrams import ngram_hashes
 
 TABLE_BITS = 18
 SCALE = 4095

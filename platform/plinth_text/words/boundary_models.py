@@ -15,10 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text.arrays import I32, I64, U64
 from plinth_text.compiled import compiled
-from plinth_text.words.ngrams import I64, U64
-
-I32 = npt.NDArray[np.int32]
 
 #: Models by number. Japanese is the model of words, not that of phrases.
 SIMPLIFIED, TRADITIONAL, JAPANESE, THAI = range(4)

@@ -5,13 +5,8 @@ Hashes of this module are compared within one call and never stored: they depend
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from plinth_text.arrays import U8, U64
 from plinth_text.compiled import compiled
-
-U8 = npt.NDArray[np.uint8]
-U64 = npt.NDArray[np.uint64]
 
 
 @compiled

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
-from plinth_text.words.ngrams import I64, U64
 
 
 class HashLookup:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text.arrays import U64
 from plinth_text.compiled import compiled
-
-U64 = npt.NDArray[np.uint64]
 
 #: FNV-1a, 64 bits (Fowler, Noll, Vo).
 FNV, PRIME = 0xCBF29CE484222325, 0x100000001B3

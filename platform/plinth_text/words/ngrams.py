@@ -10,16 +10,12 @@ Letters: D texts of a column, G n-grams of all of them.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import utf8
 from plinth_text.words.word_hashes import scratch
-
-U8 = npt.NDArray[np.uint8]
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
 
 
 @compiled

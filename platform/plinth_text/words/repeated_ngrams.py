@@ -10,12 +10,9 @@ Does not belong here: how a rule set uses the places.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from plinth_text.arrays import I32, I64, U64
 from plinth_text.words.hash_sets import slot_count
-from plinth_text.words.ngrams import I64, U64
-
-I32 = npt.NDArray[np.int32]
 
 
 def ngram_buffers(longest: int) -> tuple[U64, I32, I32, I32, U64, I64]:

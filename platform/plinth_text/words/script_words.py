@@ -18,14 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text.arrays import I32, U8, Bools
 from plinth_text.compiled import compiled
 from plinth_text.unicode.scripts import kinds, variants
 from plinth_text.words import boundary_models
 from plinth_text.words.boundary_models import BoundaryModels
-from plinth_text.words.ngrams import U8
-
-I32 = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 
 class ScriptSplitter(NamedTuple):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from plinth_text.arrays import I64, U8, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode.codepoints import LOWER_SIZE, lower, utf8
-from plinth_text.words.ngrams import I64, U8, U64
 
 #: Ends a sentence in the stream of hashes.
 BOUNDARY = np.uint64(0)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text.arrays import I64, U8
 from plinth_text.compiled import compiled
-from plinth_text.words.ngrams import I64, U8
 
 
 def edge_buffer(offsets: I64, dtype: Any = np.int64) -> npt.NDArray[Any]:

@@ -12,13 +12,9 @@ the last is mixed. Long runs of ASCII are hashed in blocks (`word_blocks.h`), ev
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from plinth_text.arrays import I64, U8, U64
 from plinth_text.compiled import compiled
-
-U8 = npt.NDArray[np.uint8]
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
 
 #: A word's state is multiplied by this for every character.
 WORD_FACTOR = np.uint64(0x9FB21C651E98DF25)

@@ -21,7 +21,7 @@ from plinth.compute.engine import with_kernels
 from plinth_text import private
 from plinth_text.compiled import __main__ as kernels_main
 from plinth_text.compiled import build, compiled
-from plinth_text.compiled.prototypes import prototypes
+from plinth_text.compiled.build import prototypes
 from plinth_text.errors import NoCompilerError
 
 SOURCE = Path(plinth_text.__file__).parent
@@ -120,7 +120,7 @@ for each in (starve, absent):
         "(1.5, 2.5) [[0, 1, 2], [3, 4, 5]]",
         *["TypeError", "TypeError", "ValueError", "ValueError", "AttributeError"],
         "MemoryError starve",
-        "TypeError room.first.absent(): its C file has no such kernel",
+        "TypeError room.first.absent(): the C files next to it have no such kernel",
     ], done.stderr
 
 
@@ -223,16 +223,18 @@ def test_a_carried_library_is_used_where_the_processor_has_its_level(
 
 
 def test_every_kernel_is_declared_as_its_c_file_has_it() -> None:
-    """Names and order of parameters; a kernel that no module declares is dead."""
+    """Names and order of parameters; a kernel that no module of its folder declares is dead."""
     missing = []
-    for module, file in (each for package in with_kernels() for each in build.sources(package)):
-        kernels = list(prototypes(file, module))
-        namespace = vars(importlib.import_module(module)) if kernels else {}
-        for each in kernels:
-            declared = getattr(namespace.get(each.name), "__wrapped__", None)
-            names = declared.__code__.co_varnames[: declared.__code__.co_argcount] if declared else ()
-            if declared is None or names != tuple(one.name for one in each.parameters if not one.result):
-                missing.append(f"{module}.{each.name}{names}")
+    for package, file in (each for name in with_kernels() for each in build.sources(name)):
+        modules = [package, *(f"{package}.{each.stem}" for each in file.parent.glob("*.py"))]
+        for each in prototypes(file, package):
+            known = (
+                getattr(vars(importlib.import_module(module)).get(each.name), "__wrapped__", None) for module in modules
+            )
+            codes = [declared.__code__ for declared in known if declared]
+            names = tuple(one.name for one in each.parameters if not one.result)
+            if not codes or any(code.co_varnames[: code.co_argcount] != names for code in codes):
+                missing.append(f"{package}.{each.name}{names}")
     assert missing == []
 
 

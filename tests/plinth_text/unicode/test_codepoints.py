@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plinth_text.arrays import U8
 from plinth_text.unicode.codepoints import (
     CLASSES_SIZE,
     LETTER,
@@ -16,7 +17,6 @@ from plinth_text.unicode.codepoints import (
     lower,
     utf8,
 )
-from plinth_text.words.ngrams import U8
 
 
 def _points(data: U8) -> list[tuple[int, int]]:

@@ -35,9 +35,10 @@ from plinth.records import Manifest, Part, Step
 from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import iter_aligned, read_table, write_batches, write_table
 from plinth.storage.store import Store
+from plinth_text.arrays import I64, U64
 from plinth_text.similarity.passages import word_positions
 from plinth_text.words.hash_lookup import HashLookup
-from plinth_text.words.ngrams import I64, U64, ngram_hashes
+from plinth_text.words.ngrams import ngram_hashes
 
 ASSET = "contamination"
 VERSION = "2"

@@ -24,9 +24,10 @@ from plinth.corpus.protected.parameters import Protected
 from plinth.records import Part
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
+from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
 from plinth_text.words.hash_lookup import HashLookup
-from plinth_text.words.ngrams import I64, U64, ngram_hashes
+from plinth_text.words.ngrams import ngram_hashes
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]

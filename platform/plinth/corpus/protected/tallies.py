@@ -20,7 +20,7 @@ from plinth.corpus.dedup.run_tree import levels
 from plinth.records import Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
-from plinth_text.words.ngrams import I64
+from plinth_text.arrays import I64
 
 #: By column what merging does to it.
 How = Mapping[str, Literal["sum", "max"]]

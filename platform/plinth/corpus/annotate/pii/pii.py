@@ -29,10 +29,10 @@ from plinth.corpus.annotate.pii.hits import PiiHit
 from plinth.errors import StageError
 from plinth.records import Frozen, internal
 from plinth.schemas import EDIT_TYPE
+from plinth_text.arrays import I64, U8
 from plinth_text.compiled import compiled
 from plinth_text.terms import pii_places, pii_scan
 from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import I64, U8
 
 Kind = Literal["email", "ip", "private_ip", "phone", "iban", "card", "national", "key"]
 KINDS: tuple[Kind, ...] = ("email", "ip", "private_ip", "phone", "iban", "card", "national", "key")

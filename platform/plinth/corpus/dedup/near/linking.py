@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from plinth.corpus.dedup.near import similarity_cache
 from plinth.corpus.dedup.sorted_runs import I64, U64
+from plinth_text.arrays import I16
 from plinth_text.compiled import compiled
-from plinth_text.words.bags import I16
 
 Bools = npt.NDArray[np.bool_]
 U32 = npt.NDArray[np.uint32]

@@ -35,8 +35,9 @@ from plinth.corpus.dedup.semantic.vectors import raw
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
+from plinth_text.arrays import I16
 from plinth_text.compiled import compiled
-from plinth_text.words.bags import I16, SCALE
+from plinth_text.words.bags import SCALE
 
 VERSION = "2"
 

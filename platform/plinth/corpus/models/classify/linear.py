@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from plinth.corpus.models.classify.probabilities import balanced, log_loss, sigmoid
 from plinth.records import Frozen
+from plinth_text.arrays import F32, F64, I32, I64
 from plinth_text.compiled import compiled
-from plinth_text.scoring.features import F32, F64, I32
-from plinth_text.words.ngrams import I64
 
 
 class Sgd(Frozen):

@@ -19,10 +19,10 @@ from plinth.corpus.models.ngram.estimate import RESERVED
 from plinth.errors import IntegrityError
 from plinth.records import Part
 from plinth.storage.store import Store
+from plinth_text.arrays import I64, U64
 from plinth_text.scoring import kneser_ney
 from plinth_text.scoring.kneser_ney import BEGIN
 from plinth_text.words import sentences
-from plinth_text.words.ngrams import I64, U64
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
