@@ -31,8 +31,7 @@ from plinth.compute.context import Context  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
 from plinth.training import config as configuration  # noqa: E402
 from plinth.training.sinks.metric import exposition  # noqa: E402
-from plinth.training.sinks.run_follower import RunFollower  # noqa: E402
-from plinth.training.sinks.run_metrics import RUN  # noqa: E402
+from plinth.training.sinks.run_metrics import RUN, RunFollower  # noqa: E402
 from plinth_ops.metrics.collectors import RunsCollector  # noqa: E402
 from plinth_ops.metrics.exporter import Exporter, ExportPart, serve  # noqa: E402
 from plinth_ops.metrics.parts import exporter as workspace_exporter  # noqa: E402

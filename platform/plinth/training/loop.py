@@ -27,7 +27,7 @@ from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.engine import Rank
-from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED
+from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED, Launched, Measured
 from plinth.training.guard.records import Intervention
 from plinth.training.guard.rules import ThroughputRule
 from plinth.training.guard.screening import TEXT_RULES
@@ -37,7 +37,7 @@ from plinth.training.telemetry.memory import memory_of
 from plinth.training.telemetry.profiler import StepProfiler
 from plinth.training.telemetry.stragglers import StragglerDetector
 from plinth.training.telemetry.timeline import Timeline, timeline
-from plinth.training.trainer import Launched, Measured, Trainer
+from plinth.training.trainer import Trainer
 from plinth.training.validation.validation import Validator
 
 

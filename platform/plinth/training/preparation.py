@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,26 @@ from plinth.training.parameters.run import Training
 
 #: What a run states otherwise than its recipe, as it does its hooks: by content, or by the schedules that it spells.
 RESOLVED = ("initial", "changes", "extensions")
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a run is prepared from.
+
+    Args:
+        read: manifests of the assets that hooks read, by name.
+        earlier: the configuration of the run, where it has begun.
+    """
+
+    ctx: Context
+    training: Training
+    mixture: Manifest
+    tokenizer: Manifest
+    canaries: Manifest | None
+    read: Mapping[str, Manifest]
+    run_id: str
+    total_steps: int
+    earlier: RunConfig | None
 
 
 def prepare(
@@ -92,7 +113,7 @@ def prepare(
     )
     if canaries is not None:
         _require_drawn(ctx, config, mixture, shards, canaries)
-    given = hooks.Preparation(ctx, training, mixture, tokenizer, canaries, read, run_id, total_steps, earlier)
+    given = Preparation(ctx, training, mixture, tokenizer, canaries, read, run_id, total_steps, earlier)
     config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer), **_states(given)})
     for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, *read.values()))):
         ctx.refs.save(manifest)
@@ -112,7 +133,7 @@ def _initial_state(
     return InitialState(manifest=initial.digest, **how)
 
 
-def _states(given: hooks.Preparation) -> dict[str, Any]:
+def _states(given: Preparation) -> dict[str, Any]:
     """What the run's configuration holds of its hooks: those of packages under `extensions`.
 
     Raises: as the hooks do.

@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from plinth.errors import TrainingError
+from plinth.training import hooks
 from plinth.training.checkpoint import kept_optimizer, snapshot
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, batches_of, examined
-from plinth.training.engine.engine import Rank, seed
+from plinth.training.engine.engine import PassHooks, Rank, TrainingEngine, seed
 from plinth.training.engine.parameter_groups import learning_rate
 from plinth.training.engine.pipeline import open_engine
-from plinth.training.engine.skipped_update import PendingNumbers, UpdateSkipper
+from plinth.training.engine.skipped_update import Launched, Measured, UpdateSkipper
 from plinth.training.engine.weight_copies import step_weight
 from plinth.training.guard.records import Intervention, TrainedStep
-from plinth.training.guard.screening import NONE_BROKEN, findings
+from plinth.training.guard.screening import findings
 from plinth.training.guard.state_machine import Guard
-from plinth.training.hooks import open_hooks
+from plinth.training.rank_hook import RankHook
 from plinth.training.replica_batches import replica_batches
-from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
 #: The numbers of a step that the guard judges.
 JUDGED = ("step", "loss", "grad_norm", "vetoed")
@@ -47,56 +48,6 @@ class Monitor:
             self.loss_ema = loss if self.loss_ema is None else 0.95 * self.loss_ema + 0.05 * loss
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One step as all ranks saw it."""
-
-    step: int
-    loss: float
-    grad_norm: float
-    lr: float
-    batch: str  # fingerprint of the batch, in 64 bits
-    vetoed: bool = False  # the update was not made
-    signal: int = 0  # the most urgent signal any rank has received
-    data_wait_s: float = 0.0
-    time: StepTime = field(default_factory=StepTime)  # of this rank
-    timed_step: int = 0  # an earlier step, the last one whose time was known when this one was launched; 0: none
-    timed_step_s: float = 0.0  # its seconds, mean over ranks
-    trace: int = 0  # the newest request for a trace of steps
-    broken: tuple[int, ...] = NONE_BROKEN  # rows that break the bound of each rule of screening
-
-
-@dataclass(frozen=True)
-class Launched:
-    """One step in flight: the numbers that the host has, and those still on the device."""
-
-    step: int
-    lr: float
-    result: PendingNumbers
-    data_wait_s: float
-    marks: StepMarks
-    timed_step: int
-
-    def read(self) -> Measured:
-        """Wait for the device; the only time the host does in a step."""
-        shared = self.result.read()
-        return Measured(
-            self.step,
-            shared.loss,
-            shared.grad_norm,
-            self.lr,
-            shared.batch,
-            shared.vetoed,
-            shared.signal,
-            self.data_wait_s,
-            self.marks.read(),
-            self.timed_step,
-            shared.step_s,
-            shared.trace,
-            shared.broken,
-        )
-
-
 class Trainer:
     """Steps of one rank: the engine, and everything a checkpoint holds besides."""
 
@@ -108,7 +59,8 @@ class Trainer:
         self._open()
 
     def _open(self) -> None:
-        self.engine = open_engine(self.config, self.rank, self.hooks)
+        self.engine = open_engine(self.config, self.rank, self.hooks.of_passes)
+        self.hooks.attach(self.engine)
         self.skipper = UpdateSkipper(self.engine)
         self._timed_step, self._timed_s = 0, 0.0
 
@@ -177,3 +129,83 @@ class Trainer:
         if not self.guard.kept_back(seen):
             self.monitor.update(measured.loss)
         return self.guard.record(seen)
+
+
+class RankHooks:
+    """The hooks of a run on one rank, in their order. A step calls only methods that a hook has."""
+
+    def __init__(self, by_name: Mapping[str, RankHook]) -> None:
+        self._hooks = dict(by_name)
+        self.before_step = tuple(self._having("before_step").values())
+        self._after_step, self._state = self._having("after_step"), self._having("state")
+        self._due = [self._hooks[name] for name in self._having("due")]
+        gradients = self._having("gradient")
+        if len(gradients) > 1:
+            raise TrainingError(
+                "two features make the gradient of a step", found=", ".join(gradients), expected="one of them"
+            )
+        self.of_passes = PassHooks(
+            inputs=tuple(self._having("inputs").values()),
+            loss=tuple(self._having("loss").values()),
+            after_backward=tuple(self._having("after_backward").values()),
+            gradient=next(iter(gradients.values()), None),
+        )
+
+    def __getitem__(self, name: str) -> RankHook:
+        return self._hooks[name]
+
+    def attach(self, engine: TrainingEngine) -> None:
+        """Tell all of a new engine."""
+        for hook in self._hooks.values():
+            hook.attach(engine)
+
+    def reset(self) -> None:
+        """Tell all that the run is before its first step."""
+        for hook in self._hooks.values():
+            hook.reset()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of them, by name."""
+        return {name: state() for name, state in self._state.items()}
+
+    def restore(self, monitor: Mapping[str, Any]) -> None:
+        """Go on from the state of a checkpoint."""
+        for name in self._state:
+            self._hooks[name].restore(monitor[name])
+
+    def saved(self, monitor: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+        """Events after a checkpoint with this state."""
+        return [event for name in self._state if (event := self._hooks[name].saved(monitor[name])) is not None]
+
+    def after_step(self, measured: Measured) -> dict[str, Any]:
+        """Numbers of a step, by hook."""
+        return {name: numbers(measured) for name, numbers in self._after_step.items()}
+
+    def due(self, step: int) -> RankHook | None:
+        """The first that the run owes something after a step."""
+        return next((hook for hook in self._due if hook.due(step)), None)
+
+    def _having(self, method: str) -> dict[str, Callable[..., Any]]:
+        return {
+            name: getattr(hook, method)
+            for name, hook in self._hooks.items()
+            if getattr(type(hook), method) is not getattr(RankHook, method)
+        }
+
+
+def open_hooks(config: RunConfig, rank: Rank) -> RankHooks:
+    """The hooks of a run, on a rank.
+
+    Raises:
+        TrainingError: this machine has another version of a package than the one that the run was prepared with.
+        ExtensionError, RecipeError: one cannot be used.
+    """
+    ours, prepared = hooks.origins(config), config.provenance.get("extensions", {})
+    if ours != prepared:
+        raise TrainingError(
+            "the training hooks of this machine are not those of the run",
+            found=", ".join(ours.values()) or "none",
+            expected=", ".join(prepared.values()) or "none",
+            remedy="install the same versions where the ranks run, or start another run",
+        )
+    return RankHooks({hook.name: hook.rank(config, rank, state) for hook, state in hooks.asked(config)})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plinth.extensions import late
 from plinth.tokens.order.parameters import lengths
-from plinth.training.hooks import Preparation, TrainingHook
+from plinth.training.hooks import TrainingHook
 from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.parallel import not_with
 from plinth_extras.distillation.parameters import VOCABULARY_REMEDY, Distillation, TeacherState
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plinth.training.config import RunConfig
     from plinth.training.parallel.topology import RankPlace
     from plinth.training.parameters.run import Training
+    from plinth.training.preparation import Preparation
     from plinth_extras.distillation.stored_logits import LogitRows
 
 #: Assets of a run's teacher, and of its stored logits.

@@ -16,7 +16,7 @@ from plinth.storage.state import Refs, checkout
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.engine.batch_expansion import ModelInput, signed, to_device
-from plinth.training.hooks import RankHook
+from plinth.training.rank_hook import RankHook
 from plinth_extras.distillation.parameters import TeacherState
 from plinth_extras.distillation.stored_logits import LogitRows
 

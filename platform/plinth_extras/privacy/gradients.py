@@ -27,7 +27,7 @@ from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
-from plinth.training.hooks import RankHook
+from plinth.training.rank_hook import RankHook
 from plinth_extras.privacy import secret
 from plinth_extras.privacy.accounting import PrivacyBudget
 from plinth_extras.privacy.parameters import PrivacyState

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plinth.errors import RecipeError
 from plinth.extensions import late
 from plinth.sections import of
-from plinth.training.hooks import Preparation, TrainingHook
+from plinth.training.hooks import TrainingHook
 from plinth.training.parameters.parallel import not_with
 from plinth_extras.privacy.parameters import Privacy, PrivacyState
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plinth.tokens.order.steps import Steps
     from plinth.training.config import RunConfig
     from plinth.training.parameters.run import Training
+    from plinth.training.preparation import Preparation
     from plinth.training.telemetry.timeline import History
 
 UNDIVIDED = ("tensor", "sequence", "pipeline", "zero_stage", "offload")

@@ -24,7 +24,7 @@ from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.run_state import RunState, RunWatch, TimelineFile, run_state
 from plinth.training.sinks.metric import MetricLines, MetricSample, lines
-from plinth.training.sinks.run_follower import RunFollower
+from plinth.training.sinks.run_metrics import RunFollower
 from plinth.training.telemetry.timeline import TimelineReader
 from plinth_jobs.sensors.alarms import ALARMS, HEARTBEAT, RELEASE_JOBS
 from plinth_ops.metrics.table import METRICS

@@ -28,9 +28,9 @@ from plinth.errors import StorageError
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.sinks.destinations import PrometheusFile, SinkSource, folder
 from plinth.training.sinks.metric import MetricSample, exposition, go_number
-from plinth.training.sinks.prometheus_file import PrometheusFile
-from plinth.training.sinks.relay import Feed, SinkSource, folder
+from plinth.training.sinks.relay import Feed
 from plinth.training.telemetry.timeline import Timeline
 from plinth_ops.metrics import collectors
 from plinth_ops.metrics import exporter as exporters

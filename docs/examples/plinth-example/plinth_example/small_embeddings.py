@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from plinth.records import Frozen
-from plinth.training.hooks import RankHook, TrainingHook
+from plinth.training.hooks import TrainingHook
+from plinth.training.rank_hook import RankHook
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,9 @@ Does not belong here: how ranks find each other (ranks).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,11 +39,11 @@ from plinth.training.engine.precision import (
 )
 from plinth.training.engine.ranks import Rank, join, leave, seed
 from plinth.training.engine.weight_copies import MasterWeights, WeightAverage, master_weights
-from plinth.training.hooks import NO_HOOKS, RankHooks
 from plinth.training.initial.weights import weight_source
 from plinth.training.parallel.divided_decoder import divided_decoder, gathered, partition_initialised, wrap_blocks
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
-from plinth.training.parameters.optimizers import Groups, make_optimizer
+from plinth.training.parameters.engine import Groups
+from plinth.training.parameters.optimizers import make_optimizer
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock
 
@@ -52,10 +53,23 @@ __all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "seed"]
 OVERFLOWS = 64
 
 
+@dataclass(frozen=True)
+class PassHooks:
+    """What training hooks do within the passes of a step; see `RankHook`."""
+
+    inputs: tuple[Callable[[StepBatch, int, ModelInput, bool], Mapping[str, Any]], ...] = ()
+    loss: tuple[Callable[[Tensor, ModelInput], Tensor], ...] = ()
+    after_backward: tuple[Callable[[Tensor], None], ...] = ()
+    gradient: Callable[[StepBatch], tuple[Tensor, Tensor]] | None = None
+
+
+NO_HOOKS = PassHooks()
+
+
 class TrainingEngine:
     """The model, its optimizer and the ZeRO stage of the run, on this rank."""
 
-    def __init__(self, config: RunConfig, rank: Rank, hooks: RankHooks = NO_HOOKS) -> None:
+    def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> None:
         import deepspeed
 
         self.config, self.rank, self.hooks = config, rank, hooks
@@ -75,7 +89,6 @@ class TrainingEngine:
         mpu = self._unit()
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
         self._open(model, groups, mpu)
-        hooks.attach(self)
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor

@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from plinth.training.parameters.engine import Optimizer
-from plinth.training.parameters.optimizers import Groups, MuonOptions
+from plinth.training.parameters.engine import Groups, MuonOptions, Optimizer
 
 #: Coefficients of the iteration, its steps, and the least norm that it divides by (Jordan et al.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -36,14 +36,13 @@ from plinth.model.layout import Layout
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
-from plinth.training.engine.engine import Rank, TrainingEngine, accumulate
-from plinth.training.hooks import NO_HOOKS, RankHooks
+from plinth.training.engine.engine import NO_HOOKS, PassHooks, Rank, TrainingEngine, accumulate
 from plinth.training.parallel.divided_decoder import gathered
 from plinth.training.parallel.stage_exchange import ReceivedGradient, StageExchange, TiedEmbedding
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
-def open_engine(config: RunConfig, rank: Rank, hooks: RankHooks = NO_HOOKS) -> TrainingEngine:
+def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> TrainingEngine:
     """The engine for the run's `parallel:` block, with the hooks of the run; a collective.
 
     Raises:
@@ -56,7 +55,7 @@ def open_engine(config: RunConfig, rank: Rank, hooks: RankHooks = NO_HOOKS) -> T
 class PipelineEngine(TrainingEngine):
     """The `TrainingEngine` of one stage. `parameters` and losses are those of the whole model, on every rank."""
 
-    def __init__(self, config: RunConfig, rank: Rank, hooks: RankHooks) -> None:
+    def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks) -> None:
         super().__init__(config, rank, hooks)
         self.deepspeed.enable_backward_allreduce = False  # once, after the gradients of tied embeddings have met
         for parameter in self.module.parameters():  # DeepSpeed counts these in norms, of others the first rank's

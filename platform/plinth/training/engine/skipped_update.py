@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from plinth.training.engine.device_gradients import HostCopy, keeps_back, state_
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.guard.records import Limits
 from plinth.training.guard.screening import NONE_BROKEN, TEXT_RULES
+from plinth.training.telemetry.step_clock import StepMarks, StepTime
 
 #: A rank requests a save in place of one that failed; any other request comes first.
 SAVE_AGAIN = -1
@@ -142,4 +143,54 @@ class PendingNumbers:
             step_s=values[_SECONDS] / ranks,
             trace=int(values[_TRACE]),
             broken=tuple(map(int, values[_BROKEN])),
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One step as all ranks saw it."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    batch: str  # fingerprint of the batch, in 64 bits
+    vetoed: bool = False  # the update was not made
+    signal: int = 0  # the most urgent signal any rank has received
+    data_wait_s: float = 0.0
+    time: StepTime = field(default_factory=StepTime)  # of this rank
+    timed_step: int = 0  # an earlier step, the last one whose time was known when this one was launched; 0: none
+    timed_step_s: float = 0.0  # its seconds, mean over ranks
+    trace: int = 0  # the newest request for a trace of steps
+    broken: tuple[int, ...] = NONE_BROKEN  # rows that break the bound of each rule of screening
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One step in flight: the numbers that the host has, and those still on the device."""
+
+    step: int
+    lr: float
+    result: PendingNumbers
+    data_wait_s: float
+    marks: StepMarks
+    timed_step: int
+
+    def read(self) -> Measured:
+        """Wait for the device; the only time the host does in a step."""
+        shared = self.result.read()
+        return Measured(
+            self.step,
+            shared.loss,
+            shared.grad_norm,
+            self.lr,
+            shared.batch,
+            shared.vetoed,
+            shared.signal,
+            self.data_wait_s,
+            self.marks.read(),
+            self.timed_step,
+            shared.step_s,
+            shared.trace,
+            shared.broken,
         )

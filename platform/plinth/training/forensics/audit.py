@@ -37,11 +37,12 @@ from plinth.training.checkpoint.shared_verification import SharedVerification
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import Rank, TrainingEngine
+from plinth.training.engine.skipped_update import Measured
 from plinth.training.forensics.offline_audit import span
 from plinth.training.forensics.proof import COMPARED, FACTOR, MEASURED, WHOLLY
 from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import History, Pulse, Timeline, timeline
-from plinth.training.trainer import Measured, Trainer
+from plinth.training.trainer import Trainer
 
 
 @dataclass

@@ -11,6 +11,9 @@ from plinth.records import Frozen, internal
 
 ScheduleName = Literal["cosine", "linear", "wsd", "wsd-sqrt", "constant", "inverse-sqrt"]
 
+#: Groups of parameters as `parameter_groups` makes them.
+Groups = list[dict[str, Any]]
+
 #: FP8 products, by the names of torchao's recipes: `plinth.training.engine.precision` describes each.
 Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
@@ -108,3 +111,14 @@ class Optimizer(Frozen):
                     f"after the one before and after the warm-up; found {end:g} after {begin:g}"
                 )
             begin = end
+
+
+class MuonOptions(Frozen):
+    """Muon: momentum, made orthogonal by Newton and Schulz (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
+
+    momentum: float = Field(0.95, ge=0, lt=1, description="Share of the momentum that stays.")
+    scale: Literal["rms", "spectral"] = Field(
+        "rms",
+        description="`rms`: 0.2 sqrt(max(rows, columns)), the size of AdamW's updates, so that its rate and decay "
+        "serve (Moonlight, arXiv:2502.16982); `spectral`: sqrt(max(1, rows / columns)), as first published.",
+    )

@@ -15,22 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any
 
 from plinth.errors import TrainingError
 from plinth.extensions import Catalogue, NoParams, late
 from plinth.model.parameters import Model
 from plinth.records import Frozen
-from plinth.training.parameters.engine import Optimizer
+from plinth.training.parameters.engine import Groups, MuonOptions, Optimizer
 from plinth.training.parameters.parallel import Parallel, Refusal
 
 if TYPE_CHECKING:
     import torch
-
-#: Groups of parameters as `parameter_groups` makes them.
-Groups = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -53,17 +48,6 @@ class OptimizerKind:
     make: Callable[[Groups, Optimizer, Any], Any]  # a torch.optim.Optimizer
     hidden_factor: Callable[[Any, float], float] | None = None
     elementwise: bool = True
-
-
-class MuonOptions(Frozen):
-    """Muon: momentum, made orthogonal by Newton and Schulz (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
-
-    momentum: float = Field(0.95, ge=0, lt=1, description="Share of the momentum that stays.")
-    scale: Literal["rms", "spectral"] = Field(
-        "rms",
-        description="`rms`: 0.2 sqrt(max(rows, columns)), the size of AdamW's updates, so that its rate and decay "
-        "serve (Moonlight, arXiv:2502.16982); `spectral`: sqrt(max(1, rows / columns)), as first published.",
-    )
 
 
 def _adamw(groups: Groups, optimizer: Optimizer, options: Any) -> torch.optim.Optimizer:

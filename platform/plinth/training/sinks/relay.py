@@ -21,14 +21,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from plinth import processes
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.sinks.scalars import scalars
+from plinth.training.sinks.destinations import SinkRow, SinkSource, TimelineSink, folder, sources_of
+from plinth.training.sinks.run_metrics import scalars
 from plinth.training.telemetry.timeline import Event, TimelineReader
 
 #: Seconds between two looks at the timeline.
@@ -36,38 +37,6 @@ INTERVAL_S = 5.0
 
 #: Seconds that a relay has, when its job ends, for what is left.
 LAST_S = 60.0
-
-
-class SinkRow(NamedTuple):
-    """The numbers of an event at the step that the run had come to."""
-
-    seq: int
-    time: float
-    step: int
-    values: dict[str, float]
-    redone: bool = False  # the step came before, and comes again
-
-
-class TimelineSink(Protocol):
-    """One tool. What it raises is printed, and the same rows come again."""
-
-    def go_back(self, step: int) -> None:
-        """Rows from this step on that were written before do not count any more."""
-
-    def write(self, row: SinkRow) -> None: ...
-
-    def flush(self) -> None:
-        """Return when all rows are where another process finds them."""
-
-    def close(self) -> None: ...
-
-
-class SinkSource(NamedTuple):
-    """How a sink is opened, which may fail and is tried again."""
-
-    name: str
-    open: Callable[[], TimelineSink]
-    goes_on: bool = True  # from its mark; otherwise from the beginning of the timeline
 
 
 class Mark(NamedTuple):
@@ -134,39 +103,6 @@ class Feed:
         if values:
             sink.write(SinkRow(event["seq"], float(event["time"]), self._step, values, redone))
         return bool(values)
-
-
-def folder(config: RunConfig) -> Path:
-    """Where sinks keep their marks and files."""
-    return config.directory.root / "sinks"
-
-
-def sources_of(config: RunConfig) -> list[SinkSource]:
-    """The sinks of the run's recipe."""
-    place = folder(config)
-
-    def tensorboard() -> TimelineSink:
-        from plinth.training.sinks.tensorboard_files import TensorBoardFiles
-
-        return TensorBoardFiles(place / "tensorboard")
-
-    def wandb() -> TimelineSink:
-        from plinth.training.sinks.wandb_run import WandbRun
-
-        return WandbRun(config, place)
-
-    def prometheus() -> TimelineSink:
-        from plinth.training.sinks.prometheus_file import PrometheusFile
-
-        return PrometheusFile(config, place / "plinth.prom")
-
-    chosen = (config.sinks.tensorboard, bool(config.sinks.wandb), config.sinks.prometheus)
-    known = (
-        SinkSource("tensorboard", tensorboard),
-        SinkSource("wandb", wandb),
-        SinkSource("prometheus", prometheus, goes_on=False),
-    )
-    return [source for source, wanted in zip(known, chosen, strict=True) if wanted]
 
 
 def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:

@@ -2,6 +2,8 @@
 
     RUN            the table
     MetricState    takes events, one after the other; `samples` are the values now
+    RunFollower    a timeline and the samples of GPUs into these values
+    scalars        the numbers of an event by name, the same in every sink
 
 Every event is taken once. What is kept does not grow with the run but for steps since the earliest checkpoint that is
 kept, and a number for each step before.
@@ -12,13 +14,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+from plinth.model.flops import flops_exact
+from plinth.training.config import RunConfig
 from plinth.training.sinks.metric import Metric, MetricSample
-from plinth.training.sinks.scalars import scalars
 from plinth.training.telemetry.devices import is_hardware_error
 from plinth.training.telemetry.goodput.account import GoodputAccount
-from plinth.training.telemetry.timeline import JOB_ENDS, waited_s
+from plinth.training.telemetry.timeline import JOB_ENDS, TimelineReader, waited_s
 
 _STEP, _OF = "event `step`", ("run",)
 
@@ -275,3 +279,74 @@ class MetricState:
 
     def _of(self, which: str, value: float, *labels: str) -> MetricSample:
         return MetricSample(_STATE[which].name, (self.run, *labels), value)
+
+
+class RunFollower:
+    """Follows one run: its timeline and the samples of its GPUs, each byte read once; `state` has its values."""
+
+    def __init__(self, config: RunConfig) -> None:
+        flops = flops_exact(config.model, config.vocab_size, config.sequence_tokens)
+        self.state = MetricState(config.run_id, config.ranks, config.total_steps, float(flops))
+        self._events = TimelineReader(config.directory.events)
+        self._folder = config.directory.devices
+        self._devices: dict[Path, TimelineReader] = {}
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read until now."""
+        return self._events.read_bytes + sum(reader.read_bytes for reader in self._devices.values())
+
+    def poll(self) -> None:
+        """Take what is new.
+
+        Raises:
+            ValueError: a line is no event.
+        """
+        for event in self._events.poll():
+            self.state.add(event)
+        for path in sorted(self._folder.glob("node-*.jsonl")):
+            for event in self._devices.setdefault(path, TimelineReader(path)).poll()[-1:]:
+                self.state.add_devices(event)
+
+#: Fields that place an event and are no quantities.
+PLACE = frozenset({"seq", "step", "time", "attempt", "number"})
+
+#: Kinds of events that are marked.
+MARKED = frozenset(
+    {"resumed", "reshaped", "intervention", "rolled_back", "skipped", "amended", "restart", "refused", "save_failed"}
+    | {"rank_failed", "stragglers", "device_error", "hang", "profiled", "signal", "stopped_by_rule"}
+)
+
+
+def scalars(event: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an event by name, the same in every sink; empty where it has none that a sink draws.
+
+    step        its numbers under their own names; `parts/forward`, `besides/save`, `device_memory/peak` and the like
+    evaluated   `heldout/SLICE`; `probe/NAME` (bits per byte), `probe/NAME/control` and the like
+    checkpoint  `checkpoint/seconds`, `checkpoint/bytes`, `checkpoint/stall_s`, `checkpoint/wait_s`
+    others      `events/KIND`: 1, where something happened that a page marks
+
+    Text such as `inf` is left out.
+    """
+    kind = event["event"]
+    if kind == "step":
+        own = {name: value for name, value in event.items() if name not in PLACE}
+        nested = {f"{name}/{key}": value for name, each in own.items() for key, value in _numbers(each).items()}
+        nested.pop("slowest/rank", None)  # a name
+        return _finite(own) | _finite(nested)
+    if kind == "evaluated":
+        found: dict[str, Any] = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}
+        for name, scores in event.get("probes", {}).items():
+            found |= {f"probe/{name}" + ("" if key == "score" else f"/{key}"): value for key, value in scores.items()}
+        return _finite(found)
+    if kind == "checkpoint":
+        return _finite({f"checkpoint/{name}": event.get(name) for name in ("seconds", "bytes", "stall_s", "wait_s")})
+    return {f"events/{kind}": 1.0} if kind in MARKED else {}
+
+
+def _numbers(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
