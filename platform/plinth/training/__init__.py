@@ -14,6 +14,7 @@ One run:
     directory    where the files of a run lie
     run_state    whether a run lives; which runs are open and which wrote last
     amendments   another batch or length for steps that a run has not taken yet
+    hooks        features that take part in a run: their records, the order of calls
     initial/     weights to begin from: resolved, compared with the recipe, read by every rank
     job          submit or find, follow, cancel
     step_documents  the documents of a step with their sources; those of an intervention's window, on the timeline
@@ -25,7 +26,7 @@ The steps of a rank (these modules import torch):
     data         batches of a rank from any step
     replica_batches  batches read by one of the ranks that divide a model, and sent to the others
     sampled_text text that a model writes for a bucket
-    hooks        features that take part in a run: records, their part on a rank, the order of calls
+    rank_hook    the part on a rank of a feature that takes part in a run
     loop         the training loop: steps with timeline, checkpoints and guard
     rank_failure   a rank's error on its way to the user
     trainer      the steps of one rank: the same for a run, an audit and a replay

@@ -4,6 +4,8 @@
     read     read the numbers of the step on the host
     record   judge the step with the guard
 
+Training hooks take part through `RankHooks`.
+
 Does not belong here: timeline, checkpoints and interventions (loop).
 """
 

@@ -192,11 +192,11 @@ class TrainingEngine:
             unbroken = rows.unbroken(batch.length)  # checked here, where it costs no wait
             inputs = self._on_device(rows, batch.length)
             more: dict[str, Any] = {}
-            for hook in self.hooks.inputs:
-                more |= hook(batch, micro - 1, inputs, unbroken)
+            for hook_inputs in self.hooks.inputs:
+                more |= hook_inputs(batch, micro - 1, inputs, unbroken)
             loss = self.deepspeed(*inputs, whole=unbroken, **more)
-            for hook in self.hooks.loss:
-                loss = hook(loss, inputs)
+            for hook_loss in self.hooks.loss:
+                loss = hook_loss(loss, inputs)
             if weights is not None:  # so that every scored target of the global batch counts the same
                 loss = loss * weights[micro - 1]
             total += loss.detach().double() / len(batch)

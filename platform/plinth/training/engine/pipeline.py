@@ -103,12 +103,12 @@ class PipelineEngine(TrainingEngine):
             whole = rows.unbroken(batch.length)  # checked here, where it costs no wait
             inputs = self._on_device(rows, batch.length)
             more: dict[str, Any] = {}
-            for hook in self.hooks.inputs:
-                more |= hook(batch, micro, inputs, whole)
+            for hook_inputs in self.hooks.inputs:
+                more |= hook_inputs(batch, micro, inputs, whole)
             y: Tensor = self.deepspeed(*inputs, x=x, whole=whole, **more)
             if self._stage.last:
-                for hook in self.hooks.loss:
-                    y = hook(y, inputs)
+                for hook_loss in self.hooks.loss:
+                    y = hook_loss(y, inputs)
                 y = y if weights is None else y * weights[micro]
                 total.add_(y.detach().double() / count)
             waiting.append((x, y))
