@@ -9,7 +9,7 @@ import json
 from importlib.metadata import distribution
 from pathlib import Path
 
-#: In the order of `plinth_text.words.boundary_models`.
+#: In the order of `plinth_text.words.script_words`.
 NAMES = ("zh-hans", "zh-hant", "ja_word", "th")
 
 

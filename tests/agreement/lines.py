@@ -19,7 +19,7 @@ THINGS = (
 
 
 def sentences(line: str) -> list[str]:
-    """Sentences by the rule of `plinth_text.rules.c4_pages`: given to projects that use Punkt."""
+    """Sentences by the rule of `plinth_text.rules.c4`: given to projects that use Punkt."""
     pieces = re.split(r"[.!?]+[\"')]*(?=[ \t]|\Z)", line)
     full = [piece for piece in pieces if any(c > " " for c in re.sub(r"[.!?]+[\"')]*", "", piece))]
     return full or [line]

@@ -64,7 +64,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def sentences(line: str, *args: Any, **kwargs: Any) -> list[str]:
-    """Both sides split sentences by the rule of `plinth_text.rules.c4_pages`; `--punkt` leaves the projects theirs."""
+    """Both sides split sentences by the rule of `plinth_text.rules.c4`; `--punkt` leaves the projects theirs."""
     pieces = re.split(r"[.!?]+[\"')]*(?=[ \t]|\Z)", line)
     full = [piece for piece in pieces if any(c > " " for c in re.sub(r"[.!?]+[\"')]*", "", piece))]
     return full or [line]
@@ -105,7 +105,7 @@ def gopher_dolma(checkout: str) -> Callable[[str], Verdict]:
 
 
 def dolma_16(checkout: str) -> Callable[[str], Verdict]:
-    """Gopher, and the tagger's search for periods over the tokens of `plinth_text.rules.periods`."""
+    """Gopher, and the tagger's search for periods over the tokens of `plinth_text.rules.gopher`."""
     import numpy as np
     from dolma.taggers.repetitions.utils import find_periodic_sequences
 

@@ -28,7 +28,7 @@ from cpu import best  # noqa: E402
 
 from plinth.corpus.annotate.registry import ANNOTATORS  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS, slices  # noqa: E402
-from plinth_text.english.columns import forget  # noqa: E402
+from plinth_text.english import forget  # noqa: E402
 
 SCORES = ("gopher_quality", "gopher_repetition", "fineweb", "c4")
 MEASURED = (*SCORES, "language", "licence", "pii")

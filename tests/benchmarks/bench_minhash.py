@@ -66,12 +66,12 @@ def megabytes(texts: Sequence[str]) -> float:
 
 
 def ours(texts: Sequence[str]) -> Callable[[], Any]:
-    from plinth_text.similarity import signatures
+    from plinth_text import similarity
 
     column = pa.array(texts, pa.large_string())
-    a, b = signatures.permutations(PERMUTATIONS, 1)
-    signatures.signatures(column[:2], N, a, b)
-    return lambda: signatures.signatures(column, N, a, b)
+    a, b = similarity.permutations(PERMUTATIONS, 1)
+    similarity.signatures(column[:2], N, a, b)
+    return lambda: similarity.signatures(column, N, a, b)
 
 
 def datatrove(texts: Sequence[str]) -> Callable[[], Any]:

@@ -19,8 +19,8 @@ from bench_minhash import real_documents
 
 from plinth.corpus.dedup.parameters import MinHash, Semantic
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
-from plinth_text.words import bags
-from plinth_text.words.ngrams import jaccard, ngram_sets
+from plinth_text import similarity
+from plinth_text.words.hashes import jaccard, ngram_sets
 
 REPLACED = (0.0, 0.02, 0.05, 0.1, 0.2)
 THRESHOLDS = (0.98, 0.95, 0.9, 0.85)
@@ -39,7 +39,7 @@ def reworded(text: str, share: float, others: list[str], rng: random.Random) -> 
     return "\n".join(lines)
 
 
-def found_pairs(vectors: bags.I16, threshold: float) -> set[tuple[int, int]]:
+def found_pairs(vectors: similarity.I16, threshold: float) -> set[tuple[int, int]]:
     """Pairs that the stage's own search finds."""
     total = vectors.sum(axis=0, dtype=np.int64)
     shape = semantic_pairs.search(total, len(vectors), threshold, Semantic(buckets=("x",)).recall)
@@ -48,10 +48,10 @@ def found_pairs(vectors: bags.I16, threshold: float) -> set[tuple[int, int]]:
     at = np.repeat(np.arange(len(vectors), dtype=np.uint64), shape.tables)[order]
     pairs = np.unique(np.stack(semantic_pairs.nominate(keys[order], at), axis=1), axis=0).astype(np.int64)
     limit = np.float32(threshold)
-    return {(int(a), int(b)) for a, b in pairs if bags.cosine(vectors[a], vectors[b]) >= limit}
+    return {(int(a), int(b)) for a, b in pairs if similarity.cosine(vectors[a], vectors[b]) >= limit}
 
 
-def every_pair(vectors: bags.I16, threshold: float) -> int:
+def every_pair(vectors: similarity.I16, threshold: float) -> int:
     """How many pairs a full comparison finds."""
     unit = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return int((np.triu(unit @ unit.T, 1) >= threshold).sum())
@@ -67,8 +67,8 @@ def main() -> None:
     every = [*texts, *(reworded(texts[i], share, words, rng) for i, share in planted)]
     column = pa.array(every, pa.large_string())
     params = Semantic(buckets=("x",))
-    df, count = bags.frequencies(column, params.min_words)
-    vectors, _ = bags.vectors(column, df, count, params.dimensions, params.min_words)
+    df, count = similarity.frequencies(column, params.min_words)
+    vectors, _ = similarity.vectors(column, df, count, params.dimensions, params.min_words)
     single, shingles = ngram_sets(column, 1), ngram_sets(column, 5)
     close = MinHash().threshold
     seen = sum(jaccard(shingles[i], shingles[len(texts) + n]) >= close for n, (i, _) in enumerate(planted))

@@ -23,30 +23,15 @@ import pyarrow as pa
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.tokens.tokenizer import encoder, words
-from plinth_text.english import columns as english
+from plinth_text import english, similarity, unicode
 from plinth_text.fasttext import model_file
-from plinth_text.fasttext.documents import DocumentScorer
-from plinth_text.fasttext.predict import Predictor
-from plinth_text.rules import (
-    any_language,
-    c4_line_rules,
-    c4_pages,
-    dolma_counts,
-    fineweb,
-    gopher_quality,
-    periods,
-    redpajama_signals,
-    refinedweb_kernel,
-    repetition,
-    tally,
-)  # fmt: skip
-from plinth_text.scoring import dense_features, features
-from plinth_text.similarity import line_hashes, passages, signatures, simhash
-from plinth_text.terms import pii_scan
-from plinth_text.terms.terms import TermTable
-from plinth_text.unicode import fold
-from plinth_text.unicode.codepoints import utf8
-from plinth_text.words import ngrams, sentences
+from plinth_text.fasttext.predict import DocumentScorer, Predictor
+from plinth_text.rules import c4, fineweb, gopher, redpajama, refinedweb  # fmt: skip
+from plinth_text.scoring import features, language_model
+from plinth_text.terms import pii
+from plinth_text.terms.lexicon import TermTable
+from plinth_text.unicode import utf8
+from plinth_text.words import hashes
 from tests.plinth_text.fasttext.model_writer import write
 
 #: Surrogates, overlong forms, beyond U+10FFFF, characters cut short, bytes that UTF-8 never has; what rules look for.
@@ -83,27 +68,27 @@ def column(rows: Sequence[bytes | None], before: int = 0) -> pa.Array:
 @lru_cache(maxsize=1)
 def kernels() -> dict[str, Callable[[pa.Array], Any]]:
     """Functions of a column of texts."""
-    a, b = signatures.permutations(16, 1)
-    stops, terms = any_language.stop_words([["the", "über", "的"]]), TermTable(["lorem", "use cookies", "l0rem ipsum"])
+    a, b = similarity.permutations(16, 1)
+    stops, terms = fineweb.stop_words([["the", "über", "的"]]), TermTable(["lorem", "use cookies", "l0rem ipsum"])
     weights, shift = np.ones((64, 2), np.float32), np.zeros(2, np.float32)
     found: dict[str, Callable[[pa.Array], Any]] = {
-        "any language": lambda t: any_language.language_counts(t, np.zeros(len(t), np.int64), stops),
-        "cited lines": lambda t: [c4_line_rules.lines(t, every, 5) for every in (False, True)],
-        "dolma": lambda t: [dolma_counts.shares(t, join) for join in (False, True)],
-        "periods": periods.periods, "red pajama": redpajama_signals.signals, "line cuts": refinedweb_kernel.line_cuts,
-        "stops": lambda t: redpajama_signals.signals(t, frozenset(["the"])), "tally": tally.tally,
-        "english": lambda t: english.column_words(*utf8(t)), "dense": dense_features.dense,
+        "any language": lambda t: fineweb.language_counts(t, np.zeros(len(t), np.int64), stops),
+        "cited lines": lambda t: [c4.lines(t, every, 5) for every in (False, True)],
+        "dolma": lambda t: [gopher.dolma_shares(t, join) for join in (False, True)],
+        "periods": gopher.periods, "red pajama": redpajama.signals, "line cuts": refinedweb.line_cuts,
+        "stops": lambda t: redpajama.signals(t, frozenset(["the"])), "tally": redpajama.tally,
+        "english": lambda t: english.column_words(*utf8(t)), "dense": features.dense,
         "rows": lambda t: [features.rows(t, 6, most) for most in (0, 1, 100)],
         "margins": lambda t: [features.margins(t, weights[:, :k].copy(), shift[:k], w) for k in (1, 2) for w in (0, 3)],
-        "lines": lambda t: [line_hashes.paragraphs(line_hashes.lines(t)), line_hashes.edges(line_hashes.lines(t), 2)],
-        "windows": lambda t: [passages.window_keys(w := passages.windows(t, n), n, w.fresh) for n in (1, 3, 13)],
-        "signatures": lambda t: [signatures.signatures(t, n, a, b) for n in (1, 5)],
+        "lines": lambda t: [similarity.paragraphs(similarity.lines(t)), similarity.edge_lines(similarity.lines(t), 2)],
+        "windows": lambda t: [similarity.window_keys(w := similarity.windows(t, n), n, w.fresh) for n in (1, 3, 13)],
+        "signatures": lambda t: [similarity.signatures(t, n, a, b) for n in (1, 5)],
         "characters": lambda t: shingles.signatures(t, MinHash(shingle_characters=5), a, b),
         "sets": lambda t: shingles.sets(t, MinHash(shingle_characters=5)),
-        "simhash": lambda t: simhash.simhashes(t, 3), "pii": pii_scan.places, "digests": fold.digests,
+        "simhash": lambda t: similarity.simhashes(t, 3), "pii": pii.places, "digests": unicode.digests,
         "terms": terms.find, "counts": terms.word_counts,
-        "n-grams": lambda t: [ngrams.ngram_sets(t, n) for n in (1, 9)],
-        "sentences": sentences.tokens,
+        "n-grams": lambda t: [hashes.ngram_sets(t, n) for n in (1, 9)],
+        "sentences": language_model.tokens,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.bin"
@@ -112,13 +97,13 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
     found |= {"fastText": lambda t: [predictor.predict(t, 1, most) for most in (0, 7)], "scores": scorer.score}
     found["tokens"] = lambda t: [_words(pattern, t) for pattern in words._patterns().values()]
     for flag in (False, True):
-        lines = c4_pages.Lines(3, 1000, english=flag)
+        lines = c4.Lines(3, 1000, english=flag)
         found |= {
-            f"gopher {flag}": lambda t, flag=flag: gopher_quality.gopher_counts(t, flag),
+            f"gopher {flag}": lambda t, flag=flag: gopher.gopher_counts(t, flag),
             f"fineweb {flag}": lambda t, flag=flag: fineweb.fineweb_counts(*utf8(t), 30, flag),
-            f"repetition {flag}": lambda t, flag=flag: repetition.repetition_shares(t, flag),
-            f"pages {flag}": lambda t, lines=lines: c4_pages.page_counts(t, lines),
-            f"kept {flag}": lambda t, lines=lines: c4_pages.kept_lines(t, lines),
+            f"repetition {flag}": lambda t, flag=flag: gopher.repetition_shares(t, flag),
+            f"pages {flag}": lambda t, lines=lines: c4.page_counts(t, lines),
+            f"kept {flag}": lambda t, lines=lines: c4.kept_lines(t, lines),
         }
     return found
 

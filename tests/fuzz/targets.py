@@ -25,10 +25,10 @@ from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import PlinthError
 from plinth.recipe.yaml_lines import read as read_yaml
 from plinth.storage.files import SourceFile
-from plinth_text.rules import c4_pages, fineweb, gopher_quality, repetition
-from plinth_text.similarity import signatures
-from plinth_text.unicode.codepoints import utf8
-from plinth_text.words import sentences
+from plinth_text import similarity
+from plinth_text.rules import c4, fineweb, gopher
+from plinth_text.scoring import language_model
+from plinth_text.unicode import utf8
 from tests.fuzz import columns
 from tests.plinth_text.folding import fold_text
 
@@ -121,8 +121,8 @@ def _alike(count: Callable[[pa.Array], Any], alone: pa.Array, among: pa.Array) -
     assert (count(alone)[0] == count(among)[1]).all()
 
 
-def _after_c4(texts: pa.Array, lines: c4_pages.Lines) -> Any:
-    data, offsets, words = c4_pages.kept_lines(texts, lines)
+def _after_c4(texts: pa.Array, lines: c4.Lines) -> Any:
+    data, offsets, words = c4.kept_lines(texts, lines)
     return fineweb.fineweb_counts(data, offsets, 30, lines.english, words if lines.english else None)
 
 
@@ -131,16 +131,16 @@ def kernels(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     alone, among = pa.array([text], pa.large_string()), pa.array(["é", text, "x y"], pa.large_string())
     for english in (False, True):
-        _alike(lambda texts, english=english: gopher_quality.gopher_counts(texts, english), alone, among)
+        _alike(lambda texts, english=english: gopher.gopher_counts(texts, english), alone, among)
         _alike(lambda texts, english=english: fineweb.fineweb_counts(*utf8(texts), 30, english), alone, among)
-        _alike(lambda texts, english=english: repetition.repetition_shares(texts, english), alone, among)
-        lines = c4_pages.Lines(3, 1000, english=english)
-        _alike(lambda texts, lines=lines: c4_pages.page_counts(texts, lines), alone, among)
+        _alike(lambda texts, english=english: gopher.repetition_shares(texts, english), alone, among)
+        lines = c4.Lines(3, 1000, english=english)
+        _alike(lambda texts, lines=lines: c4.page_counts(texts, lines), alone, among)
         _alike(lambda texts, lines=lines: _after_c4(texts, lines), alone, among)
-    a, b = signatures.permutations(16, 1)
-    assert (signatures.signatures(alone, 5, a, b)[0][0] == signatures.signatures(among, 5, a, b)[0][1]).all()
-    hashes, _, offsets = sentences.tokens(among)
-    assert (sentences.tokens(alone)[0] == hashes[offsets[1] : offsets[2]]).all()
+    a, b = similarity.permutations(16, 1)
+    assert (similarity.signatures(alone, 5, a, b)[0][0] == similarity.signatures(among, 5, a, b)[0][1]).all()
+    hashes, _, offsets = language_model.tokens(among)
+    assert (language_model.tokens(alone)[0] == hashes[offsets[1] : offsets[2]]).all()
     assert fold_text(fold_text(text)) == fold_text(text)
 
 

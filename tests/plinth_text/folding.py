@@ -1,12 +1,11 @@
-"""One folded text, by the kernel behind `fold.digests`."""
+"""One folded text, by the kernel behind `unicode.digests`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
-from plinth_text.unicode.codepoints import utf8
-from plinth_text.unicode.fold import fold
+from plinth_text.unicode import fold, utf8
 
 
 def fold_text(text: str) -> str:

@@ -15,7 +15,7 @@ from plinth_text import private
 FOLDER = Path(plinth_text.__file__).parent
 CALL = """
 import numpy as np
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.unicode import utf8
 from vowels import vowels
 vowels(*utf8(texts), out := np.zeros(len(texts), np.int64))
 print("vowels", out.tolist())

@@ -172,7 +172,7 @@ def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
     if not row or row["item"] is None:
         return
     if row["word"] is not None:
-        from plinth_text.similarity.passages import word_positions  # compiled
+        from plinth_text.similarity import word_positions  # compiled
 
         places = word_positions(text)
         start, end = places.start_cp[row["word"]], places.end_cp[row["word"] + row["longest"] - 1]

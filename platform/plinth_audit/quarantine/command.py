@@ -131,7 +131,7 @@ def _hashes(path: Path, shingle_words: int) -> dict[str, Any]:
     from plinth.corpus.sources.files import decode_text
     from plinth.corpus.sources.parameters import Normalisation
     from plinth.errors import SourceError
-    from plinth_text.similarity.simhash import simhashes
+    from plinth_text.similarity import simhashes
 
     data = path.read_bytes()
     try:

@@ -1,14 +1,359 @@
 """Words and sentences of English text as spaCy's blank pipeline splits them, which datatrove's filters count.
 
+A word is what spaCy calls a token that is not white space. A chunk is what is between white space. Prefixes and
+suffixes are taken off its ends until none is left or an exception remains; what remains is an exception with its
+pieces, a URL, or is split at infixes (`spacy/tokenizer.pyx`). Most chunks are letters alone and one word.
+
     rules.json  the data: classes of characters, exceptions, units (written by tests/agreement/english_rules.py)
-    tables      the data as tables for kernels
     affixes.h   what is split off at the ends of a chunk and inside it
     urls.h      whether a chunk is a URL, and so one word
-    words       the words of a text: chunks between white space, their affixes, exceptions
-    columns     the words of a column of texts, split once for all that count them
-    merges      exceptions that stand across words after splitting (`foo:)` ends with an emoticon)
-    sentences   how many sentences a text has
 
-A word is what spaCy calls a token that is not white space. Differences from spaCy are defects: the tests hold both
-equal on the documents of the machine, on the exceptions and on random text.
+Differences from spaCy are defects: the tests hold both equal on the documents of the machine, on the exceptions and on
+random text.
 """
+
+from __future__ import annotations
+
+import json
+import threading
+import unicodedata
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from plinth_text.arrays import I32, I64, U8, U16, U64
+from plinth_text.compiled import compiled
+from plinth_text.unicode import C_DECIMAL, C_WORD, SPACE, classes, flags
+from plinth_text.words.hashes import slot as slot_of
+from plinth_text.words.hashes import slots
+
+#: Flags of a code point. BLANK: white space. INERT: takes part in no rule but that for whole exceptions.
+BLANK, INERT, PREFIX, SUFFIX, INFIX, LETTER, LOWER, UPPER, QUOTE, BEFORE_PERIOD = (1 << k for k in range(10))
+#: Parts of URLs: host names, schemes, numbers. END ends a sentence, MARK is punctuation for Unicode, JOINT may split.
+HOST, NAME, NUMBER, END, MARK, JOINT = (1 << k for k in range(10, 16))
+
+#: An exception is at most so many bytes, a unit so many characters.
+LONGEST, LONGEST_UNIT = 63, 8
+_CLASSES = {
+    "prefix": PREFIX, "suffix": SUFFIX, "infix": INFIX, "letter": LETTER, "lower": LOWER, "upper": UPPER,
+    "quote": QUOTE, "before_period": BEFORE_PERIOD,
+}  # fmt: skip
+#: Places in `EnglishRules.tables`, and the size of its two sets.
+UNIT_BITS, EXCEPTION_BITS = 9, 12
+UNITS, ENDS = 0, 1 << UNIT_BITS
+#: Bits of the hash of an exception's first byte, last byte and size; one chunk in twenty passes by chance.
+_ENDS_BITS = 15
+EXCEPTIONS = ENDS + (1 << _ENDS_BITS) // 64
+PIECES = EXCEPTIONS + (1 << EXCEPTION_BITS)
+SIZES = PIECES + (1 << EXCEPTION_BITS)
+
+
+class EnglishRules(NamedTuple):
+    """The tables, two arrays for all: kernels are called for every chunk, and each argument costs time.
+
+    Args:
+        flags: by code point, [0x110000].
+        tables: from `UNITS` on hashes of what is split off behind a digit, as a set; from `ENDS` on a bit by hash of
+            first byte, last byte and size, set where an exception has it; from `EXCEPTIONS` on their hashes,
+            as a set; from `PIECES` on by slot of that set where their pieces start: sizes in bytes, 0 behind the last.
+    """
+
+    flags: U16
+    tables: U64
+
+
+@lru_cache(maxsize=1)
+def source() -> dict[str, Any]:
+    """The content of `rules.json`."""
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("rules.json").read_text("utf-8"))
+    return found
+
+
+@lru_cache(maxsize=1)
+def rules() -> EnglishRules:
+    """All tables."""
+    return with_exceptions(source()["exceptions"])
+
+
+def with_exceptions(given: list[str]) -> EnglishRules:
+    """The tables with these exceptions, each as its pieces with a space between them."""
+    tables, sizes = np.zeros(SIZES, dtype=np.uint64), [0]
+    for unit in source()["after_digit"]:
+        points = np.array([ord(one) for one in unit], dtype=np.int32)
+        _add(tables, UNITS, UNIT_BITS, unit_hash(points, 0, points.size))
+    for spaced in given:
+        parts = [part.encode() for part in spaced.split(" ")]
+        whole = np.frombuffer(b"".join(parts), dtype=np.uint8)
+        bit = ends_hash(whole, 0, whole.size)
+        tables[ENDS + (bit >> 6)] |= np.uint64(1 << (bit & 63))
+        slot = _add(tables, EXCEPTIONS, EXCEPTION_BITS, run_hash(whole, 0, whole.size))
+        tables[slot + PIECES - EXCEPTIONS] = SIZES + len(sizes)
+        sizes += [*map(len, parts), 0]
+    return EnglishRules(_flags(), np.concatenate([tables, np.array(sizes, dtype=np.uint64)]))
+
+
+def _add(tables: U64, base: int, bits: int, value: int) -> int:
+    """Put a hash into a set of `tables`; returns its slot."""
+    slot = -1 - find(tables, base, bits, value)
+    tables[slot] = value
+    return slot
+
+
+@lru_cache(maxsize=1)
+def _flags() -> U16:
+    table = np.zeros(0x110000, dtype=np.uint16)
+    for name, flag in _CLASSES.items():
+        for low, high in _ranges(source()[name]):
+            table[low : high + 1] |= np.uint16(flag)
+    for low, high in ((0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A), (0xA1, 0xFFFF)):
+        table[low : high + 1] |= np.uint16(HOST)
+    table[[ord(one) for one in source()["sentence_ends"]]] |= np.uint16(END)
+    python = classes()
+    table[(python & C_WORD) != 0] |= np.uint16(NAME)
+    table[(python & C_DECIMAL) != 0] |= np.uint16(NUMBER)
+    table[[p for p in range(0x20000) if unicodedata.category(chr(p)).startswith("P")]] |= np.uint16(MARK)
+    table[[ord(one) for one in ".,-–—~:<>=/+*^"]] |= np.uint16(JOINT)
+    table[(table & INFIX) != 0] |= np.uint16(JOINT)
+    blank = (flags() & SPACE) != 0
+    table[blank] |= np.uint16(BLANK)
+    table[(~blank & ((table & (PREFIX | SUFFIX | INFIX)) == 0)).nonzero()[0]] |= np.uint16(INERT)
+    table[[p for p in range(128) if not chr(p).isalpha()]] &= np.uint16(0xFFFF ^ INERT)
+    return table
+
+
+def _ranges(spelled: str) -> list[tuple[int, int]]:
+    pairs = [one.partition("-") for one in spelled.split(" ")]
+    return [(int(low, 16), int(high or low, 16)) for low, _, high in pairs]
+
+
+@compiled
+def unit_hash(points: I32, low: int, high: int) -> int:
+    """Return a 64-bit hash, not 0, of code points."""
+
+
+@compiled
+def run_hash(data: U8, start: int, end: int) -> int:
+    """Return a 64-bit hash, not 0, of bytes."""
+
+
+@compiled
+def ends_hash(data: U8, start: int, end: int) -> int:
+    """Return a hash of `_ENDS_BITS` bits of the first byte, the last byte and the size."""
+
+
+@compiled
+def find(tables: U64, base: int, bits: int, value: int) -> int:
+    """Return the slot of a hash in a set of `tables`, or -1 less the empty slot where it belongs."""
+
+
+# Exceptions that stand across words once a text is split: spaCy looks for them in the end and puts them together.
+#
+# `foo():` splits to `foo ( ) :`, and `):` is an exception (an emoticon). An exception that splitting without exceptions
+# would cut into several words is looked for as that row of words; the longest wins, then the first, and what overlaps
+# one that was looked at is left alone (`Tokenizer._apply_special_cases`). Words with one space between them match too,
+# and then stay as they are: no exception has a space.
+
+
+class Merges(NamedTuple):
+    """Rows of words that are exceptions.
+
+    Args:
+        pairs: bit 256 * a + b is set where a row starts with words whose first bytes are a and b.
+        rows: hashes of the rows' beginnings, from two words on, as a set.
+        whole: by slot of `rows`: whether that is a whole row.
+        most: words of the longest row.
+    """
+
+    pairs: U64
+    rows: U64
+    whole: U8
+    most: int
+
+
+def merges_of(given: list[list[U8]]) -> Merges:
+    """The tables for these rows of words."""
+    pairs, rows = np.zeros(1024, dtype=np.uint64), slots(sum(map(len, given)) + 1)
+    whole = np.zeros(rows.size, dtype=np.uint8)
+    for row in given:
+        bit = 256 * int(row[0][0]) + int(row[1][0])
+        pairs[bit >> 6] |= np.uint64(1 << (bit & 63))
+        value = run_hash(row[0], 0, row[0].size)
+        for word in row[1:]:
+            value = longer(value, word, 0, word.size)
+            slot = slot_of(rows, value)
+            rows[slot] = value
+        whole[slot] = 1
+    return Merges(pairs, rows, whole, max(map(len, given), default=0))
+
+
+@compiled
+def longer(value: int, data: U8, start: int, end: int) -> int:
+    """Return the hash, not 0, of a row of words with one more."""
+
+
+class Splitter(NamedTuple):
+    """Tables, and scratch memory for the longest text of a column.
+
+    Args:
+        rules, merges: the tables.
+        points: code points of a chunk.
+        places: where each starts; in the second half, where suffixes of the chunk start, from the last.
+        matched: by word: bit n where an exception of n words starts.
+        starts, taken, copy: for the exceptions across words.
+    """
+
+    rules: EnglishRules
+    merges: Merges
+    points: I32
+    places: I32
+    matched: npt.NDArray[np.uint64]
+    starts: I64
+    taken: U8
+    copy: I32
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The arrays in the order in which kernels take them (`ENGLISH_SPLITTER` in `tables.h`)."""
+        rules, merges, *buffers = self
+        return *rules, *merges, *buffers
+
+
+def splitter(longest: int) -> Splitter:
+    """For texts of up to `longest` bytes; untouched pages cost nothing."""
+    return _splitter(rules(), _merges(), longest)
+
+
+def edge_buffer(longest: int) -> I32:
+    """A buffer for the edges of the words of the longest text: every character may be one."""
+    return np.empty(2 * longest + 4, dtype=np.int32)
+
+
+def _splitter(tables: EnglishRules, merges: Merges, longest: int) -> Splitter:
+    return Splitter(
+        tables, merges, np.empty(longest + 1, dtype=np.int32), np.empty(2 * longest + 2, dtype=np.int32),
+        np.empty(longest + 1, dtype=np.uint64), np.empty(longest + 1, dtype=np.int64),
+        np.empty(longest + 1, dtype=np.uint8), edge_buffer(longest),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _merges() -> Merges:
+    """The exceptions that are several words when no exception is known."""
+    bare, found = _splitter(with_exceptions([]), merges_of([]), 256), []
+    for spaced in source()["exceptions"]:
+        text = np.frombuffer(spaced.replace(" ", "").encode(), dtype=np.uint8)
+        edges = edge_buffer(text.size)
+        count = split(text, 0, text.size, *bare.arguments(), edges)  # type: ignore[call-arg]
+        if count > 1:
+            found.append([text[edges[2 * i] : edges[2 * i + 1]].copy() for i in range(count)])
+    return merges_of(found)
+
+
+@compiled
+def split(
+    data: U8, start: int, end: int, flags: U16, tables: U64, pairs: U64, rows: U64, whole: U8, most: int,
+    points: I32, places: I32, matched: U64, starts: I64, taken: U8, copy: I32, edges: I32,
+) -> int:  # fmt: skip
+    """Find the words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; returns how many.
+
+    Between `end` and `edges`: `Splitter.arguments()`.
+    """
+
+
+def words(text: str) -> list[str]:
+    """The words of one text, for people and tests."""
+    data = np.frombuffer(text.encode(), dtype=np.uint8)
+    edges = edge_buffer(data.size)
+    count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
+    return [bytes(data[edges[2 * i] : edges[2 * i + 1]]).decode() for i in range(count)]
+
+
+# The words of a column of texts, split once for all that count them.
+#
+# Annotators of one pass are given the same texts one after the other, so the words of the column that was split last
+# are kept, by thread. A column is known by its memory, which is held as long as its words are.
+
+_MOST = 2**31 - 1
+
+
+class ColumnWords(NamedTuple):
+    """Words of the texts of a column, W in all; none where they are not wanted.
+
+    Args:
+        first: [texts + 1] text d has the words `first[d]:first[d + 1]`; empty where they are not wanted.
+        edges: [2 * W] bytes from the start of their text: word i is `text[edges[2 * i] : edges[2 * i + 1]]`.
+    """
+
+    first: I64
+    edges: I32
+
+
+NO_WORDS = ColumnWords(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+
+class _Last(threading.local):
+    """The column that was split last, and its words."""
+
+    data: U8 | None = None
+    offsets: I64 | None = None
+    words: ColumnWords = NO_WORDS
+
+
+_last = _Last()
+
+
+def column_words(data: U8, offsets: I64) -> ColumnWords:
+    """The words of the texts that `unicode.utf8` gives."""
+    if _last.data is None or _last.offsets is None or _place(_last.data, _last.offsets) != _place(data, offsets):
+        forget()
+        _last.words, _last.data, _last.offsets = _column_words(data, offsets), data, offsets
+    return _last.words
+
+
+def forget() -> None:
+    """Keep no column and no words."""
+    _last.data, _last.offsets, _last.words = None, None, NO_WORDS
+
+
+def _place(data: U8, offsets: I64) -> tuple[int, ...]:
+    return data.ctypes.data, data.size, offsets.ctypes.data, offsets.size
+
+
+def _column_words(data: U8, offsets: I64) -> ColumnWords:
+    longest = int(np.diff(offsets).max(initial=0))
+    if longest > _MOST:
+        raise ValueError(f"a text of {longest} bytes")
+    first = np.zeros(offsets.size, dtype=np.int64)
+    edges = np.empty(2 * int(offsets[-1] - offsets[0]) + 2, dtype=np.int32)  # untouched pages cost nothing
+    split_all(data, offsets, *splitter(longest).arguments(), first, edges)  # type: ignore[call-arg]
+    return ColumnWords(first, edges)
+
+
+@compiled
+def split_all(
+    data: U8, offsets: I64, flags: U16, tables: U64, pairs: U64, rows: U64, whole: U8, most: int, points: I32,
+    places: I32, matched: U64, starts: I64, taken: U8, copy: I32, first: I64, edges: I32,
+) -> None:  # fmt: skip
+    """Split all texts: fill in `ColumnWords`. Between `offsets` and `first`: `Splitter.arguments()`."""
+
+
+# How many sentences a text has for spaCy's rule-based splitter (`spacy/pipeline/sentencizer.pyx`).
+#
+# A sentence starts with the first word behind an end of a sentence that is neither an end nor punctuation. White space
+# counts as a word unless it is one space between words.
+
+
+@compiled
+def sentences(
+    data: U8, start: int, end: int, flags: U16, tables: U64, pairs: U64, rows: U64, whole: U8, most: int,
+    points: I32, places: I32, matched: U64, starts: I64, taken: U8, copy: I32, edges: I32,
+) -> int:  # fmt: skip
+    """Count the sentences of `data[start:end]`, at least one; the parameters are those of `split`."""
+
+
+def sentence_count(text: str) -> int:
+    """Sentences of one text, for people and tests."""
+    data = np.frombuffer(text.encode(), dtype=np.uint8)
+    return sentences(data, 0, data.size, *splitter(data.size).arguments(), edge_buffer(data.size))  # type: ignore[call-arg]

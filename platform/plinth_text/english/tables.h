@@ -1,9 +1,9 @@
-/* spaCy's rules for blank English as tables, as `tables.EnglishRules` has them, and the splitter that uses them. */
+/* spaCy's rules for blank English as tables, as `EnglishRules` has them, and the splitter that uses them. */
 #pragma once
 #include "plinth_text/unicode/codepoints.h"
 #include "plinth_text/words/chunks.h"
 
-/* Flags of a code point, as in `tables.py`. */
+/* Flags of a code point, as in `english`. */
 enum {
     E_BLANK = 1, E_INERT = 2, E_PREFIX = 4, E_SUFFIX = 8, E_INFIX = 16, E_LETTER = 32, E_LOWER = 64, E_UPPER = 128,
     E_QUOTE = 256, E_BEFORE_PERIOD = 512, E_HOST = 1024, E_NAME = 2048, E_NUMBER = 4096, E_END = 8192,

@@ -3,8 +3,7 @@
 The format is that of fastText 0.9.2 (`Dictionary::load`, `QMatrix::load`, `Model::buildTree`; Joulin et al. 2016),
 versions 11 and 12, of supervised models: dense (`.bin`) or quantised and pruned (`.ftz`), with any of its losses. Dense
 rows are mapped, so that the workers of a machine share them. Product-quantised rows are written out as floats where
-they are few, as those of a pruned model; else they stay codes. Does not belong here: prediction (`predict`,
-`documents`).
+they are few, as those of a pruned model; else they stay codes. Does not belong here: prediction (`predict`).
 
 Letters: W words, L labels, R input rows, N dimensions, P dimensions filled up to a multiple of `LANES`, Q parts of a
 row that have a code each.
@@ -12,14 +11,17 @@ row that have a code each.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from plinth_text.arrays import F32, I32, I64, U8, U32
-from plinth_text.fasttext.mapped_file import MappedFile
+from plinth_text.compiled import compiled
+from plinth_text.errors import ModelFileError
 
 MAGIC, VERSIONS, SUPERVISED = 793712314, (11, 12), 3
 #: Rows are filled up with zeros to a multiple of this, so that loops over them have a fixed length.
@@ -278,3 +280,54 @@ def _padded(rows: F32) -> F32:
     out = np.zeros((rows.shape[0], width), dtype=np.float32)
     out[:, : rows.shape[1]] = rows
     return out
+
+
+# Take fields, arrays and the dictionary out of a mapped file; workers share what they read of it.
+#
+# Nothing is allocated for a size that the file claims and does not have.
+
+#: Bytes of a dictionary's entry besides its name: a zero, the count, the kind.
+_ENTRY = 10
+
+
+class MappedFile:
+    """A file that is read from front to back. Arrays are views into the mapping, and may lie unaligned."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.at = path, 0
+        empty = path.stat().st_size == 0  # which cannot be mapped
+        self.data: U8 = np.zeros(0, np.uint8) if empty else np.asarray(np.memmap(path, np.uint8, mode="r"))
+
+    def fields(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)).tobytes())
+
+    def take(self, size: int) -> U8:
+        if size < 0 or self.at + size > self.data.size:
+            raise self.broken(f"{self.data.size} bytes", f"{size} more at byte {self.at}")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def array(self, kind: str, count: int) -> npt.NDArray[Any]:
+        return self.take(np.dtype(kind).itemsize * count).view(kind)
+
+    def names(self, size: int, nwords: int) -> tuple[U8, I64, I64, I64]:
+        """Entries of a dictionary, `nwords` words and then labels: bytes, and of each entry start, end and count."""
+        if size * _ENTRY > self.data.size - self.at:
+            raise self.broken(f"{self.data.size} bytes", f"{size} entries at byte {self.at}")
+        starts, ends, counts = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
+        data = self.data[self.at :]
+        used = entries(data, nwords, starts, ends, counts)
+        if used < 0:
+            raise self.broken(f"a damaged dictionary at byte {self.at}", "words, then labels, each ended by a zero")
+        self.at += used
+        return data[:used], starts, ends, counts
+
+    def broken(self, found: object, expected: object) -> ModelFileError:
+        return ModelFileError(
+            f"{self.path.name} is no fastText model that can be read here", found=found, expected=expected
+        )
+
+
+@compiled
+def entries(data: U8, nwords: int, starts: I64, ends: I64, counts: I64) -> int:
+    """Bytes of the dictionary; -1 where it is damaged."""

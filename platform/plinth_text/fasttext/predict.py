@@ -15,7 +15,10 @@ Letters: D documents, B labelled blocks, P padded dimensions, L labels.
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +26,8 @@ import pyarrow as pa
 from plinth_text.arrays import F32, I32, I64, U8, U32, U64
 from plinth_text.compiled import compiled
 from plinth_text.errors import ModelFileError
-from plinth_text.fasttext.model_file import FastTextModel
-from plinth_text.fasttext.rows import end_row, input_layer
-from plinth_text.fasttext.scores import output_layer
-from plinth_text.fasttext.tokens import point_flags
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.fasttext.model_file import EOS, HIERARCHICAL, LANES, CodedRows, FastTextModel
+from plinth_text.unicode import ALPHA, flags, utf8
 
 #: Columns of the counts by document.
 LETTERS, CHARACTERS, DAMAGED = 0, 1, 2
@@ -106,3 +106,214 @@ def predict_texts(
     labels: I32, scores: F32, counts: I64, blocks: I64, sure: F32,
 ) -> int:  # fmt: skip
     """Label all documents; returns how many blocks were labelled. Arrays as in `Predictor.predict`."""
+
+
+# fastText scores of whole documents by any supervised model: the likeliest label, and a chosen one's probability.
+#
+# As `Predictor`, and word n-grams too (`Dictionary::addWordNgrams`): from each word on, the hashes of the words that
+# follow, line ends passed over, up to the end of the text, which counts as a word. A text without a letter is scored as
+# any other.
+#
+# Letters: D documents, P padded dimensions.
+
+#: Rows that are noted before they are added, so that their reads overlap.
+NOTED = 64
+_EOS = np.frombuffer(EOS, dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class DocumentScores:
+    """Labels of a column of texts.
+
+    Args:
+        labels, scores: the likeliest label and its probability, [D]; -1 and 0 where the model knows nothing of a text.
+        targets: probability of the chosen label, [D]; 0 where none was chosen.
+    """
+
+    labels: I32
+    scores: F32
+    targets: F32
+
+
+class DocumentScorer:
+    """A model, ready to score documents.
+
+    Args:
+        target: the label whose probability is asked for; None: none.
+
+    Raises:
+        ValueError: the model has no such label.
+    """
+
+    def __init__(self, model: FastTextModel, target: str | None = None) -> None:
+        if target is not None and target not in model.labels:
+            raise ValueError(f"the fastText model has no label {target!r}")
+        self.model, self.target = model, target
+        self._number = -1 if target is None else model.labels.index(target)
+        self._input, self._output = input_layer(model), output_layer(model, self._number)
+        self._end = end_row(model, self._input)
+
+    def score(self, texts: pa.Array) -> DocumentScores:
+        """Labels of texts.
+
+        Raises:
+            ModelFileError: the model gives no numbers.
+        """
+        data, offsets = utf8(texts)
+        docs = offsets.size - 1
+        found = DocumentScores(np.full(docs, -1, np.int32), np.zeros(docs, np.float32), np.zeros(docs, np.float32))
+        fault = score_texts(
+            data, offsets, self.model.word_ngrams, self._number, self._end, point_flags(), _EOS, *self._input,
+            *self._output, found.labels, found.scores, found.targets,
+        )  # fmt: skip
+        if fault >= 0:
+            raise ModelFileError("the fastText model gives no numbers: it is damaged", found=f"NaN for text {fault}")
+        return found
+
+
+@compiled
+def score_texts(
+    data: U8, offsets: I64, ngram: int, target: int, end: F32, points: U8, eos: U8,
+    rows: F32, codes: U8, centroids: F32, norms: F32, bits: U32, before: U32, words: U8, starts: I64, ends: I64,
+    table: U64, nwords: int, minn: int, maxn: int, bucket: int, width: int, last: int, nodes: F32, left: I32,
+    right: I32, size: int, loss: int, path: I64,
+    labels: I32, scores: F32, targets: F32,
+) -> int:  # fmt: skip
+    """Score all documents; returns the first for which there are no numbers, or -1. Arrays as in `DocumentScores`."""
+
+
+BROKEN = 32  # next to `unicode.flags`
+
+
+@lru_cache(maxsize=1)
+def point_flags() -> U8:
+    """`ALPHA` and `BROKEN` by code point: private, unassigned, surrogate, C1 control, or U+FFFD."""
+    table = flags() & np.uint8(ALPHA)
+    broken = [point for point in range(0x110000) if unicodedata.category(chr(point)) in {"Cn", "Co", "Cs"}]
+    table[broken] |= BROKEN
+    table[0x80:0xA0] |= BROKEN
+    table[0x85] &= 0xFF ^ BROKEN  # NEL is a line end
+    table[0xFFFD] |= BROKEN
+    return table
+
+
+# The input side of a model as arrays for the kernels, and the row of a text's end.
+
+
+class InputLayer(NamedTuple):
+    """Input side of a model, in the order of the kernels' parameters.
+
+    Args:
+        rows, bits, before, words: as those of `FastTextModel`.
+        codes, centroids, norms: as those of `CodedRows`, where rows are not written out; else empty.
+        starts, ends: of the words.
+        table: words by their key, open addressing, at most half taken: the upper half of the key, and the number of
+            the word plus one; 0 is a free place.
+        nwords: labels not counted.
+        width, last: numbers in a part of a coded row, and in its last part.
+    """
+
+    rows: F32
+    codes: U8
+    centroids: F32
+    norms: F32
+    bits: U32
+    before: U32
+    words: U8
+    starts: I64
+    ends: I64
+    table: U64
+    nwords: int
+    minn: int
+    maxn: int
+    bucket: int
+    width: int
+    last: int
+
+
+def input_layer(model: FastTextModel) -> InputLayer:
+    """The input side of a model."""
+    table = np.zeros(1 << (2 * model.word_ends.size).bit_length(), np.uint64)
+    fill_table(model.words, model.word_starts, model.word_ends, table)
+    no_floats = np.zeros(0, np.float32)
+    coded = model.coded or CodedRows(np.zeros((0, 0), np.uint8), no_floats, 0, 0, no_floats)
+    return InputLayer(
+        model.rows, coded.codes, coded.centroids, coded.norms, model.bits, model.before, model.words,
+        model.word_starts, model.word_ends, table, model.nwords, model.minn, model.maxn, model.bucket, coded.width,
+        coded.last,
+    )  # fmt: skip
+
+
+def end_row(model: FastTextModel, given: InputLayer) -> F32:
+    """The row of the end of a text, which has no n-grams, and 1 behind it; zeros where the model has none."""
+    word = number_of(np.frombuffer(EOS, dtype=np.uint8), given.words, given.starts, given.ends, given.table)
+    out = np.zeros(model.output.shape[1] + 1, dtype=np.float32)
+    if 0 <= word < model.nwords:
+        out[: model.dim] = model.coded.take(np.array([word])).floats()[0] if model.coded else model.rows[word]
+        out[-1] = 1
+    return out
+
+
+@compiled
+def fill_table(words: U8, starts: I64, ends: I64, table: U64) -> None:
+    """Enter the words into `InputLayer.table`."""
+
+
+@compiled
+def number_of(word: U8, words: U8, starts: I64, ends: I64, table: U64) -> int:
+    """Number of a word in the dictionary, or -1."""
+
+
+# The output side of a model as arrays for the kernels: label tree or rows of labels.
+#
+# Letters: G groups of `LANES` nodes (inner nodes of the tree from the root on, or labels), P padded dimensions.
+
+
+class OutputLayer(NamedTuple):
+    """Output rows in the form in which they are multiplied, and the tree, in the order of the kernels' parameters.
+
+    Args:
+        nodes: [G, P * LANES], the numbers of a dimension side by side.
+        left, right: as those of `FastTextModel`.
+        size: number of labels.
+        path: from the root of the tree to one label: places of the nodes, and 1 where it goes to the right, [n, 2].
+    """
+
+    nodes: F32
+    left: I32
+    right: I32
+    size: int
+    loss: int
+    path: I64
+
+
+def output_layer(model: FastTextModel, target: int = -1) -> OutputLayer:
+    """The output side of a model.
+
+    Args:
+        target: the label whose probability is asked for; -1: none.
+    """
+    labels = len(model.labels)
+    rows = model.output[: labels - 1][::-1] if model.loss == HIERARCHICAL else model.output[:labels]
+    groups = -(-rows.shape[0] // LANES)
+    nodes = np.zeros((groups * LANES, rows.shape[1]), np.float32)
+    nodes[: rows.shape[0]] = rows
+    nodes = nodes.reshape(groups, LANES, -1).transpose(0, 2, 1).reshape(groups, rows.shape[1] * LANES)
+    path = _path(model, target)
+    return OutputLayer(np.ascontiguousarray(nodes), model.left, model.right, labels, model.loss, path)
+
+
+def _path(model: FastTextModel, target: int) -> I64:
+    if target < 0 or model.loss != HIERARCHICAL:
+        return np.zeros((0, 2), np.int64)
+    above = {int(child): node for node, pair in enumerate(zip(model.left, model.right, strict=True)) for child in pair}
+    root, node, steps = model.left.size - 1, target, list[tuple[int, int]]()
+    while node != root:
+        steps.append((root - above[node], int(model.right[above[node]] == node)))
+        node = above[node]
+    return np.array(steps[::-1], np.int64).reshape(-1, 2)
+
+
+@compiled
+def sigmoids(dots: F32) -> None:
+    """1 / (1 + e^-x) of groups of `LANES` numbers, in place, as the tree's nodes have it."""

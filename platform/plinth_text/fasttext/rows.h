@@ -14,7 +14,7 @@ enum { UNKNOWN = -1, LABEL = -2 };
 typedef float Loose __attribute__((aligned(1), may_alias));
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
 
-/* Input side of a model, as `rows.InputLayer` has it, and buffers for one caller. */
+/* Input side of a model, as `predict.InputLayer` has it, and buffers for one caller. */
 typedef struct {
     f32_rows_in rows;
     u8_rows_in codes;

@@ -5,7 +5,7 @@
 #pragma once
 #include "plinth_text/fasttext/rows.h"
 
-/* Output side of a model, as `scores.OutputLayer` has it, and buffers for one caller. */
+/* Output side of a model, as `predict.OutputLayer` has it, and buffers for one caller. */
 typedef struct {
     f32_rows_in nodes;
     i32_in left, right;

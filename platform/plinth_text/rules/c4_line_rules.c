@@ -2,7 +2,7 @@
 #include "plinth_text/unicode/characters.h"
 #include "plinth_text/unicode/codepoints.h"
 
-/* Facts of a line, as in c4_line_rules.py. */
+/* Facts of a line, as in `c4.py`. */
 enum {
     LOREM_IPSUM = 1, JAVASCRIPT = 2, CURLY_BRACKET = 4, NOTICE = 8, LONG_WORD = 16, EMPTY = 32, BLANK = 64, ENDED = 128,
     APOSTROPHE = 256, DOTS = 512, BARE_ENDED = 1024, BARE_DOTS = 2048,

@@ -117,7 +117,7 @@ static LineCounts count_lines(u8_in data, int64_t start, int64_t end, bool join,
     return line;
 }
 
-KERNEL int64_t dolma_shares(
+KERNEL int64_t count_dolma(
     u8_in data, i64_in offsets, u8_in table, bool join, u64_out keys, i32_out counts, i32_out spots, i32_out ids,
     u64_out words, i64_out characters, f64_rows_out out
 ) {

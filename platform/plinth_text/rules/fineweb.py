@@ -1,18 +1,26 @@
-"""Counts behind FineWeb's line rules (Penedo et al. 2024, section 3.4).
+"""Counts behind FineWeb's line rules (Penedo et al. 2024, section 3.4) and FineWeb-2's rules (Penedo et al. 2025).
 
 Lines are separated by `\\n`, as in datatrove; words are spaCy's, or what white space separates. FineWeb's own order has
-C4 before these rules, which counts what C4 leaves of a text: `c4_pages.kept_lines`.
+C4 before its rules, which then count what C4 leaves of a text: `c4.kept_lines`.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from plinth_text.arrays import I64, U8, U64
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth_text.arrays import I32, I64, U8, U64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.english.columns import column_words
-from plinth_text.unicode.characters import flags
-from plinth_text.words.hash_sets import slots
+from plinth_text.english import column_words
+from plinth_text.rules import gopher
+from plinth_text.unicode import flags, utf8
+from plinth_text.words import script_words
+from plinth_text.words.hashes import hash_run, slots
+from plinth_text.words.script_words import splitter
 from plinth_text.words.split import edge_buffer
 
 #: Columns of `fineweb_counts`.
@@ -27,7 +35,7 @@ def fineweb_counts(
     characters without line ends, line ends, and words.
 
     Args:
-        data, offsets: the texts, as `codepoints.utf8` and `c4_pages.kept_lines` give them.
+        data, offsets: the texts, as `unicode.utf8` and `c4.kept_lines` give them.
         english: words are spaCy's.
         words: how many each text has, where that is known.
     """
@@ -44,3 +52,91 @@ def fineweb(
     data: U8, offsets: I64, table: U8, short_line: int, words: I64, ends: I64, keys: U64, out: I64
 ) -> None:
     """Fill in the counts of all texts."""
+
+
+# FineWeb-2, for text in any script.
+#
+# Words are those of `words.script_words`. Repeated n-grams are counted as in `gopher.repetition_shares`; lines that end
+# a sentence and repeated characters as in `fineweb_counts`; bullets and ellipses as in `gopher_counts`.
+#
+# Stop words are looked up as words; in scripts without spaces in up to four words in a row too, because a splitter may
+# cut inside one; in Korean at the end of words too, where particles are written.
+
+#: Columns of `language_counts`; then the characters of repeated n-grams of 2 to 10 words.
+(
+    LANGUAGE_WORDS, LANGUAGE_PLAIN_WORDS, LANGUAGE_PLAIN_CHARACTERS, LANGUAGE_LETTER_WORDS, LANGUAGE_STOP_WORDS,
+    LANGUAGE_SENTENCES, LANGUAGE_LINES, LANGUAGE_REPEATED_LINES, LANGUAGE_CHARACTERS, LANGUAGE_GRAMS,
+) = range(10)  # fmt: skip
+_COLUMNS = LANGUAGE_GRAMS + 9
+
+#: Most stop words of a language, one bit each; slots of its set.
+MAX_STOP_WORDS, _SLOTS, _STARTS = 64, 256, 1024
+
+
+class StopWords(NamedTuple):
+    """Sets of stop words, L of them.
+
+    Args:
+        keys: [L, 256] hashes, 0 for an empty slot.
+        numbers: [L, 256] the word's number in its list.
+        starts: [L, 1024] whether a word starts with a character of this remainder: most words are ruled out by it.
+    """
+
+    keys: U64
+    numbers: U8
+    starts: Bools
+
+
+def stop_words(lists: Sequence[Sequence[str]]) -> StopWords:
+    """Sets of these lists.
+
+    Raises:
+        ValueError: a list is longer than `MAX_STOP_WORDS`.
+    """
+    made = StopWords(
+        np.zeros((len(lists), _SLOTS), dtype=np.uint64), np.zeros((len(lists), _SLOTS), dtype=np.uint8),
+        np.zeros((len(lists), _STARTS), dtype=np.bool_),
+    )  # fmt: skip
+    for row, words in enumerate(lists):
+        if len(words) > MAX_STOP_WORDS:
+            raise ValueError(f"{len(words)} stop words, expected at most {MAX_STOP_WORDS}")
+        for number, word in enumerate(words):
+            data = np.frombuffer(word.encode(), dtype=np.uint8)
+            value = int(hash_run(data, 0, data.size)) or 1
+            slot = value % _SLOTS
+            while made.keys[row, slot]:
+                slot = (slot + 1) % _SLOTS
+            made.keys[row, slot], made.numbers[row, slot] = value, number
+            made.starts[row, ord(word[0]) % _STARTS] = True
+    return made
+
+
+def language_counts(texts: pa.Array, lists: npt.NDArray[np.int64], stops: StopWords) -> I64:
+    """Counts of each text, [documents, 19]: words; words that are not only symbols and their characters; words with a
+    letter; distinct stop words; sentences (a line end ends one too); runs of lines and those that came before;
+    characters; characters in the most frequent n-gram of 2, 3 and 4 words, and in repeated ones of 5 to 10.
+
+    Args:
+        lists: [documents] the row of `stops` for each text, -1 for none.
+    """
+    data, offsets = utf8(texts)
+    out = np.zeros((len(texts), _COLUMNS), dtype=np.int64)
+    longest = int(np.diff(offsets).max(initial=0))
+    edges, buffers = script_words.edge_buffer(longest), gopher.copy_buffers(longest, longest)
+    count_language(data, offsets, lists, *stops, flags(), *splitter(longest).arguments(), edges, *buffers, out)  # type: ignore[call-arg]
+    return out
+
+
+@compiled
+def count_language(
+    data: U8, offsets: I64, lists: I64, stop_keys: U64, stop_numbers: U8, stop_starts: Bools, table: U8, kinds: U8,
+    variants: npt.NDArray[np.int8], ids: npt.NDArray[np.uint16], singles: I32, model_keys: U64, weights: I32,
+    bases: I64, points: I32, point_places: I32, here: U8, scores: I32, first: Bools, thai: Bools, edges: I32,
+    packed: U8, places: I32, words: U64, grams: U64, buckets: I32, starts: I32, limits: I32, active: I32,
+    counts: I32, keys: U64, tally: I32, firsts: I32, out: I64,
+) -> None:  # fmt: skip
+    """Fill in the counts of all texts.
+
+    After `lists`: `StopWords`; flags of characters; a splitter (`ScriptSplitter.arguments`) and its edges;
+    `CopyBuffers`.
+    """

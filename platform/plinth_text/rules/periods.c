@@ -2,7 +2,7 @@
 #include "plinth_text/unicode/codepoints.h"
 #include "plinth_text/words/hash_sets.h"
 
-enum { MAX_PERIOD = 13, MIN_TIMES = 3 }; /* as in periods.py */
+enum { MAX_PERIOD = 13, MIN_TIMES = 3 }; /* as in `gopher.py` */
 enum { TOKENS, TIMES, LONGEST };
 
 static int64_t split_tokens(u8_in data, int64_t start, int64_t end, u16_in table, uint64_t *tokens) {

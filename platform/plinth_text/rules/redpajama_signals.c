@@ -133,7 +133,7 @@ static double unique_words(const uint64_t *keys, const int32_t *counts, int64_t 
     return (double)different / (double)n;
 }
 
-/* Tables of normal forms, as `classes.expansions()` has them. */
+/* Tables of normal forms, as `unicode.expansions()` has them. */
 typedef struct {
     i32_in starts;
     u32_in points;

@@ -13,7 +13,7 @@ INLINE uint64_t slot_of(const uint64_t *keys, uint64_t mask, uint64_t key) {
 }
 
 /* `table` is EMPTY in each slot at the beginning; `keys` are without repeats. */
-KERNEL void fill(u64_out table, f32_rows_out values, u64_in keys, f32_rows_in given) {
+KERNEL void fill_table(u64_out table, f32_rows_out values, u64_in keys, f32_rows_in given) {
     for (int64_t i = 0; i < keys.size; i++) {
         uint64_t at = slot_of(table.at, table.size - 1, keys.at[i]);
         table.at[at] = keys.at[i];

@@ -70,7 +70,7 @@ INLINE Line read_line(u8_in data, int64_t *at, int64_t end, int64_t *cp) {
 }
 
 /* cp, hashes, numbers: [2, L] first and last code points; both hashes; sizes and words. Returns L. */
-KERNEL int64_t scan(u8_in data, i64_in offsets, i64_out starts, i64_out byte, i32_rows_out cp, u64_rows_out hashes,
+KERNEL int64_t scan_lines(u8_in data, i64_in offsets, i64_out starts, i64_out byte, i32_rows_out cp, u64_rows_out hashes,
                     i32_rows_out numbers, bool_out alphanumeric) {
     int64_t count = 0;
     for (int64_t doc = 0; doc < offsets.size - 1; doc++) {
@@ -93,7 +93,7 @@ KERNEL int64_t scan(u8_in data, i64_in offsets, i64_out starts, i64_out byte, i3
 
 /* spans: [3, L] first and one past the last line, characters; hashes: [2, L]; both 0. Returns the number of
    paragraphs. */
-KERNEL int64_t blocks(i64_in starts, u64_in high, u64_in low, i32_in size, bool_in by_line, i64_rows_out spans,
+KERNEL int64_t scan_paragraphs(i64_in starts, u64_in high, u64_in low, i32_in size, bool_in by_line, i64_rows_out spans,
                       u64_rows_out hashes, bool_out alphanumeric) {
     int64_t count = -1;
     int64_t *first = spans.at, *last = first + spans.columns, *characters = last + spans.columns;

@@ -22,7 +22,7 @@ static void anchor_windows(const uint64_t *grams, int64_t count, int64_t span, u
 }
 
 /* `grams` is scratch memory for the words of the longest text. */
-KERNEL void anchor(u64_in words, i64_in word_starts, i64_in starts, int64_t n, int64_t k, u64_out grams,
+KERNEL void mark_anchors(u64_in words, i64_in word_starts, i64_in starts, int64_t n, int64_t k, u64_out grams,
                    u64_out anchors, bool_out fresh) {
     for (int64_t doc = 0; doc < starts.size - 1; doc++) {
         int64_t start = starts.at[doc], count = starts.at[doc + 1] - start, first = word_starts.at[doc];

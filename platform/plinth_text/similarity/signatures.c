@@ -72,7 +72,7 @@ static void lower_minima(const uint64_t *grams, int64_t count, u64_in a, u64_in 
 }
 
 /* `words`, `grams` and `minima` are scratch memory: for the words of the longest text, and for each permutation. */
-KERNEL void sign(u8_in data, i64_in offsets, int64_t n, u64_in a, u64_in b, u64_out words, u64_out grams,
+KERNEL void sign_texts(u8_in data, i64_in offsets, int64_t n, u64_in a, u64_in b, u64_out words, u64_out grams,
                  u64_out minima, u32_rows_out out, bool_out filled) {
     for (int64_t doc = 0; doc < offsets.size - 1; doc++) {
         int64_t count = hash_words_of(data, offsets.at[doc], offsets.at[doc + 1], words.at);

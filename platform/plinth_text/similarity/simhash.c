@@ -24,7 +24,7 @@ static void vote(const uint64_t *grams, int64_t count, int64_t *votes) {
 }
 
 /* `words` and `grams` are scratch memory for the words of the longest text. */
-KERNEL void hash_texts(u8_in data, i64_in offsets, int64_t n, u64_out words, u64_out grams, u64_out out,
+KERNEL void simhash_texts(u8_in data, i64_in offsets, int64_t n, u64_out words, u64_out grams, u64_out out,
                        bool_out filled) {
     for (int64_t doc = 0; doc < offsets.size - 1; doc++) {
         int64_t count = hash_words_of(data, offsets.at[doc], offsets.at[doc + 1], words.at);
@@ -39,7 +39,7 @@ KERNEL void hash_texts(u8_in data, i64_in offsets, int64_t n, u64_out words, u64
 }
 
 /* orders, starts: by block, the listed hashes in the order of its bits, and where those of each value start. */
-KERNEL void search(u64_in queries, u64_in hashes, i32_rows_in orders, i32_rows_in starts, i64_in masks,
+KERNEL void search_near(u64_in queries, u64_in hashes, i32_rows_in orders, i32_rows_in starts, i64_in masks,
                    int64_t distance, i64_out places, i64_out bits) {
     for (int64_t i = 0; i < queries.size; i++) {
         int64_t best = distance + 1, place = -1;

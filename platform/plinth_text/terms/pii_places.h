@@ -2,7 +2,7 @@
 #pragma once
 #include "plinth_text/compiled/kernel.h"
 
-/* As in `pii_places.py`: an `@`, dotted numbers, hexadecimal groups, a number, letters and a number, a long run, a PEM
+/* As in `pii.py`: an `@`, dotted numbers, hexadecimal groups, a number, letters and a number, a long run, a PEM
    line. */
 enum { AT, DOTTED, HEXES, NUMBER, LETTERED, RUN, PEM };
 
@@ -20,7 +20,7 @@ static const uint8_t BYTE_CLASSES[256] = {
     [':'] = COLON,
 };
 
-/* One text of a column, and the words that give numbers a meaning (`pii_words`). */
+/* One text of a column, and the words that give numbers a meaning (`pii.table`). */
 typedef struct {
     const uint8_t *data;
     int64_t doc, first, end; /* row, first byte, and the one after the last */

@@ -115,7 +115,7 @@ static void scan_text(const Text *text, Found *found) {
     }
 }
 
-KERNEL int64_t scan(u8_in data, i64_in offsets, u64_in words, i64_in meanings, i64_rows_out found) {
+KERNEL int64_t scan_places(u8_in data, i64_in offsets, u64_in words, i64_in meanings, i64_rows_out found) {
     Found table = {found, 0};
     for (int64_t doc = 0; doc < offsets.size - 1; doc++) {
         Text text = {data.at, doc, offsets.at[doc], offsets.at[doc + 1], words, meanings};

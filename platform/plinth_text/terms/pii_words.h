@@ -3,7 +3,7 @@
 #include "plinth_text/terms/pii_places.h"
 #include "plinth_text/words/hash_sets.h"
 
-/* Bits of a meaning that kernels use, as in `pii_words.py`. */
+/* Bits of a meaning that kernels use, as in `pii.py`. */
 enum { PHONE = 1 << 0, KEY = 1 << 3, OTHER = 1 << 21 };
 
 INLINE bool is_letter(uint8_t byte) { return byte >= 128 || BYTE_CLASSES[byte] & (UPPER | LOWER_CASE); }

@@ -1,4 +1,4 @@
-/* Flags of a code point, as in `characters.flags()`. */
+/* Flags of a code point, as in `unicode.flags()`. */
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-/* Flags of a code point, as in `classes.classes()`. */
+/* Flags of a code point, as in `unicode.classes()`. */
 #pragma once
 enum {
     C_SPACE = 1, C_WORD = 2, C_LETTER = 4, C_DIGIT = 8, C_DECIMAL = 16, C_NUMERIC = 32, C_UPPER = 64,

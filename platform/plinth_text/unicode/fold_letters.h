@@ -12,7 +12,7 @@ enum {
     LEET_L = 'l',
 };
 
-/* The letter with flags; 0 where it separates pieces. `letters` is `fold_letters.FOLD`. */
+/* The letter with flags; 0 where it separates pieces. `letters` is `lexicon.fold_table`. */
 INLINE int64_t letter_code(u32_in letters, int64_t point) {
     if (point < letters.size) return letters.at[point];
     if (point >= 0xFF21 && point <= 0xFF3A) return (point - 0xFF21 + 97) | LEET;

@@ -5,7 +5,7 @@
 enum { SIMPLIFIED, TRADITIONAL, JAPANESE, THAI_MODEL };
 enum { MODEL_BITS = 13, MODEL_LIMIT = 0x10000, MODEL_PLACES = 6, MODEL_LONG_PLACES = 4 };
 
-/* All models, as `boundary_models.BoundaryModels` has them: [models, ...]. */
+/* All models, as `script_words.BoundaryModels` has them: [models, ...]. */
 typedef struct {
     const uint16_t *ids;
     const int32_t *singles;

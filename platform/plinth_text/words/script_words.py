@@ -13,16 +13,39 @@ traditional script has.
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from plinth_text.arrays import I32, U8, Bools
+from plinth_text.arrays import I32, I64, U8, U64, Bools
 from plinth_text.compiled import compiled
-from plinth_text.unicode.scripts import kinds, variants
-from plinth_text.words import boundary_models
-from plinth_text.words.boundary_models import BoundaryModels
+from plinth_text.unicode import kinds, variants
+
+
+class BoundaryModels(NamedTuple):
+    """All models, M of them.
+
+    Args:
+        ids: [M, 0x10000] small number of a character that the model knows, else 0.
+        singles: [M, characters, 6] weights of a character for the places around it.
+        keys: [M, 8192] of two and three characters, a hash table.
+        weights: [M, 8192, 4] of those for the places from the first character on.
+        bases: [M] minus the sum of all weights.
+    """
+
+    ids: npt.NDArray[np.uint16]
+    singles: I32
+    keys: U64
+    weights: I32
+    bases: I64
+
+    def flat(self) -> tuple[npt.NDArray[np.uint16], I32, U64, I32, I64]:
+        """The arrays in one dimension, as kernels take them."""
+        return self.ids.ravel(), self.singles.ravel(), self.keys.ravel(), self.weights.ravel(), self.bases
 
 
 class ScriptSplitter(NamedTuple):
@@ -53,7 +76,7 @@ class ScriptSplitter(NamedTuple):
 def splitter(longest: int) -> ScriptSplitter:
     """For texts of up to `longest` bytes; untouched pages cost nothing."""
     return ScriptSplitter(
-        kinds(), variants(), boundary_models.boundary_models(), np.empty(longest + 1, dtype=np.int32),
+        kinds(), variants(), boundary_models(), np.empty(longest + 1, dtype=np.int32),
         np.empty(longest + 1, dtype=np.int32), np.empty(longest + 1, dtype=np.uint8),
         np.empty(longest + 7, dtype=np.int32), np.empty(longest + 1, dtype=np.bool_),
         np.empty(longest + 1, dtype=np.bool_),
@@ -83,3 +106,81 @@ def words(text: str) -> list[str]:
     edges = edge_buffer(data.size)
     count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
     return [bytes(data[edges[2 * i] : edges[2 * i + 1]]).decode() for i in range(count)]
+
+
+# BudouX's models of word boundaries, for scripts without spaces, as tables for kernels.
+#
+# A model is a sum of integer weights of the one, two and three characters around a place; above half the sum of all
+# weights a word begins there (`budoux/parser.py`). `boundary_models.json` has the models of BudouX 0.10.1 (written by
+# tests/agreement/boundary_models.py); the tests hold both equal.
+
+#: Models by number. Japanese is the model of words, not that of phrases.
+SIMPLIFIED, TRADITIONAL, JAPANESE, THAI = range(4)
+_NAMES = ("zh-hans", "zh-hant", "ja_word", "th")
+
+#: Features by length in characters; each length in the order of the places that its characters count for, the first
+#: two characters after the place (`UW6`), the last three before it (`UW1`, `TW1`).
+_FEATURES = (("UW6", "UW5", "UW4", "UW3", "UW2", "UW1"), ("BW3", "BW2", "BW1"), ("TW4", "TW3", "TW2", "TW1"))
+_BITS = 13
+_SPREAD = 0x9E3779B97F4A7C15
+#: Code points from here on are in no model.
+_LIMIT = 0x10000
+
+
+@lru_cache(maxsize=1)
+def boundary_models() -> BoundaryModels:
+    """All models, read once per process."""
+    found = json.loads(Path(__file__).with_name("boundary_models.json").read_text("utf-8"))
+    return _tables([found[name] for name in _NAMES])
+
+
+def _tables(models: list[dict[str, dict[str, int]]]) -> BoundaryModels:
+    letters = [sorted({one for group in model.values() for key in group for one in key}) for model in models]
+    most, count = max(map(len, letters)) + 1, len(models)
+    made = BoundaryModels(
+        np.zeros((count, _LIMIT), dtype=np.uint16),
+        np.zeros((count, most, len(_FEATURES[0])), dtype=np.int32),
+        np.zeros((count, 1 << _BITS), dtype=np.uint64),
+        np.zeros((count, 1 << _BITS, len(_FEATURES[2])), dtype=np.int32),
+        np.zeros(count, dtype=np.int64),
+    )
+    for m, model in enumerate(models):
+        number = {letter: n for n, letter in enumerate(letters[m], 1)}
+        for letter, n in number.items():
+            made.ids[m, ord(letter)] = n
+        made.bases[m] = -sum(sum(group.values()) for group in model.values())
+        for size, names in enumerate(_FEATURES, 1):
+            for place, name in enumerate(names):
+                for key, weight in model.get(name, {}).items():
+                    if len(key) == size:  # the Thai model has others: they match nothing and count in the base alone
+                        _put(made, m, [number[one] for one in key], place, weight)
+    return made
+
+
+def _put(made: BoundaryModels, m: int, numbers: list[int], place: int, weight: int) -> None:
+    if len(numbers) == 1:
+        made.singles[m, numbers[0], place] = weight
+        return
+    key = sum(number << 16 * k for k, number in enumerate(numbers))
+    slot = (key * _SPREAD % 2**64) >> (64 - _BITS)
+    while made.keys[m, slot] not in (0, key):
+        slot = (slot + 1) % (1 << _BITS)
+    made.keys[m, slot], made.weights[m, slot, place] = key, weight
+
+
+def begins(models: BoundaryModels, m: int, points: I32, n: int, scratch: I32, out: npt.NDArray[np.bool_]) -> None:
+    """Whether a word begins at each of `points[:n]`, a text on its own, into `out[:n]`; the first always does.
+
+    Args:
+        m: number of the model.
+        scratch: at least n + 6.
+    """
+    word_begins(*models.flat(), m, points, n, scratch, out)
+
+
+@compiled
+def word_begins(
+    ids: npt.NDArray[np.uint16], singles: I32, keys: U64, weights: I32, bases: I64, model: int, points: I32, n: int,
+    scratch: I32, out: npt.NDArray[np.bool_],
+) -> None:  # fmt: skip
+    """As `begins`."""

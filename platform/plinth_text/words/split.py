@@ -26,7 +26,7 @@ def split(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.integ
     """The words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; returns how many.
 
     Args:
-        table: `characters.flags()`.
+        table: `unicode.flags()`.
         edges: at least (end - start) + 2 positions.
     """
     chosen: Any = split_i32 if edges.dtype == np.int32 else split_i64

@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.corpus.annotate.registry import annotator
-from plinth_text.english import columns
-from plinth_text.english.words import words
-from plinth_text.unicode.codepoints import utf8
+from plinth_text import english
+from plinth_text.english import words
+from plinth_text.unicode import utf8
 
 TEXT = st.text(st.sampled_from("aB.,:;()'$5 \n\u00a0é、"), max_size=30)
 ONE, OTHER = ["Don't stop.", "", "It's 5pm: (foo):"], ["Don't stop!", "", "It's 5pm: (bar):"]
 
 
 def split(texts: pa.Array) -> list[list[str]]:
-    made, found = columns.column_words(*utf8(texts)), []
+    made, found = english.column_words(*utf8(texts)), []
     for number, text in enumerate(texts.to_pylist()):
         data, edges = text.encode(), made.edges[2 * made.first[number] : 2 * made.first[number + 1]].tolist()
         found.append([data[low:high].decode() for low, high in zip(edges[::2], edges[1::2], strict=True)])
@@ -31,22 +31,22 @@ def test_the_words_of_each_text(texts: list[str], skip: int) -> None:
 
 def test_words_of_the_last_column_are_kept_and_never_those_of_another() -> None:
     one, other = (pa.array(texts, pa.large_string()) for texts in (ONE, OTHER))
-    first = columns.column_words(*utf8(one))
-    assert columns.column_words(*utf8(one)) is first
+    first = english.column_words(*utf8(one))
+    assert english.column_words(*utf8(one)) is first
     assert split(one[1:]) == [words(text) for text in ONE[1:]]
     assert split(one[:2]) == [words(text) for text in ONE[:2]]
     assert split(other) == [words(text) for text in OTHER]
-    assert columns.column_words(*utf8(one)) is not first
-    columns.forget()
-    assert columns._last.data is None
-    assert not columns._last.words.edges.size
+    assert english.column_words(*utf8(one)) is not first
+    english.forget()
+    assert english._last.data is None
+    assert not english._last.words.edges.size
 
 
 def test_annotators_of_one_pass_split_a_column_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, split_all = [], columns.split_all
-    monkeypatch.setattr(columns, "split_all", lambda *given: (calls.append(1), split_all(*given)))
+    calls, split_all = [], english.split_all
+    monkeypatch.setattr(english, "split_all", lambda *given: (calls.append(1), split_all(*given)))
     batch = pa.record_batch({"text": pa.array([*ONE, "One [3]. Two three four.\nFive?"], pa.large_string())})
-    columns.forget()
+    english.forget()
     for name, params in {
         "gopher_quality": {}, "gopher_repetition": {}, "fineweb": {"after_c4": True}, "c4": {},
     }.items():  # fmt: skip

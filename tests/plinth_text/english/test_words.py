@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.english.sentences import sentence_count
-from plinth_text.english.tables import source
-from plinth_text.english.words import words
+from plinth_text.english import sentence_count, source, words
 from tests.agreement.profiles import real_documents
 
 spacy = pytest.mark.skipif(

@@ -12,8 +12,7 @@ import pytest
 
 from plinth_text.errors import ModelFileError
 from plinth_text.fasttext import model_file
-from plinth_text.fasttext.documents import NOTED, DocumentScorer
-from plinth_text.fasttext.predict import Predictor
+from plinth_text.fasttext.predict import NOTED, DocumentScorer, Predictor
 from tests.plinth_text.fasttext.model_writer import LABELS, WORDS, Quantised, write
 
 HS, NS, SOFTMAX, OVA = 1, 2, 3, 4

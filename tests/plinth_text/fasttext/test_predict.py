@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from plinth_text.fasttext import model_file
-from plinth_text.fasttext import scores as fasttext_scores
+from plinth_text.fasttext import predict as fasttext_scores
 from plinth_text.fasttext.model_file import LANES
 from plinth_text.fasttext.predict import CHARACTERS, DAMAGED, LETTERS, Predictor
 from tests.plinth_text.fasttext.model_writer import write

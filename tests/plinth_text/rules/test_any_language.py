@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth_text.rules import any_language
-from plinth_text.rules.any_language import GRAMS, language_counts, stop_words
-from plinth_text.rules.repetition import repetition_shares
+from plinth_text.rules import fineweb
+from plinth_text.rules.fineweb import LANGUAGE_GRAMS, language_counts, stop_words
+from plinth_text.rules.gopher import repetition_shares
 from plinth_text.words.script_words import words
 
 
@@ -52,7 +52,7 @@ def test_distinct_stop_words(text: str, stops: tuple[str, ...], count: int) -> N
 def test_a_text_without_a_list_has_no_stop_words_and_long_lists_are_refused() -> None:
     array = pa.array(["a b c"], pa.large_string())
     made = language_counts(array, np.array([-1]), stop_words([("a",)]))
-    assert made[0, any_language.STOP_WORDS] == 0
+    assert made[0, fineweb.LANGUAGE_STOP_WORDS] == 0
     with pytest.raises(ValueError, match="65 stop words"):
         stop_words([[str(number) for number in range(65)]])
 
@@ -63,8 +63,8 @@ def test_repetition_is_that_of_the_white_space_kernel(lines: list[list[str]]) ->
     array = pa.array([text, "x"], pa.large_string())
     made = language_counts(array, np.array([-1, -1]), stop_words([()]))
     shares = repetition_shares(array)
-    assert np.allclose(made[:, GRAMS:] / np.maximum(made[:, [any_language.CHARACTERS]], 1), shares[:, 4:])
-    lines_of = made[0, any_language.REPEATED_LINES] / max(1, made[0, any_language.LINES])
+    assert np.allclose(made[:, LANGUAGE_GRAMS:] / np.maximum(made[:, [fineweb.LANGUAGE_CHARACTERS]], 1), shares[:, 4:])
+    lines_of = made[0, fineweb.LANGUAGE_REPEATED_LINES] / max(1, made[0, fineweb.LANGUAGE_LINES])
     assert lines_of == shares[0, 0]
 
 

@@ -2,10 +2,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.english.words import words
+from plinth_text.english import words
 from plinth_text.rules.fineweb import fineweb_counts
-from plinth_text.unicode.characters import TERMINAL, flags
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.unicode import TERMINAL, flags, utf8
 
 
 def counts(text: str, short: int, english: bool) -> list[int]:

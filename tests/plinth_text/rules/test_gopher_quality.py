@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.rules import fineweb, gopher_quality
-from plinth_text.unicode.characters import PUNCTUATION, flags
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.rules import fineweb
+from plinth_text.rules import gopher as gopher_quality
+from plinth_text.unicode import PUNCTUATION, flags, utf8
 
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.rules import repetition
+from plinth_text.rules import gopher
 
 
 def duplicates(pieces: list[str]) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def repeated(words: list[str], n: int) -> int:
 def shares(text: str) -> list[float]:
     """Plain Python, as datatrove's filter has it."""
     if not text:
-        return [0.0] * len(repetition.COLUMNS)
+        return [0.0] * len(gopher.REPETITION_COLUMNS)
     size, words = len(text), text.split()
     lines, paragraphs = re.split(r"\n+", text), re.split(r"\n{2,}", text.strip())
     copies, characters = duplicates(lines)
@@ -48,7 +48,7 @@ def shares(text: str) -> list[float]:
 
 
 def found(texts: list[str]) -> list[list[float]]:
-    return np.asarray(repetition.repetition_shares(pa.array(texts, pa.large_string()))).tolist()
+    return np.asarray(gopher.repetition_shares(pa.array(texts, pa.large_string()))).tolist()
 
 
 @settings(max_examples=300, deadline=None)
@@ -68,7 +68,7 @@ def test_n_grams_of_few_words_repeat_as_in_plain_python(words: list[str]) -> Non
 def test_shares_by_hand() -> None:
     text = "one two\nthree\none two\n\none two\n"
     # lines: one two, three, one two, one two, and the empty one after the last line end; 31 characters
-    row = dict(zip(repetition.COLUMNS, found([text])[0], strict=True))
+    row = dict(zip(gopher.REPETITION_COLUMNS, found([text])[0], strict=True))
     assert row["duplicate_lines"] == 2 / 5
     assert row["duplicate_line_characters"] == 14 / 31
     assert row["duplicate_paragraphs"] == 0
@@ -78,13 +78,13 @@ def test_shares_by_hand() -> None:
 
 
 def test_a_repeated_n_gram_is_skipped_whole() -> None:
-    row = dict(zip(repetition.COLUMNS, found(["a b c d e " * 3])[0], strict=True))
+    row = dict(zip(gopher.REPETITION_COLUMNS, found(["a b c d e " * 3])[0], strict=True))
     assert row["duplicate_5_grams"] == 10 / 30
     assert row["duplicate_10_grams"] == 10 / 30  # the one from the sixth word on equals the first
 
 
 def test_equality_is_of_words_without_their_spaces_beyond_four() -> None:
-    row = dict(zip(repetition.COLUMNS, found(["aa a a a a . a aa a a a"])[0], strict=True))
+    row = dict(zip(gopher.REPETITION_COLUMNS, found(["aa a a a a . a aa a a a"])[0], strict=True))
     assert row["duplicate_5_grams"] == 6 / 23
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth_text.scoring import features
-from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.word_hashes import hash_words, scratch
+from plinth_text.unicode import utf8
+from plinth_text.words.hashes import hash_words, scratch
 
 BITS = 10
 MASK = 2**64 - 1

@@ -5,8 +5,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.similarity.line_hashes import close_gaps, edges, lines, paragraphs
-from plinth_text.words.ngrams import ngram_hashes
+from plinth_text.similarity import close_gaps, edge_lines, lines, paragraphs
+from plinth_text.words.hashes import ngram_hashes
 from tests.plinth_text.folding import fold_text
 
 texts = st.lists(
@@ -71,7 +71,7 @@ def test_paragraphs_and_edges(found: list[str], count: int) -> None:
         marked += solid[:count] + solid[-count:]
         at += len(split(text))
     assert [list(range(a, b)) for a, b in zip(blocks.first, blocks.last, strict=True)] == expected
-    assert np.flatnonzero(edges(got, count)).tolist() == sorted(set(marked))
+    assert np.flatnonzero(edge_lines(got, count)).tolist() == sorted(set(marked))
     by_lines = [tuple(got.high[run].tolist()) for run in expected]
     assert len(set(blocks.high.tolist())) == len(set(blocks.low.tolist())) == len(set(by_lines))
 

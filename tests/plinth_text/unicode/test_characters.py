@@ -4,8 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-from plinth_text.unicode import characters
-from plinth_text.unicode.characters import ALPHA, BREAK, PUNCTUATION, SPACE, TERMINAL, flags
+from plinth_text import unicode
+from plinth_text.unicode import ALPHA, BREAK, PUNCTUATION, SPACE, TERMINAL, flags
 
 POINTS = range(sys.maxunicode + 1)  # with surrogates, which are in no class
 
@@ -33,4 +33,4 @@ def test_symbols_and_sentence_ends_are_datatroves() -> None:
 
 
 def test_table_is_built_once() -> None:
-    assert characters.flags() is characters.flags()
+    assert unicode.flags() is unicode.flags()

@@ -7,16 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth_text.arrays import U8
-from plinth_text.unicode.codepoints import (
-    CLASSES_SIZE,
-    LETTER,
-    SEPARATOR,
-    SINGLE,
-    characters,
-    class_table,
-    lower,
-    utf8,
-)
+from plinth_text.unicode import CLASSES_SIZE, LETTER, SEPARATOR, SINGLE, characters, class_table, lower, utf8
 
 
 def _points(data: U8) -> list[tuple[int, int]]:

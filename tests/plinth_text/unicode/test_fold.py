@@ -4,9 +4,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.unicode.codepoints import LOWER_SIZE
-from plinth_text.unicode.codepoints import lower as lower_cases
-from plinth_text.unicode.fold import digests
+from plinth_text.unicode import LOWER_SIZE, digests
+from plinth_text.unicode import lower as lower_cases
 from tests.plinth_text.folding import fold_text
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from plinth_text.unicode.scripts import word_counts
+from plinth_text.unicode import word_counts
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.unicode.characters import flags
-from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.chunks import characters, hash_run, is_ascii, reads
+from plinth_text.unicode import flags, utf8
+from plinth_text.words.hashes import characters, hash_run, is_ascii, reads
 from plinth_text.words.split import breaks, count_words, edge_buffer, line_ends, split
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth_text.unicode.scripts import BLANK, HAN, KANA, LETTER, MARK, THAI, kinds
-from plinth_text.words import boundary_models
+from plinth_text.unicode import BLANK, HAN, KANA, S_LETTER, S_MARK, THAI, kinds
+from plinth_text.words import script_words
 from plinth_text.words.script_words import words
 
 
@@ -42,7 +42,7 @@ def test_words(text: str, expected: str) -> None:
 def test_kinds_of_code_points() -> None:
     table = kinds()
     found = [table[ord(one)] for one in "aé5中かー𠀀ไ \u3000、。🙂"]
-    assert found == [LETTER, LETTER, LETTER, HAN, KANA, KANA, HAN, THAI, BLANK, BLANK, MARK, MARK, MARK]
+    assert found == [S_LETTER, S_LETTER, S_LETTER, HAN, KANA, KANA, HAN, THAI, BLANK, BLANK, S_MARK, S_MARK, S_MARK]
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
@@ -90,6 +90,6 @@ def test_boundaries_are_those_of_budoux_as_released(language: str, model: str) -
         points = np.array([ord(one) for one in some], dtype=np.int32)
         found = np.zeros(points.size, dtype=np.bool_)
         scratch = np.zeros(points.size + 6, dtype=np.int32)
-        boundary_models.begins(boundary_models.boundary_models(), number, points, points.size, scratch, found)
+        script_words.begins(script_words.boundary_models(), number, points, points.size, scratch, found)
         starts = np.cumsum([0, *(len(one) for one in parser.parse(some))])[:-1]
         assert np.flatnonzero(found).tolist() == starts.tolist()

@@ -15,7 +15,7 @@ from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.models import ready_fasttext
 from plinth.errors import RecipeError
 from plinth.records import Frozen
-from plinth_text.fasttext.documents import DocumentScorer
+from plinth_text.fasttext.predict import DocumentScorer
 
 #: Null where the model knows nothing of a text.
 SCHEMA = pa.schema(

@@ -221,7 +221,7 @@ def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
 
 def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part, ...]:
     """Read a part once, batch by batch, and write a sidecar of every annotator."""
-    from plinth_text.english.columns import forget  # kernels are for workers
+    from plinth_text.english import forget  # kernels are for workers
 
     with ExitStack() as stack:
         made = [_Made(store, stack, request) for request in requests]
@@ -245,7 +245,7 @@ def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part
 
 def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     """The rows of a batch in turn, in slices of about `SLICE_BYTES` of text where it has text, at least one."""
-    from plinth_text.unicode.codepoints import utf8
+    from plinth_text.unicode import utf8
 
     if "text" not in batch.schema.names:
         return [batch]

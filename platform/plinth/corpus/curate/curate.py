@@ -24,7 +24,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.schemas import DOCUMENT_SCHEMA
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.unicode import utf8
 
 VERSION = "3"
 SCHEMA = DOCUMENT_SCHEMA

@@ -27,8 +27,7 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
 from plinth.storage.store import Store
-from plinth_text.unicode.codepoints import utf8
-from plinth_text.unicode.fold import digests
+from plinth_text.unicode import digests, utf8
 
 ASSET = "dedup/exact"
 VERSION = "2"

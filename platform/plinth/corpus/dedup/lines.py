@@ -25,7 +25,7 @@ from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 from plinth.text.hosts import host
 from plinth_text.compiled import compiled
-from plinth_text.similarity.line_hashes import HashedLines, close_gaps, edges, lines, paragraphs
+from plinth_text.similarity import HashedLines, close_gaps, edge_lines, lines, paragraphs
 
 # Units of text that are compared with other documents: lines, paragraphs, lines at heads and feet.
 #
@@ -70,7 +70,7 @@ def compared(params: LineParameters, bucket: str, found: HashedLines, domains: l
 def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
     """Kind, hashes, first line, one past the last, of everything that is compared."""
     if params.boilerplate_documents is not None:
-        at = np.flatnonzero(found.alphanumeric & edges(found, params.edge_lines))
+        at = np.flatnonzero(found.alphanumeric & edge_lines(found, params.edge_lines))
         yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
     if "paragraph" in params.units:
         blocks = paragraphs(found)

@@ -70,7 +70,7 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
     import pyarrow as pa
 
     from plinth.corpus.dedup.near import shingles
-    from plinth_text.unicode.fold import digests
+    from plinth_text.unicode import digests
 
     column = pa.array(texts, pa.large_string())
     found: Mapping[str, U64] = {
@@ -85,7 +85,7 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
 
 def overlap(a: U64, b: U64) -> float:
     """Share of the smaller set that is in the other; 0 where either has fewer than `LEAST_SHINGLES`."""
-    from plinth_text.words.ngrams import shared
+    from plinth_text.words.hashes import shared
 
     smaller = min(a.size, b.size)
     return shared(a, b) / smaller if smaller >= LEAST_SHINGLES else 0.0

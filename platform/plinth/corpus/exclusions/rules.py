@@ -26,7 +26,7 @@ from plinth.corpus.sources.record import TAKEDOWN, Reject
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
-from plinth_text.unicode.fold import digests
+from plinth_text.unicode import digests
 
 U64 = npt.NDArray[np.uint64]
 #: Row of a batch, and number of the entry.

@@ -15,8 +15,8 @@ import pyarrow as pa
 from plinth.corpus.illegal.lists import Hashes, ListEntry, Lists
 from plinth.corpus.illegal.parameters import Matching
 from plinth.text.hosts import domains, host
-from plinth_text.similarity.simhash import simhashes
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.similarity import simhashes
+from plinth_text.unicode import utf8
 
 #: Kinds of hits, in the order in which a record's hits are reported.
 KINDS = ("sha256_record", "sha256_text", "sha256_media", "simhash", "phash", "keyword", "domain")

@@ -26,8 +26,7 @@ from plinth.storage.parts import read_table, write_batches, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
-from plinth_text.words.hash_lookup import HashLookup
-from plinth_text.words.ngrams import ngram_hashes
+from plinth_text.words.hashes import HashLookup, ngram_hashes
 
 #: Reasons that the stage gives.
 LEAKED, SOURCE, THINNED = REASONS = ("leaked", "benchmark_source", "downweighted")

@@ -36,9 +36,8 @@ from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import iter_aligned, read_table, write_batches, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
-from plinth_text.similarity.passages import word_positions
-from plinth_text.words.hash_lookup import HashLookup
-from plinth_text.words.ngrams import ngram_hashes
+from plinth_text.similarity import word_positions
+from plinth_text.words.hashes import HashLookup, ngram_hashes
 
 ASSET = "contamination"
 VERSION = "2"

@@ -26,8 +26,7 @@ from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
-from plinth_text.words.hash_lookup import HashLookup
-from plinth_text.words.ngrams import ngram_hashes
+from plinth_text.words.hashes import HashLookup, ngram_hashes
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -131,7 +130,7 @@ def weighed(
 
 
 def ngrams_of(words: U64, starts: I64, n: int) -> tuple[I64, U64]:
-    """The n-grams of texts whose words are hashed already: starts [D + 1] and hashes, as `ngrams.ngram_hashes`."""
+    """The n-grams of texts whose words are hashed already: starts [D + 1] and hashes, as `hashes.ngram_hashes`."""
     counts = np.diff(starts)
     gram_starts = np.concatenate([[0], np.cumsum(np.maximum(counts - n + 1, np.minimum(counts, 1)))]).astype(np.int64)
     out = np.empty(int(gram_starts[-1]), dtype=np.uint64)

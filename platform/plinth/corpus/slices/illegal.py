@@ -21,7 +21,7 @@ from plinth.corpus.illegal.lists import keyword
 from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, parsed
 from plinth.corpus.slices.generate import REPORTED, SLICES, Labelled, Term, good, invented
-from plinth_text.similarity.simhash import simhashes
+from plinth_text.similarity import simhashes
 
 #: Documents of the bank in every slice, and how long they are.
 KNOWN, KNOWN_CHARACTERS = 20, 4000

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from plinth.tokens.tokenizer.words import classes, pattern_of
 from plinth_text.compiled import compiled
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.unicode import utf8
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]

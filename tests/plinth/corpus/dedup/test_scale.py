@@ -9,7 +9,7 @@ from plinth.corpus.dedup.near import minhash, payloads
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
 from plinth.storage.state import StepCache
-from plinth_text.similarity.signatures import recall
+from plinth_text.similarity import recall
 
 SHINGLES = {0.7: (85, 15), 0.8: (90, 10), 0.85: (111, 9), 0.9: (95, 5)}  # of each text, and of it not shared
 

@@ -29,7 +29,7 @@ from plinth.errors import MissingError, RejectRateError, SourceError
 from plinth.records import Manifest
 from plinth.schemas import REJECT_SCHEMA
 from plinth.storage.parts import read_table
-from plinth_text.similarity.simhash import simhashes
+from plinth_text.similarity import simhashes
 from tests.plinth.corpus.source_folder import SourceFolder
 
 CANARY = "quetzalgroth"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from plinth_text.terms.pii_words import MEANINGS, OTHER
+from plinth_text.terms.pii import MEANINGS, OTHER
 
 #: Words for a number that is no person's, at most one word such as `number` further: `part no.`, `S/N`, `order #`.
 _LABELS = f"""{MEANINGS[OTHER]} item product catalog catalogue cat drawing docket patent permit claim file zip asset

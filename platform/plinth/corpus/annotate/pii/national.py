@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from plinth.corpus.annotate.pii.hits import PiiHit, labelled, luhn, mod_11_10, verhoeff, weighted
 from plinth.corpus.annotate.pii.numbers import named
-from plinth_text.terms import pii_words as words
+from plinth_text.terms import pii as words
 
 END = rb"(?![\w-]|\.\d)"
 _HETU = "0123456789ABCDEFHJKLMNPRSTUVWXY"

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 from plinth.corpus.annotate.pii.hits import PiiHit, labelled, luhn
-from plinth_text.terms import pii_words
-from plinth_text.terms.pii_words import MEANINGS, PHONE
+from plinth_text.terms import pii
+from plinth_text.terms.pii import MEANINGS, PHONE
 
 CARD = re.compile(rb"(?:\d{13,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}|\d{4}([ -])\d{6}\2\d{4,5})(?![\w-]|\.\d)")
 #: First digits (from, to) and lengths of issuers: Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay.
@@ -74,7 +74,7 @@ def card(raw: bytes, start: int, meaning: int) -> PiiHit | None:
     if match is None:
         return None
     digits = re.sub(rb"\D", b"", match[0]).decode()
-    if not (match[1] or match[2] or meaning & pii_words.CARD):
+    if not (match[1] or match[2] or meaning & pii.CARD):
         return None
     return PiiHit(start, match.end(), "card") if issued(digits) and len(set(digits)) > 1 and luhn(digits) else None
 

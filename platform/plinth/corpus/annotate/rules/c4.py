@@ -11,7 +11,7 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.records import Frozen, internal
-from plinth_text.rules import c4_pages
+from plinth_text.rules import c4
 
 _COUNTS = (
     "lines", "kept_lines", "sentences", "long_word_lines", "unended_lines", "few_word_lines", "lorem_ipsum_lines",
@@ -39,16 +39,16 @@ class C4Params(Frozen):
 
 
 def annotate(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
-    """Lines by outcome, and the sentences of those that would be kept; see `plinth_text.rules.c4_pages`."""
-    lines = c4_pages.Lines(
+    """Lines by outcome, and the sentences of those that would be kept; see `plinth_text.rules.c4`."""
+    lines = c4.Lines(
         params.min_words_per_line,
         params.max_word_characters,
         params.terminal_punctuation,
         params.profile == "datatrove",
     )
-    n = c4_pages.page_counts(batch.column("text"), lines)
+    n = c4.page_counts(batch.column("text"), lines)
     counts = [pa.array(np.ascontiguousarray(column)) for column in n.T.astype(np.int32)]
-    return pa.record_batch([*counts, pa.array(ratio(n[:, c4_pages.KEPT], n[:, c4_pages.LINES]))], schema=SCHEMA)
+    return pa.record_batch([*counts, pa.array(ratio(n[:, c4.KEPT], n[:, c4.LINES]))], schema=SCHEMA)
 
 
 ANNOTATOR = Annotator(

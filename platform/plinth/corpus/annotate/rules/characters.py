@@ -8,7 +8,7 @@ import pyarrow as pa
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.extensions import NoParams
-from plinth_text.rules import tally
+from plinth_text.rules import redpajama
 
 _SHARES = (
     "letters", "upper_case", "digits", "alphanumeric", "white_space", "punctuation", "symbols", "control", "non_ascii",
@@ -30,7 +30,7 @@ def annotate(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
     Classes are those of `str.isalpha`, `isupper`, `isdigit`, `isalnum`, `isspace` and of Unicode's general categories
     P, S and C without white space.
     """
-    n = dict(zip(tally.COLUMNS, tally.tally(batch.column("text")).T, strict=True))
+    n = dict(zip(redpajama.TALLY_COLUMNS, redpajama.tally(batch.column("text")).T, strict=True))
     columns = [n["characters"].astype(np.int32)]
     columns += [ratio(n[name], n["letters" if name == "upper_case" else "characters"]) for name in _SHARES]
     columns += [n["lines"].astype(np.int32), ratio(n["line_characters"], n["lines"])]

@@ -10,15 +10,15 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.records import Frozen, internal
-from plinth_text.rules import c4_pages, fineweb
-from plinth_text.unicode.codepoints import utf8
+from plinth_text.rules import c4, fineweb
+from plinth_text.unicode import utf8
 
 _COLUMNS = ("ended_lines", "short_lines", "duplicate_characters", "newlines_per_word")
 SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in _COLUMNS])
 
 #: C4 as FineWeb applies it (datatrove, examples/fineweb.py). Sentences do not decide which lines stay.
 _C4 = {
-    profile: c4_pages.Lines(min_words=3, max_word_characters=1000, ends_required=False, english=profile == "datatrove")
+    profile: c4.Lines(min_words=3, max_word_characters=1000, ends_required=False, english=profile == "datatrove")
     for profile in ("datatrove", "white-space")
 }
 
@@ -42,7 +42,7 @@ def annotate(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordBatch:
     texts, english = batch.column("text"), params.profile == "datatrove"
     (data, offsets), words = utf8(texts), None
     if params.after_c4:
-        data, offsets, counted = c4_pages.kept_lines(texts, _C4[params.profile])
+        data, offsets, counted = c4.kept_lines(texts, _C4[params.profile])
         words = counted if english else None
     n = fineweb.fineweb_counts(data, offsets, params.short_line_characters, english, words)
     lines = n[:, fineweb.FULL_LINES]

@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.records import Frozen, internal
-from plinth_text.rules import dolma_counts
+from plinth_text.rules import gopher
 
 _COUNTS = frozenset({"word_count", "stop_words"})
 SCHEMA = pa.schema(
-    [pa.field(name, pa.int32() if name in _COUNTS else pa.float64(), nullable=False) for name in dolma_counts.COLUMNS]
+    [pa.field(name, pa.int32() if name in _COUNTS else pa.float64(), nullable=False) for name in gopher.DOLMA_COLUMNS]
 )
 
 
@@ -24,11 +24,11 @@ class GopherDolmaParams(Frozen):
 
 
 def annotate(batch: pa.RecordBatch, params: GopherDolmaParams) -> pa.RecordBatch:
-    """Words, their median length, shares of words and lines, and what repeats; see `plinth_text.rules.dolma_counts`.
+    """Words, their median length, shares of words and lines, and what repeats; see `plinth_text.rules.gopher`.
 
     `duplicate_line_characters` is of characters that are no white space and so may pass 1.
     """
-    shares = dolma_counts.shares(batch.column("text"), params.join_blank_lines)
+    shares = gopher.dolma_shares(batch.column("text"), params.join_blank_lines)
     columns = [np.ascontiguousarray(column) for column in shares.T]
     return pa.record_batch(
         [pa.array(one).cast(field.type) for one, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.records import Frozen
-from plinth_text.rules import repetition
+from plinth_text.rules import gopher
 
-SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in repetition.COLUMNS])
+SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in gopher.REPETITION_COLUMNS])
 
 
 class GopherRepetitionParams(Frozen):
@@ -26,8 +26,8 @@ class GopherRepetitionParams(Frozen):
 
 
 def annotate(batch: pa.RecordBatch, params: GopherRepetitionParams) -> pa.RecordBatch:
-    """Shares of lines, paragraphs and characters that repeat; see `plinth_text.rules.repetition`."""
-    shares = repetition.repetition_shares(batch.column("text"), params.profile == "datatrove")
+    """Shares of lines, paragraphs and characters that repeat; see `plinth_text.rules.gopher`."""
+    shares = gopher.repetition_shares(batch.column("text"), params.profile == "datatrove")
     return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in shares.T], schema=SCHEMA)
 
 

@@ -11,14 +11,11 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.errors import SourceError
 from plinth.records import Frozen
-from plinth_text.rules import redpajama_signals
+from plinth_text.rules import redpajama
 
 _COUNTS = frozenset({"word_count", "javascript_words", "raw_words", "sentences", "lines"})
 SCHEMA = pa.schema(
-    [
-        pa.field(name, pa.int32() if name in _COUNTS else pa.float64(), nullable=False)
-        for name in redpajama_signals.COLUMNS
-    ]
+    [pa.field(name, pa.int32() if name in _COUNTS else pa.float64(), nullable=False) for name in redpajama.COLUMNS]
 )
 #: Decimals of published signals; thresholds are compared with rounded values.
 PRECISION = 8
@@ -69,8 +66,8 @@ def prepare(params: RedPajamaParams, files: Files) -> PreparedSignals:
 
 
 def annotate(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
-    """The signals by the names of their columns, rounded as published; see `plinth_text.rules.redpajama_signals`."""
-    signals = np.round(redpajama_signals.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
+    """The signals by the names of their columns, rounded as published; see `plinth_text.rules.redpajama`."""
+    signals = np.round(redpajama.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
     columns = [np.ascontiguousarray(column) for column in signals.T]
     return pa.record_batch(
         [pa.array(one).cast(field.type) for one, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA

@@ -7,15 +7,15 @@ import pyarrow as pa
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.extensions import NoParams
-from plinth_text.rules import periods
+from plinth_text.rules import gopher
 
 SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name in ("tokens", "times", "longest")])
 
 
 def annotate(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
     """Tokens, how often the most repeated sequence of 1 to 13 tokens stands in a row, and the tokens of the longest
-    stretch that repeats; see `plinth_text.rules.periods`."""
-    found = periods.periods(batch.column("text")).astype(np.int32)
+    stretch that repeats; see `plinth_text.rules.gopher`."""
+    found = gopher.periods(batch.column("text")).astype(np.int32)
     return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in found.T], schema=SCHEMA)
 
 

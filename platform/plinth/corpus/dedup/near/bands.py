@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from plinth_text.similarity.signatures import recall
+from plinth_text.similarity import recall
 
 #: Settings as their projects publish them. Where only a number of hashes is, bands and rows are optimised for the
 #: threshold as the project does itself, with datasketch's routine.

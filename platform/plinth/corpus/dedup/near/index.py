@@ -31,9 +31,9 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_row
 from plinth.storage.store import Store
-from plinth_text.similarity.signatures import band_keys, permutations
-from plinth_text.unicode import fold
-from plinth_text.words.ngrams import jaccard
+from plinth_text import unicode
+from plinth_text.similarity import band_keys, permutations
+from plinth_text.words.hashes import jaccard
 
 U64 = sorted_runs.U64
 
@@ -245,7 +245,7 @@ class NearIndex:
         return [match for match in found if match.best >= threshold]
 
     def _exact(self, column: pa.Array) -> Iterator[Address]:
-        high, low = (np.frombuffer(fold.digests(column).buffers()[1], dtype=">u8")[i] for i in (0, 1))
+        high, low = (np.frombuffer(unicode.digests(column).buffers()[1], dtype=">u8")[i] for i in (0, 1))
         for opened, parts in self._runs[exact.DIGESTS]:
             _, at, other = opened.slice(int(high), int(high) + 1)
             yield from _addresses(at[other == np.uint64(low)], parts)

@@ -1,6 +1,6 @@
 #include "plinth/corpus/dedup/crowds.h"
 #include "plinth/corpus/dedup/near/similarity_cache.h"
-#include "plinth_text/words/bags.h"
+#include "plinth_text/similarity/bags.h"
 #include "plinth_text/words/ngrams.h"
 
 enum { ALL_PAIRS = 32, NEIGHBOURS = 8 }; /* as in linking.py */

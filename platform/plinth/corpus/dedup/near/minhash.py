@@ -34,7 +34,7 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
-from plinth_text.similarity.signatures import permutations
+from plinth_text.similarity import permutations
 
 ASSET = "dedup/minhash"
 VERSION = "2"

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus.dedup.parameters import MinHash
+from plinth_text import similarity as minhash
 from plinth_text.arrays import I64, U8, U64
 from plinth_text.compiled import compiled
-from plinth_text.similarity import signatures as minhash
-from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.ngrams import ngram_sets
+from plinth_text.unicode import utf8
+from plinth_text.words.hashes import ngram_sets
 
 U32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]

@@ -37,7 +37,7 @@ from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import I16
 from plinth_text.compiled import compiled
-from plinth_text.words.bags import SCALE
+from plinth_text.similarity import SCALE
 
 VERSION = "2"
 

@@ -35,7 +35,7 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
-from plinth_text.similarity.passages import WordPositions, word_positions
+from plinth_text.similarity import WordPositions, word_positions
 
 ASSET = "dedup/substring"
 VERSION = "1"

@@ -33,8 +33,8 @@ from plinth.records import Part, Step
 from plinth.schemas import EDIT_TYPE
 from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import Store
-from plinth_text.similarity.passages import Windows, window_keys, windows
-from plinth_text.words.hash_lookup import HashLookup
+from plinth_text.similarity import Windows, window_keys, windows
+from plinth_text.words.hashes import HashLookup
 
 VERSION = "2"
 

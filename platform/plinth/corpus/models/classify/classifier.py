@@ -25,7 +25,7 @@ from plinth.corpus.models.classify.artefact import FORMAT, ClassifierModel, Head
 from plinth.corpus.models.classify.learning import Learning
 from plinth.corpus.models.examples import Examples, ExampleSource
 from plinth.records import Manifest, Step, internal
-from plinth_text.scoring.dense_features import NAMES
+from plinth_text.scoring.features import NAMES
 
 KIND, VERSION = "classifier", "1"
 LIBRARIES = ("unicode", "scikit-learn")

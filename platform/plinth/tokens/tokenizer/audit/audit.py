@@ -34,7 +34,7 @@ from plinth.tokens.tokenizer.audit import vocabulary_audit
 from plinth.tokens.tokenizer.parameters import KEPT, UNSPACED_FERTILITY, TokenizerParameters
 from plinth.tokens.tokenizer.sample import sample_keys
 from plinth.tokens.tokenizer.vocabulary import token_bytes
-from plinth_text.unicode.scripts import UNSPACED, word_counts
+from plinth_text.unicode import UNSPACED, word_counts
 
 ASSET = "tokenizer/audit"
 VERSION = "4"

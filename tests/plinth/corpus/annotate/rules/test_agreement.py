@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.annotate.registry import ANNOTATORS
-from plinth_text.rules import c4_pages
+from plinth_text.rules import c4
 from tests.agreement.profiles import verdicts
 from tests.agreement.released import judged
 
@@ -192,8 +192,8 @@ def test_the_lines_that_c4_leaves_are_datatrove_s(texts: list[str], params: dict
     from datatrove.pipeline.filters import C4QualityFilter
 
     chosen = C4QualityFilter(**params, min_num_sentences=-1)
-    lines = c4_pages.Lines(3, 1000, params.get("filter_no_terminal_punct", True))
-    data, starts, _ = c4_pages.kept_lines(pa.array(texts, pa.large_string()), lines)
+    lines = c4.Lines(3, 1000, params.get("filter_no_terminal_punct", True))
+    data, starts, _ = c4.kept_lines(pa.array(texts, pa.large_string()), lines)
     checked = 0
     for text, start, end in zip(texts, starts[:-1], starts[1:], strict=True):
         document = Document(text=text, id="0")

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.corpus.dedup.near import bands
 from plinth.corpus.dedup.parameters import MinHash
-from plinth_text.similarity.signatures import recall
+from plinth_text.similarity import recall
 
 
 @pytest.mark.parametrize(

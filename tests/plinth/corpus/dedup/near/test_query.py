@@ -13,7 +13,7 @@ from plinth.corpus.dedup.near import index
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
-from plinth_text.words.ngrams import jaccard, ngram_sets
+from plinth_text.words.hashes import jaccard, ngram_sets
 
 WORDS = [f"word{i}" for i in range(3000)]
 

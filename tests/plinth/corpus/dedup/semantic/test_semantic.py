@@ -20,8 +20,8 @@ from plinth.corpus.dedup.semantic import vectors as semantic_given
 from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError, SourceError
 from plinth.records import Manifest, Part, Step
-from plinth_text.words import bags
-from plinth_text.words.ngrams import jaccard, ngram_sets
+from plinth_text import similarity
+from plinth_text.words.hashes import jaccard, ngram_sets
 
 VOCABULARY, TOPICS = 4000, 8
 
@@ -204,21 +204,21 @@ def test_a_file_that_has_no_vectors(tiny: Any, tmp_path: Path) -> None:
 
 def test_vectors_hand_worked() -> None:
     texts = pa.array(["a a b", "b c", "x"], pa.large_string())
-    df, count = bags.frequencies(texts, 2)
+    df, count = similarity.frequencies(texts, 2)
     assert (int(df.sum()), count) == (4, 2)
-    found, has = bags.vectors(texts, df, count, 4096, 2)
+    found, has = similarity.vectors(texts, df, count, 4096, 2)
     assert has.tolist() == [True, True, False]
     a, b, c = ((1 + np.log(tf)) * (1 + np.log(3 / (1 + n))) for tf, n in ((2, 1), (1, 2), (1, 1)))
-    expected = sorted(float(np.rint(v / np.hypot(a, b) * bags.SCALE)) for v in (a, b))
+    expected = sorted(float(np.rint(v / np.hypot(a, b) * similarity.SCALE)) for v in (a, b))
     assert sorted(np.abs(found[0][found[0] != 0]).tolist()) == expected
     cosine = b * b / np.hypot(a, b) / np.hypot(b, c)
-    assert found[0].astype(int) @ found[1] == pytest.approx(cosine * bags.SCALE**2, rel=1e-3)
+    assert found[0].astype(int) @ found[1] == pytest.approx(cosine * similarity.SCALE**2, rel=1e-3)
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=2, max_size=6), st.floats(0.1, 1.0))
 def test_cosines_are_exact(rows: list[list[float]], threshold: float) -> None:
-    vectors = bags.quantised(np.array(rows))
+    vectors = similarity.quantised(np.array(rows))
     for one, other in itertools.combinations(vectors, 2):
         x, y = one.tolist(), other.tolist()
         dot, length = (
@@ -226,7 +226,7 @@ def test_cosines_are_exact(rows: list[list[float]], threshold: float) -> None:
             (sum(a * a for a in x) * sum(b * b for b in y)) ** 0.5,
         )
         if abs(dot - threshold * length) > 20:
-            assert (bags.cosine(one, other) >= np.float32(threshold)) == (dot > 0 and dot >= threshold * length)
+            assert (similarity.cosine(one, other) >= np.float32(threshold)) == (dot > 0 and dot >= threshold * length)
 
 
 def test_recall_of_the_search_is_what_its_theory_says() -> None:
@@ -239,7 +239,7 @@ def test_recall_of_the_search_is_what_its_theory_says() -> None:
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
     common = np.ones(128) / np.sqrt(128)  # what all texts share
     pairs = np.concatenate([base, cosine * base + np.sqrt(1 - cosine**2) * noise]) + common
-    vectors = bags.quantised(pairs)
+    vectors = similarity.quantised(pairs)
     for recall in (0.5, 0.9, 0.99):
         shape = semantic_pairs.search(vectors.sum(axis=0, dtype=np.int64), 2 * count, cosine, recall)
         keys = semantic_pairs.simhash(vectors, shape)

@@ -14,7 +14,7 @@ from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup import lines
 from plinth.corpus.dedup.parameters import LineParameters, Substring
 from plinth.corpus.dedup.substring import substring, windows
-from plinth_text.similarity.passages import word_positions
+from plinth_text.similarity import word_positions
 
 LOOSE = {"min_words": 0, "min_share": 0.0}
 

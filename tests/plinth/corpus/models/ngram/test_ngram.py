@@ -26,8 +26,7 @@ from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth_jobs.cli.root import call
-from plinth_text.scoring.kneser_ney import BEGIN
-from plinth_text.words.sentences import BOUNDARY, normalised_token, tokens
+from plinth_text.scoring.language_model import BEGIN, BOUNDARY, normalised_token, tokens
 
 RAW = {"kind": "ngram", "reference": ["web"], "vocabulary": 2000, "prune": [0, 0, 0, 0]}
 

@@ -1,16 +1,70 @@
-"""Words that give the meaning of a number beside them, in the languages of the rules, as hashes with a bit per meaning.
+"""Candidates for personal data: one pass over the bytes that stops only where a rule may match.
 
-A word is a run of ASCII letters and bytes above 127, lower-cased in ASCII; words with other capitals are listed in
-both forms. Words for other numbers (an order, a version, a book) end the search for context (`pii_words.h`).
+The pass walks over runs of letters, digits, `_` and `-`; only runs with digits, long runs, `@` and `:` are examined,
+each over a bounded number of bytes, so the time is linear in any text. The candidates are a superset of the matches of
+the `pii` annotator, whose rules decide. Numbers without a form of their own are reported only near words that give
+their meaning (`MEANINGS`).
+
+Does not belong here: check digits, registries of addresses, replacements.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 
-from plinth_text.arrays import I64, U64
+from plinth_text.arrays import I64, U8, U64
+from plinth_text.compiled import compiled
+from plinth_text.unicode import utf8
+
+
+def places(texts: pa.Array) -> PiiPlaces:
+    """All candidates of a column of texts."""
+    data, offsets = utf8(texts)
+    capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
+    while True:
+        found = np.empty((capacity, 5), np.int64)
+        size = scan_places(data, offsets, *table(), found)
+        if size <= capacity:
+            return PiiPlaces(*found[:size].T.copy())
+        capacity = size
+
+
+@compiled
+def scan_places(data: U8, offsets: I64, words: U64, meanings: I64, found: I64) -> int:
+    """Fill `found`, [P, 5], with candidates as far as it goes; returns how many there are."""
+
+
+#: Kinds of candidates: an `@`, dotted numbers, hexadecimal groups, a number, letters and a number, a long run, a PEM
+#: line.
+AT, DOTTED, HEXES, NUMBER, LETTERED, RUN, PEM = range(7)
+
+
+@dataclass(frozen=True)
+class PiiPlaces:
+    """Candidates in the order of the texts, [P].
+
+    Args:
+        doc: row of the text.
+        kind: one of `AT`, …, `PEM`.
+        start, end: bytes from the beginning of the text; a rule may read further than `end`.
+        meaning: bits of the meanings of the words near it.
+    """
+
+    doc: I64
+    kind: I64
+    start: I64
+    end: I64
+    meaning: I64
+
+
+# Words that give the meaning of a number beside them, in the languages of the rules, as hashes with a bit per meaning.
+#
+# A word is a run of ASCII letters and bytes above 127, lower-cased in ASCII; words with other capitals are listed in
+# both forms. Words for other numbers (an order, a version, a book) end the search for context (`pii_words.h`).
 
 #: Bits of a meaning.
 (

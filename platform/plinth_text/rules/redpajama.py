@@ -20,10 +20,8 @@ import pyarrow as pa
 
 from plinth_text.arrays import F64, I32, I64, U8, U16, U32, U64
 from plinth_text.compiled import compiled
-from plinth_text.unicode.classes import classes, expansions
-from plinth_text.unicode.codepoints import utf8
-from plinth_text.words.hash_sets import FNV, PRIME
-from plinth_text.words.repeated_ngrams import ngram_buffers
+from plinth_text.unicode import classes, expansions, utf8
+from plinth_text.words.hashes import FNV, PRIME, ngram_buffers
 
 #: Columns of `signals`.
 COLUMNS = (
@@ -95,3 +93,22 @@ def normal(
     counts: I32, spots: I32, ids: I32, words: U64, characters: I64, out: F64, hard: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
     """Fill in the signals of normalised words; `hard` are texts that the table does not normalise."""
+
+#: Columns of `tally`: characters by class, then lines (as `str.splitlines`), characters in lines, the longest line.
+TALLY_COLUMNS = (
+    "characters", "letters", "upper_case", "digits", "alphanumeric", "white_space", "punctuation", "symbols", "control",
+    "non_ascii", "lines", "line_characters", "longest_line",
+)  # fmt: skip
+
+
+def tally(texts: pa.Array) -> I64:
+    """Counts of each text, [documents, 13] in the order of `COLUMNS`."""
+    data, offsets = utf8(texts)
+    out = np.zeros((len(texts), len(TALLY_COLUMNS)), dtype=np.int64)
+    tally_all(data, offsets, classes(), out)
+    return out
+
+
+@compiled
+def tally_all(data: U8, offsets: I64, table: U16, out: I64) -> None:
+    """Fill in the counts of all texts."""

@@ -1,17 +1,62 @@
-"""Score tokens with a back-off n-gram model held in flat tables.
+"""Texts as sentences of tokens, and their scores under a back-off n-gram model.
 
-An n-gram of word numbers below 2^16 is one 64-bit key, the last word in the highest bits: cutting the lowest 16
-bits leaves its suffix, cutting the highest its context. Every order has an open-addressing table from key to
-(log10 probability, log10 back-off). A model holds the suffix of each n-gram that it holds, so looking for longer
-and longer n-grams may stop at the first one missing.
+A line is a sentence, a word or a mark is a token. Letters are lower-cased and digits become `0`, as CCNet (Wenzek et
+al. 2020) does before its language models; unlike there, words stay words and every mark of punctuation is a token of
+its own. Tokens are 64-bit hashes, and `BOUNDARY` ends a sentence; a line without tokens is none.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
-from plinth_text.arrays import F32, F64, I64, U16, U64
+from plinth_text.arrays import F32, F64, I64, U8, U16, U64
 from plinth_text.compiled import compiled
+from plinth_text.unicode import LOWER_SIZE, lower, utf8
+
+#: Ends a sentence in the stream of hashes.
+BOUNDARY = np.uint64(0)
+
+
+def tokens(texts: pa.Array) -> tuple[U64, I64, I64]:
+    """All tokens of all texts, sentence by sentence.
+
+    Returns:
+        hashes: [tokens and boundaries]; never `BOUNDARY` for a token.
+        places: [the same, 2] first and last byte (half open) of each token in the texts' buffer; boundaries are empty.
+        offsets: [documents + 1] where each text's stream starts.
+    """
+    data, offsets = utf8(texts)
+    most = int(offsets[-1] - offsets[0]) * 2 + len(texts) + 1
+    hashes, places = np.empty(most, dtype=np.uint64), np.empty((most, 2), dtype=np.int64)
+    out = np.zeros(len(texts) + 1, dtype=np.int64)
+    size = sentence_tokens(data, offsets, hashes, places, out)
+    return hashes[:size], places[:size], out
+
+
+def normalised_token(text: str) -> str:
+    """A token in the form that the kernel hashes, for people and ARPA files."""
+    return "".join(_normalised_character(char) for char in text)
+
+
+def _normalised_character(char: str) -> str:
+    point = ord(char)
+    if point < 128:
+        return "0" if char.isdigit() else char.lower()
+    return chr(int(lower()[point])) if point < LOWER_SIZE else char
+
+
+@compiled
+def sentence_tokens(data: U8, offsets: I64, hashes: U64, places: I64, out: I64) -> int:
+    """Fill in the stream of all texts as `tokens` returns it; returns its size."""
+
+
+# The model is held in flat tables.
+#
+# An n-gram of word numbers below 2^16 is one 64-bit key, the last word in the highest bits: cutting the lowest 16
+# bits leaves its suffix, cutting the highest its context. Every order has an open-addressing table from key to
+# (log10 probability, log10 back-off). A model holds the suffix of each n-gram that it holds, so looking for longer
+# and longer n-grams may stop at the first one missing.
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 MAX_ORDER = 4
@@ -34,14 +79,14 @@ class NGramTables:
         for order, (key, value) in enumerate(zip(keys, values, strict=True)):
             start, stop = self.starts[order], self.starts[order + 1]
             own = np.ascontiguousarray(key), np.ascontiguousarray(value)
-            fill(self.keys[start:stop], self.values[start:stop], *own)
+            fill_table(self.keys[start:stop], self.values[start:stop], *own)
 
 
 def score(hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, tables: NGramTables) -> tuple[F64, I64]:
     """Log10 probability of every text under the model.
 
     Args:
-        hashes, offsets: as `sentences.tokens` gives them.
+        hashes, offsets: as `tokens` gives them.
         table, numbers: the vocabulary as `vocabulary_table` gives it.
         unigrams: [vocabulary, 2] log10 probability and back-off, by number.
 
@@ -71,7 +116,7 @@ def word_numbers(hashes: U64, table: U64, numbers: U16) -> U16:
 
 
 @compiled
-def fill(table: U64, values: F32, keys: U64, given: F32) -> None:
+def fill_table(table: U64, values: F32, keys: U64, given: F32) -> None:
     """Put keys and their values into an empty table."""
 
 

@@ -1,4 +1,4 @@
-#include "plinth_text/words/bags.h"
+#include "plinth_text/similarity/bags.h"
 
 enum { MASK = (1 << 18) - 1 }; /* of cells: `TABLE_BITS` */
 
