@@ -1,8 +1,7 @@
-"""Alerts: one table, from which rules and routes follow, and an evaluator of our own.
+"""Alerts: one table, from which the rules and routes of Prometheus and Alertmanager follow.
 
-    table ──┬─▶ prometheus     a rule file, the routes of Alertmanager, silences of planned stops
-            └─▶ evaluate       the states that Prometheus would give, over samples in memory
-
-    conditions  when an alert fires: PromQL, and the same computed over sampled series
+    table       which alerts there are; refuses one that cannot fire in time or has no runbook
+    conditions  when an alert fires, in PromQL
+    prometheus  a rule file, the routes of Alertmanager, silences of planned stops
     command     `plinth ops alerts`
 """

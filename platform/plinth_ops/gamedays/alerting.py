@@ -3,8 +3,8 @@
     fired(config, names, trace)    -> the first of the alerts that fires, and after how many seconds
     no_page(config)                -> nobody is woken
 
-Samples begin as late as the exporter may be after the fault's first trace, and repeat as a Prometheus reads them. What
-is sampled is the timeline as it stands when this is called: call it before anybody mends what has failed.
+What is sampled is the timeline as it stands when this is called: call it before anybody mends what has failed. The
+alerts of game days compare one sample with a limit, which needs no Prometheus; changes over time are not judged here.
 
 Does not belong here: the alerts and their promises.
 """
@@ -16,9 +16,8 @@ from collections.abc import Iterable, Sequence
 from plinth.training.config import RunConfig
 from plinth.training.sinks.run_metrics import RUN, MetricState
 from plinth.training.telemetry.timeline import read_events
-from plinth_ops.alerts.conditions import SampledSeries
-from plinth_ops.alerts.evaluate import first_fired
-from plinth_ops.alerts.table import SCRAPE_S, Alert, alerts
+from plinth_ops.alerts.conditions import ACTIVE, Compared
+from plinth_ops.alerts.table import EVALUATION_S, Alert, alerts
 from plinth_ops.gamedays.gameday import Outcome
 
 #: Metric, labels, value.
@@ -77,9 +76,25 @@ def samples(config: RunConfig) -> list[Sample]:
 
 
 def _first_fired(wanted: Sequence[Alert], sampled: Sequence[Sample], begun: float, span_s: float) -> dict[str, float]:
-    """When each alert fires first, over samples that are read as late as a scrape may be, and then again and again."""
-    series = SampledSeries()
-    for number in range(1, int(span_s / SCRAPE_S) + 1):
+    """Time at which each alert fires first. The samples are read as late as a scrape may be, then stay as they are."""
+    active = {labels["run"] for name, labels, value in sampled if (name, value) == (ACTIVE, 1)}
+    found: dict[str, float] = {}
+    for one in wanted:
+        if not isinstance(one.condition, Compared):  # nothing burns where nothing changes
+            continue
         for name, labels, value in sampled:
-            series.add(name, labels, begun + number * SCRAPE_S, value)
-    return first_fired(wanted, series, begun, begun + span_s)
+            counts = one.condition.of.selects(name, labels) and (not one.condition.active or labels["run"] in active)
+            fired = _fires(one.condition, one.for_s, value, begun, span_s) if counts else None
+            if fired is not None:
+                found[one.name] = min(fired, found.get(one.name, fired))
+    return found
+
+
+def _fires(condition: Compared, for_s: float, value: float, begun: float, span_s: float) -> float | None:
+    since = None
+    for number in range(1, int(span_s / EVALUATION_S) + 1):
+        time = begun + number * EVALUATION_S
+        since = (since or time) if condition.reached(value, time) else None
+        if since is not None and time - since >= for_s:
+            return time
+    return None

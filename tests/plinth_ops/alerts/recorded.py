@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from plinth_ops.alerts.conditions import SampledSeries, Vector, duration
-from plinth_ops.alerts.evaluate import AlertState
+from plinth_ops.alerts.conditions import duration
 from plinth_ops.alerts.prometheus import rules
 from plinth_ops.alerts.table import Alert
 
@@ -32,14 +32,8 @@ class Recording(NamedTuple):
     def times(self) -> list[float]:
         return [number * self.interval_s for number in range(int(self.end_s / self.interval_s) + 1)]
 
-    def sampled(self) -> SampledSeries:
-        found = SampledSeries()
-        for metric, labels, curve in self.series:
-            for time in self.times:
-                value = curve(time)
-                if value is not None:
-                    found.add(metric, labels, time, value)
-        return found
+    def firing(self, time: float) -> bool:
+        return self.fires <= time < self.clears
 
 
 def constant(value: float) -> Curve:
@@ -99,8 +93,8 @@ def _old(alert: str, metric: str, labels: Mapping[str, str], limit: float, for_s
     return Recording(alert, series, 75 + for_s, 600, 900, labels)
 
 
-def _burn(alert: str, bad: float, hours: float, interval_s: float) -> Recording:
-    """All well, a stretch in which a share of the seconds is bad, and all well again; eight ranks."""
+def _burn(alert: str, bad: float, hours: float, interval_s: float, fires: float, clears: float) -> Recording:
+    """All well, a stretch from 3,600 s in which a share of the seconds is bad, and all well again; eight ranks."""
     quiet, end = 3600.0, 3600.0 * (2 * hours + 2)
     rates = [(0.0, 8.0), (quiet, 8.0 * (1 - bad)), (quiet + 3600 * hours, 8.0)]
     series = [
@@ -108,7 +102,7 @@ def _burn(alert: str, bad: float, hours: float, interval_s: float) -> Recording:
         ("plinth_goodput_rank_seconds", {**RUN, "cause": "goodput"}, _growing(rates)),
         ("plinth_goodput_rank_seconds", {**RUN, "cause": "input"}, constant(5.0)),
     ]
-    return Recording(alert, series, -1, -1, end, {}, interval_s)
+    return Recording(alert, series, fires, clears, end, {}, interval_s)
 
 
 RECORDINGS: Sequence[Recording] = (
@@ -148,10 +142,11 @@ RECORDINGS: Sequence[Recording] = (
     Recording(
         "ClockAhead",
         [("plinth_last_event_timestamp_seconds", RUN, lambda t: t + 600 if t >= 60 else t)],
-        60, -1, 600, RUN,
+        60, math.inf, 600, RUN,
     ),
-    _burn("GoodputBurnsFast", 0.70, 2, 60),
-    _burn("GoodputBurnsSlowly", 0.30, 30, 300),
+    # 67.2% of an hour are bad after 58 of its minutes; five minutes are clean soon after
+    _burn("GoodputBurnsFast", 0.70, 2, 60, 7080, 10860),
+    _burn("GoodputBurnsSlowly", 0.30, 30, 300, 5400, 126600),
     _level("ErrorBudgetSpent", "plinth_error_budget_spent_ratio", {"indicator": "goodput"}, 1.0, 0.99),
     Recording(
         "BudgetNearlySpent",
@@ -183,7 +178,16 @@ RECORDINGS: Sequence[Recording] = (
         [("plinth_trust_broken", {}, between(600, 1500, None, 0.0))],
         585 + 300 + 15 + 600, 1515, 1800, {},
     ),
-    Recording("PageUnanswered", [("plinth_run_failed", RUN, between(60, 2400, 1, 0))], 1860, 2415, 2700, RUN),
+    Recording(
+        "MetricAbsent",
+        [_ACTIVE, ("plinth_last_event_timestamp_seconds", RUN, between(600, 5400, None, 0.0))],
+        585 + 300 + 15 + 3600, 5415, 6000, RUN,
+    ),
+    Recording(
+        "PageUnanswered",
+        [("plinth_run_failed", RUN, between(60, 2400, 1, 0))],
+        1860, 2415, 2700, {**RUN, "owner": "training"},
+    ),
 )  # fmt: skip
 
 
@@ -196,59 +200,43 @@ def concerned(recording: Recording, alerts: Sequence[Alert]) -> list[Alert]:
     return [one for one in alerts if one.name in wanted]
 
 
-#: A recording, the alerts that read it, and the states that they must have at some times.
-Expected = tuple[Recording, Sequence[Alert], Mapping[float, Sequence[AlertState]]]
+#: By time and name of an alert, the labels of the condition for each time that it fires.
+Firing = Mapping[float, Mapping[str, Sequence[Mapping[str, str]]]]
+#: A recording, the alerts that read it, and which of them fire.
+Expected = tuple[Recording, Sequence[Alert], Firing]
+
+
+def whole(recording: Recording, alerts: Sequence[Alert]) -> Expected:
+    """What a recording says of its alert, at every evaluation."""
+    fires = {time: [recording.labels] if recording.firing(time) else [] for time in recording.times}
+    return recording, concerned(recording, alerts), {time: {recording.alert: now} for time, now in fires.items()}
 
 
 def promtool(folder: Path, tests: Iterable[Expected]) -> str:
-    """Run `promtool test rules`: it must give these states of these alerts at these times. Returns what it prints."""
+    """Run `promtool test rules`: exactly these must fire of these alerts at these times. Returns what it prints."""
     files = []
     for number, (recording, alerts, expected) in enumerate(tests):
         made = rules(alerts)
-        for rule in made["groups"][0]["rules"]:
-            rule.pop("annotations")
-        made["groups"][0]["interval"] = duration(recording.interval_s)
+        (group,) = made["groups"]
+        group["interval"] = duration(recording.interval_s)
+        for rule in group["rules"]:
+            del rule["annotations"]
         (folder / f"rules-{number}.yaml").write_text(yaml.safe_dump(made))
         files.append(folder / f"test-{number}.yaml")
-        files[-1].write_text(yaml.safe_dump(_test(f"rules-{number}.yaml", recording, alerts, expected)))
+        files[-1].write_text(yaml.safe_dump(_test(f"rules-{number}.yaml", recording, group["rules"], expected)))
     done = subprocess.run(["promtool", "test", "rules", *map(str, files)], capture_output=True, text=True)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def promtool_values(folder: Path, recording: Recording, expected: Mapping[str, Mapping[float, Vector]]) -> str:
-    """Run `promtool test rules`: expressions must have these values at these times. Returns what it prints."""
-    test = _test("", recording, (), {})
-    del test["rule_files"]
-    test["tests"][0]["promql_expr_test"] = [
-        {
-            "expr": expression,
-            "eval_time": f"{int(time)}s",
-            "exp_samples": [{"labels": _labels(dict(labels)), "value": value} for labels, value in vector.items()],
-        }
-        for expression, at in expected.items()
-        for time, vector in at.items()
-    ]
-    (folder / "values.yaml").write_text(yaml.safe_dump(test))
-    done = subprocess.run(["promtool", "test", "rules", str(folder / "values.yaml")], capture_output=True, text=True)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
-
-
-def _value(value: float | None) -> str:
-    return "_" if value is None else repr(float(value))
-
-
 def _test(
-    rule_file: str, recording: Recording, alerts: Sequence[Alert], expected: Mapping[float, Sequence[AlertState]]
+    rule_file: str, recording: Recording, ruled: Sequence[Mapping[str, Any]], expected: Firing
 ) -> dict[str, Any]:
     interval = duration(recording.interval_s)
+    own = {rule["alert"]: rule["labels"] for rule in ruled}
     series = [
         {
-            "series": metric + _labels(labels),
-            "values": " ".join(map(_value, map(curve, recording.times))),
+            "series": metric + "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}",
+            "values": " ".join("_" if value is None else repr(float(value)) for value in map(curve, recording.times)),
         }
         for metric, labels, curve in recording.series
     ]
@@ -256,14 +244,10 @@ def _test(
         {
             "eval_time": f"{int(time)}s",
             "alertname": name,
-            "exp_alerts": [
-                {"exp_labels": {**one.labels, "severity": one.severity, "owner": one.owner}}
-                for one in states
-                if one.alert == name and one.state == "firing"
-            ],
+            "exp_alerts": [{"exp_labels": {**labels, **own[name]}} for labels in firing],
         }
-        for time, states in expected.items()
-        for name in {one.name for one in alerts}
+        for time, names in expected.items()
+        for name, firing in names.items()
     ]
     return {
         "rule_files": [rule_file],
