@@ -23,16 +23,16 @@ GROUP = "plinth.commands"
 #: command itself; one that a package of the ring adds has GROUP for a module, and is listed without an import.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Commands": {
-        "doctor": ("start.doctor", "Check this machine: packages, memory, GPU, ports."),
-        "recipe": ("start.recipe", "Check, print or describe a recipe."),
-        "run": ("start.run", "Run the pipeline, from sources to release; inspect training."),
-        "status": ("start.status", "List every asset: up to date, stale or never materialized."),
-        "report": ("start.status", "Write the results page of a candidate; the index of pages."),
-        "explain": ("corpus.explain", "Trace one document through every stage."),
-        "approve": ("release.release", "Sign an approval of a candidate."),
-        "verify": ("release.verify", "Verify every link from a model or asset to its sources."),
-        "up": ("start.run", "Serve Dagster, MLflow and the pages of the workspace."),
-        "down": ("start.run", "Stop the servers that Plinth has started."),
+        "doctor": ("plinth_jobs.cli.start.doctor", "Check this machine: packages, memory, GPU, ports."),
+        "recipe": ("plinth_jobs.cli.start.recipe", "Check, print or describe a recipe."),
+        "run": ("plinth_jobs.cli.start.run", "Run the pipeline, from sources to release; inspect training."),
+        "status": ("plinth_jobs.cli.start.status", "List every asset: up to date, stale or never materialized."),
+        "report": ("plinth_jobs.cli.start.status", "Write the results page of a candidate; the index of pages."),
+        "explain": ("plinth_jobs.cli.corpus.explain", "Trace one document through every stage."),
+        "approve": ("plinth_jobs.cli.release.release", "Sign an approval of a candidate."),
+        "verify": ("plinth_jobs.cli.release.verify", "Verify every link from a model or asset to its sources."),
+        "up": ("plinth_jobs.cli.start.run", "Serve Dagster, MLflow and the pages of the workspace."),
+        "down": ("plinth_jobs.cli.start.run", "Stop the servers that Plinth has started."),
     },
     "Groups of commands": {
         "corpus": ("", "Text: funnel, samples, labels, policies, takedowns."),
@@ -41,69 +41,69 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "experiment": (GROUP, "Compare arms of a recipe over seeds; scaling laws."),
         "release": ("", "Promote, roll back, trace; taints, consumers, documents."),
         "ops": ("", "Metrics, alerts, costs, backups, incidents, accounts."),
-        "keys": ("release.keys", "Make and change the root of trust: which key signs what."),
-        "gates": ("release.gates", "Sign, show or check the policy that a release must pass."),
-        "export": ("release.content", "Export DVC pointers, text, tokens or a model; restore files."),
+        "keys": ("plinth_jobs.cli.release.keys", "Make and change the root of trust: which key signs what."),
+        "gates": ("plinth_jobs.cli.release.gates", "Sign, show or check the policy that a release must pass."),
+        "export": ("plinth_jobs.cli.release.content", "Export DVC pointers, text, tokens or a model; restore files."),
     },
 }
 
 #: Noun -> command below it -> (module in this package, one line of help).
 BELOW: dict[str, dict[str, tuple[str, str]]] = {
     "corpus": {
-        "funnel": ("corpus.funnel", "Count documents and bytes through every stage, with reasons."),
-        "card": ("corpus.card", "Print the data card: text by bucket, its screening."),
-        "ledger": ("corpus.ledger", "Export one row per document for any query engine."),
-        "sample": ("corpus.sample", "Draw documents that a reason removed."),
-        "review": ("corpus.sample", "Label a sample, or summarise all labels."),
-        "label": ("corpus.sample", "Label one removed document good or bad."),
-        "near": ("corpus.near", "Find documents similar to a text: copies, leaks, takedowns."),
-        "slices": ("corpus.slices", "Show the error rates of learned gates by slice."),
-        "policy": ("corpus.policy", "Compare another policy; show what learned rules remove."),
-        "limits": ("corpus.limits", "Fit limits and stop words by language from a bucket."),
-        "arpa": ("corpus.arpa", "Export an n-gram model as ARPA."),
+        "funnel": ("plinth_jobs.cli.corpus.funnel", "Count documents and bytes through every stage, with reasons."),
+        "card": ("plinth_jobs.cli.corpus.card", "Print the data card: text by bucket, its screening."),
+        "ledger": ("plinth_jobs.cli.corpus.ledger", "Export one row per document for any query engine."),
+        "sample": ("plinth_jobs.cli.corpus.sample", "Draw documents that a reason removed."),
+        "review": ("plinth_jobs.cli.corpus.sample", "Label a sample, or summarise all labels."),
+        "label": ("plinth_jobs.cli.corpus.sample", "Label one removed document good or bad."),
+        "near": ("plinth_jobs.cli.corpus.near", "Find documents similar to a text: copies, leaks, takedowns."),
+        "slices": ("plinth_jobs.cli.corpus.slices", "Show the error rates of learned gates by slice."),
+        "policy": ("plinth_jobs.cli.corpus.policy", "Compare another policy; show what learned rules remove."),
+        "limits": ("plinth_jobs.cli.corpus.limits", "Fit limits and stop words by language from a bucket."),
+        "arpa": ("plinth_jobs.cli.corpus.arpa", "Export an n-gram model as ARPA."),
     },
     "tokens": {
-        "tokenizer": ("tokens.tokenizer", "Show the tokenizer's audit, or the tokens of a text."),
-        "packing": ("tokens.packing", "Compare packings: padded, masked, dropped and cut tokens."),
-        "mixture": ("tokens.mixture", "Show the shares and epochs of every stream by phase."),
+        "tokenizer": ("plinth_jobs.cli.tokens.tokenizer", "Show the tokenizer's audit, or the tokens of a text."),
+        "packing": ("plinth_jobs.cli.tokens.packing", "Compare packings: padded, masked, dropped and cut tokens."),
+        "mixture": ("plinth_jobs.cli.tokens.mixture", "Show the shares and epochs of every stream by phase."),
     },
     "run": {
-        "batch": ("run.batch", "List the documents of a training step."),
-        "timeline": ("run.timeline", "Write the page of a run: metrics, events, cost."),
-        "goodput": ("run.goodput", "Show where every rank-second of a run went."),
-        "replay": ("run.forensics", "Score a step's batch again, document by document."),
-        "blame": ("run.forensics", "Attribute the loss of a step to documents and sources."),
-        "checkpoint": ("run.checkpoint", "List and verify the checkpoints of a run."),
-        "profile": ("run.profile", "Trace chosen steps of a run under way, for Perfetto."),
-        "audit": ("run.audit", "Prove that a resumed run equals the uninterrupted one."),
-        "job": ("run.job", "Submit, inspect or cancel the job of a run."),
+        "batch": ("plinth_jobs.cli.run.batch", "List the documents of a training step."),
+        "timeline": ("plinth_jobs.cli.run.timeline", "Write the page of a run: metrics, events, cost."),
+        "goodput": ("plinth_jobs.cli.run.goodput", "Show where every rank-second of a run went."),
+        "replay": ("plinth_jobs.cli.run.forensics", "Score a step's batch again, document by document."),
+        "blame": ("plinth_jobs.cli.run.forensics", "Attribute the loss of a step to documents and sources."),
+        "checkpoint": ("plinth_jobs.cli.run.checkpoint", "List and verify the checkpoints of a run."),
+        "profile": ("plinth_jobs.cli.run.profile", "Trace chosen steps of a run under way, for Perfetto."),
+        "audit": ("plinth_jobs.cli.run.audit", "Prove that a resumed run equals the uninterrupted one."),
+        "job": ("plinth_jobs.cli.run.job", "Submit, inspect or cancel the job of a run."),
     },
     "model": {
-        "evaluation": ("model.evaluation", "Show bits per byte by slice, the worst documents and spans."),
-        "probes": ("model.probes", "List probes and their scores, explain an item, check a file."),
-        "generate": ("model.generate", "Write what a model says after prompts."),
-        "compare": ("model.compare", "Compare two models, with intervals; write the page."),
+        "evaluation": ("plinth_jobs.cli.model.evaluation", "Show bits per byte by slice, the worst documents and spans."),
+        "probes": ("plinth_jobs.cli.model.probes", "List probes and their scores, explain an item, check a file."),
+        "generate": ("plinth_jobs.cli.model.generate", "Write what a model says after prompts."),
+        "compare": ("plinth_jobs.cli.model.compare", "Compare two models, with intervals; write the page."),
     },
     "release": {
-        "promote": ("release.release", "Release an approved candidate that passes its gates."),
-        "canary": ("release.canary", "Show how the canary compares; give it back."),
-        "rollback": ("release.release", "Return the release to the last good version."),
-        "mirror": ("release.release", "Make MLflow show what the signed history says."),
-        "taint": ("release.taint", "Mark data or a model unfit; freeze all derived from it."),
-        "consumer": ("release.consumer", "Enrol services and models that use a release; their feed."),
-        "log": ("release.log", "List every decision and every refused one; prove the list."),
-        "impact": ("release.impact", "List all that came of a digest, source, document or commit."),
+        "promote": ("plinth_jobs.cli.release.release", "Release an approved candidate that passes its gates."),
+        "canary": ("plinth_jobs.cli.release.canary", "Show how the canary compares; give it back."),
+        "rollback": ("plinth_jobs.cli.release.release", "Return the release to the last good version."),
+        "mirror": ("plinth_jobs.cli.release.release", "Make MLflow show what the signed history says."),
+        "taint": ("plinth_jobs.cli.release.taint", "Mark data or a model unfit; freeze all derived from it."),
+        "consumer": ("plinth_jobs.cli.release.consumer", "Enrol services and models that use a release; their feed."),
+        "log": ("plinth_jobs.cli.release.log", "List every decision and every refused one; prove the list."),
+        "impact": ("plinth_jobs.cli.release.impact", "List all that came of a digest, source, document or commit."),
     },
     "ops": {
-        "people": ("release.people", "Let MLflow ask for a login; make accounts."),
+        "people": ("plinth_jobs.cli.release.people", "Let MLflow ask for a login; make accounts."),
     },
     "report": {
-        "pages": ("start.status", "Write the index of all pages: state, runs, links."),
+        "pages": ("plinth_jobs.cli.start.status", "Write the index of all pages: state, runs, links."),
     },
     "export": {
-        "tokens": ("tokens.export_tokens", "Write the tokens of a bucket or a run for another trainer."),
-        "model": ("release.export_model", "Write a release in Hugging Face's layout, signed."),
-        "restore": ("release.content", "Write the files of a manifest into a folder."),
+        "tokens": ("plinth_jobs.cli.tokens.export_tokens", "Write the tokens of a bucket or a run for another trainer."),
+        "model": ("plinth_jobs.cli.release.export_model", "Write a release in Hugging Face's layout, signed."),
+        "restore": ("plinth_jobs.cli.release.content", "Write the files of a manifest into a folder."),
     },
 }
 
@@ -174,7 +174,7 @@ def find(words: str) -> click.Command | None:
     own: click.Command | None = None
     module, line = COMMANDS.get(words, ("", ""))
     if module and module != GROUP:
-        own = getattr(importlib.import_module(f"plinth_jobs.cli.{module}"), words.rpartition(" ")[2])
+        own = getattr(importlib.import_module(module), words.rpartition(" ")[2])
     elif module == GROUP or not line:
         own = load(entry) if (entry := installed().get(words)) else None
     if isinstance(own, Commands):
