@@ -84,7 +84,7 @@ def remove(settings: Settings, name: str) -> None:
 @consumer.command("list")
 @shared
 @json_option
-def list_(settings: Settings, as_json: bool) -> None:
+def list_consumers(settings: Settings, as_json: bool) -> None:
     """List consumers, and for models made of a release the time from its release to their registration."""
     from plinth_jobs.cli import output
     from plinth_registry import consumers

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import plinth_jobs
 from plinth import processes
 from plinth.text.plural import counted
 
@@ -291,7 +292,7 @@ def _port_free(port: int) -> bool:
 
 def _source_tree() -> bool:
     """Whether this is a checkout with its Makefile, and no installed package."""
-    return (Path(__file__).parents[4] / "Makefile").is_file()
+    return (Path(str(plinth_jobs.__file__)).parents[2] / "Makefile").is_file()
 
 
 def _install(*names: str) -> str:
