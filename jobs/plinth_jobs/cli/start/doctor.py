@@ -57,7 +57,7 @@ def doctor(settings: Settings, security: bool, as_json: bool) -> int:
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
-def examine(workspace: Path) -> Iterator[MachineFinding]:
+def examine(path: Path) -> Iterator[MachineFinding]:
     """Every finding, in the order in which to fix them."""
     from plinth_jobs.cli.start import machine
 
@@ -66,8 +66,8 @@ def examine(workspace: Path) -> Iterator[MachineFinding]:
         machine.packages,
         machine.cores,
         machine.memory,
-        lambda: machine.workspace(workspace),
-        lambda: machine.disk(workspace),
+        lambda: machine.workspace(path),
+        lambda: machine.disk(path),
         machine.shared_memory,
         machine.compiler,
         machine.deep_learning,
@@ -76,8 +76,8 @@ def examine(workspace: Path) -> Iterator[MachineFinding]:
         machine.manuals,
         machine.chromium,
         lambda: machine.dagster(3000),
-        lambda: machine.mlflow(workspace),
-        lambda: machine.servers(workspace),
+        lambda: machine.mlflow(path),
+        lambda: machine.servers(path),
     )
     for check in checks:
         yield check()
